@@ -1,4 +1,4 @@
-//! Prints how much of a fabric can be taken over from a manager that sends every packet by a shortest way.
+//! Prints how many LIDs and routes can be adopted from a manager that uses shortest paths.
 //!
 //! `cargo run --release -p fabric-compiler --example adopt`
 

@@ -1,6 +1,5 @@
-//! Prints how long it takes to plan a fabric full of guaranteed clusters, and then one cluster less and one more: by
-//! recompiling from the plan before, and by a planner that keeps what plans have in common. The clusters are of 8 nodes,
-//! next to each other or anywhere.
+//! Prints the time to plan a fabric full of guaranteed clusters, and then to remove and to add one cluster: by recompiling
+//! from the plan before, and by a planner. The clusters have 8 nodes, adjacent or scattered.
 //!
 //! `cargo run --release -p fabric-compiler --example one_more -- 1944 11664`
 
@@ -20,10 +19,10 @@ use rand_pcg::Pcg64;
 /// Nodes of a cluster: with 11,664 hosts that makes 1,457 of them.
 const CLUSTER: usize = 8;
 
-/// Clusters that are taken away, each followed by one that comes.
+/// Clusters that are removed, each followed by an added one.
 const CHANGES: usize = 200;
 
-/// So many more are recompiled and not timed otherwise, since each leaves the caches to others' data.
+/// Further changes that are timed by recompilation only, because recompiling evicts the planner's data from the caches.
 const RECOMPILED: usize = 20;
 
 const SEED: u64 = 20_261_115;
@@ -43,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Where the nodes of a cluster are.
+/// The placement of a cluster's nodes.
 #[derive(Clone, Copy, PartialEq)]
 enum Nodes {
     Together,
@@ -55,7 +54,7 @@ fn measure(tree: &Arc<Topology>, ports: &[Guid], nodes: Nodes) -> Result<(), Box
     intents.capabilities.usual_port.arbitration = 64;
     let mut random = Pcg64::seed_from_u64(SEED);
     let groups = ports[1..].chunks_exact(CLUSTER);
-    // Nodes anywhere share so many links that not all clusters find a service level of their own.
+    // Scattered nodes share so many links that not all clusters find a service level.
     let count = if nodes == Nodes::Together { groups.len() } else { groups.len() / 5 };
     for (number, ports) in groups.enumerate().take(count) {
         add(&mut intents, &format!("c{number}"), ports);

@@ -1,4 +1,4 @@
-//! Prints how large plans are as JSON, and how long it takes to write and to read them.
+//! Prints the size of plans as JSON, and the time to write and to read them.
 //!
 //! `cargo run --release -p fabric-compiler --example plan_size -- 4860 11664`
 

@@ -1,4 +1,4 @@
-//! Prints how long it takes to plan one more partition of 16 ports, from scratch and from the plan of before.
+//! Prints the time to plan one more partition of 16 ports, from scratch and from the plan before.
 //!
 //! `cargo run --release -p fabric-compiler --example recompile -- 4860 11664`
 
@@ -9,7 +9,7 @@ use fabric_model::generate::FatTree;
 use fabric_model::{Decisions, FabricPlan, Intents};
 use ib_wire::Guid;
 
-/// The best of these counts: others use the machine too.
+/// Repetitions; the fastest one counts, because others use the machine as well.
 const REPEATS: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Adds a partition to a tree that has some.
+/// Times the addition of a partition to a tree that has some.
 fn measure(hosts: u32, partitions: usize) -> Result<(), Box<dyn std::error::Error>> {
     let tree = FatTree::with_hosts(hosts).generate()?;
     let ports: Vec<Guid> =
@@ -45,7 +45,7 @@ fn measure(hosts: u32, partitions: usize) -> Result<(), Box<dyn std::error::Erro
     Ok(())
 }
 
-/// An IP partition of 16 hosts all over the fabric.
+/// A partition with IPoIB of 16 hosts all over the fabric.
 fn rule(number: usize, ports: &[Guid]) -> String {
     let step = ports.len() / 16;
     let members: Vec<String> =

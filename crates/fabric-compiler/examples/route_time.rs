@@ -1,4 +1,4 @@
-//! Prints how long plans take, and what one failed link changes.
+//! Prints the time to compute plans, and the entries that one failed link changes.
 //!
 //! `cargo run --release -p fabric-compiler --example route_time -- 324 1944 11664`
 

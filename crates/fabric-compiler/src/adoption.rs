@@ -1,4 +1,4 @@
-//! Takes over a fabric that somebody else configured.
+//! Adoption of a fabric that somebody else configured.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,24 @@ use crate::routing::adopted::takeover;
 use crate::routing::order::Order;
 use crate::{CompileError, compile};
 
-/// What was taken over from a running fabric.
+/// The state of a running fabric as decisions, and how much of it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adoption {
-    /// To be handed to [`compile`](crate::compile), which then changes as little as it can.
+    /// For [`compile`](crate::compile), which then changes as little as possible.
     pub decisions: Decisions,
-    /// End ports that keep the LID they have.
+    /// The number of end ports that keep their LID.
     pub lids_kept: usize,
-    /// Adapter ports that a switch has routes to: of so many routes each is kept or replaced as a whole.
+    /// The number of adapter ports attached to switches. The routes to each are kept or replaced as a whole.
     pub routes: usize,
-    /// Those that stay as they were found. The others could close a ring of links that wait for each other, do not
-    /// arrive, or were not read.
+    /// How many of them keep their routes. The others could close a cycle of links that wait for each other, do not arrive,
+    /// or were not read.
     pub routes_kept: usize,
 }
 
-/// Takes LIDs, routes and places in P_Key tables that devices hold for decisions of before. LIDs that two ports claim or
-/// that switches cannot forward to give way; so do routes that do not go up, then down in the order of switches that
-/// the fabric gets.
+/// Turns the LIDs, forwarding tables and P_Key tables that were read from devices into decisions.
+///
+/// LIDs that two ports claim, or that switches cannot forward to, are replaced. So are routes that do not go up, then down
+/// in the order of switches that the fabric gets. Changes nothing on devices.
 pub fn adopt(topology: &Topology, intents: &Intents, found: &Found) -> Result<Adoption, CompileError> {
     let mut before = Decisions::default();
     for (guid, lid) in &found.lids {

@@ -1,8 +1,8 @@
-//! From clusters that are wanted somewhere to a plan in which each has its place.
+//! Places a list of desired clusters on a fabric and plans the fabric for them.
 //!
-//! Who has a place keeps it; who is to be larger gets more hosts near those it has. New clusters go where
-//! [`placement`](crate::tenancy::placement) puts them, in the order they were asked for: guaranteed ones on hosts of their own,
-//! others together on hosts that nobody owns.
+//! Clusters that have hosts keep them; a cluster that grows gets hosts near those it has. New clusters are placed in the
+//! order of the list. Guaranteed ones get hosts of their own by [`placement`](crate::tenancy::placement). Best-effort ones
+//! share hosts that no guaranteed cluster owns: hosts in use first, on as few switches as possible.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,112 +13,127 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::Guid;
 use thiserror::Error;
 
-use crate::promises::{network, restored};
-use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::{HostIndex, Network};
-use crate::tenancy::placement::{Capacity, NoPlace, Places, Wish};
+use crate::guarantees::{link_graph, restored};
+use crate::tenancy::admission::Grant;
+use crate::tenancy::link_graph::{HostIndex, LinkGraph};
+use crate::tenancy::placement::{Capacity, PlacementError, PlacementRequest, Placer};
 use crate::{CompileError, compile};
 
-/// Keys that every port holds besides those of clusters: the default partition's, limited and full.
+/// P_Keys that every port holds besides those of clusters: the default partition's, limited and full.
 const DEFAULT_KEYS: usize = 2;
 
-/// A cluster that is wanted.
+/// A cluster that is to run on the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterWish {
-    /// What it is called; also by the next arrangement.
+pub struct DesiredCluster {
+    /// Unique in the list. A later arrangement recognises the cluster by it.
     pub name: String,
-    /// How many nodes.
     pub nodes: usize,
-    /// What each needs of its host.
+    /// What each node needs of its host.
     pub needs: Capacity,
-    /// What the network is to promise it.
     pub class: Class,
-    /// How its packets are told from others'.
+    /// Whether the cluster uses one service level, or one for each pair of switches.
     pub sl_mode: SlMode,
-    /// Partitions inside it. A node that is in one is a limited member of the cluster's own.
+    /// Partitions inside the cluster. A node that is in one of them is a limited member of the cluster's own partition.
     pub partitions: Vec<InnerPartition>,
 }
 
-/// A partition inside a cluster; nodes by number from 1.
+/// A partition inside a cluster. Nodes are numbered from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InnerPartition {
-    /// What it is called; one of the cluster's.
+    /// Unique in the cluster.
     pub name: String,
-    /// Nodes that reach all its members.
+    /// Nodes that reach all members.
     pub full: BTreeSet<u32>,
-    /// Nodes that reach its full members only.
+    /// Nodes that reach full members only.
     pub limited: BTreeSet<u32>,
 }
 
-/// Clusters in their places.
+/// Placed clusters, and the plan for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// The ports of each cluster's nodes, in order.
-    pub seats: BTreeMap<String, Vec<Guid>>,
-    /// What the plan was made from.
+    /// By cluster name: the port GUID of each node's host, in order of the nodes. Best-effort nodes may share a port.
+    pub node_ports: BTreeMap<String, Vec<Guid>>,
+    /// The intents that the plan was compiled from.
     pub intents: Intents,
-    /// The plan.
     pub plan: FabricPlan,
 }
 
-/// Why there is no arrangement.
+/// Why clusters cannot be arranged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotArranged {
-    /// A cluster has no place.
-    #[error("cluster {cluster} has no place: {reason}; the largest that would fit has {largest} nodes")]
-    NoPlace {
-        /// Its name.
-        cluster: String,
-        /// What is short.
-        reason: String,
-        /// The most nodes that it could have.
-        largest: usize,
-    },
-    /// The fabric cannot be planned so.
+pub enum ArrangeError {
+    #[error("cluster {cluster} cannot be placed: {error}")]
+    NotPlaced { cluster: String, error: NodesNotPlaced },
     #[error(transparent)]
     Compile(#[from] CompileError),
 }
 
-/// Gives every cluster its place and plans the fabric. `fabric` tells the manager's port and what devices can hold; every host
-/// but the manager's has the same for clusters.
+/// Nodes of a cluster that find no hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{reason}; at most {largest} nodes would fit")]
+pub struct NodesNotPlaced {
+    pub reason: NoHostsReason,
+    /// The most nodes that the cluster could have now, those that it has included. A request for as many succeeds.
+    pub largest: usize,
+}
+
+/// The resource that is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoHostsReason {
+    /// Of a best-effort cluster: hosts that may be shared have cores, memory, functions and P_Key entries for `capacity`
+    /// more nodes only.
+    #[error("{requested} nodes requested, but the hosts have capacity for {capacity}")]
+    Capacity { requested: usize, capacity: usize },
+    /// Of a guaranteed cluster.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+}
+
+/// Places the clusters and plans the fabric.
+///
+/// `fabric` has the manager's port and the capabilities of devices; its own partitions and clusters are kept. `host` is the
+/// capacity of every host except the manager's, which gets no nodes. Nodes of `previous` stay on their hosts; a cluster that
+/// shrinks loses its last nodes. The same arguments give the same arrangement.
 pub fn arrange(
     topology: &Topology,
     fabric: &Intents,
     host: Capacity,
-    wishes: &[ClusterWish],
+    clusters: &[DesiredCluster],
     previous: Option<&Arrangement>,
-) -> Result<Arrangement, NotArranged> {
-    let mut seats: BTreeMap<String, Vec<Guid>> = BTreeMap::new();
-    for wish in wishes {
-        let before = previous.and_then(|previous| previous.seats.get(&wish.name));
-        // The last nodes go first.
-        let kept = before.map(|ports| ports[..ports.len().min(wish.nodes)].to_vec());
-        seats.extend(kept.map(|ports| (wish.name.clone(), ports)));
+) -> Result<Arrangement, ArrangeError> {
+    let mut node_ports: BTreeMap<String, Vec<Guid>> = BTreeMap::new();
+    for cluster in clusters {
+        let before = previous.and_then(|previous| previous.node_ports.get(&cluster.name));
+        let kept = before.map(|ports| ports[..ports.len().min(cluster.nodes)].to_vec());
+        node_ports.extend(kept.map(|ports| (cluster.name.clone(), ports)));
     }
     let none = Decisions::default();
     let decisions = previous.map_or(&none, |previous| previous.plan.decisions());
-    let kept = compile(topology, &intents(fabric, wishes, &seats), decisions)?;
-    let mut search = Search::new(topology, fabric, host, wishes, &kept, seats);
-    for (number, wish) in (0..).map(ClusterNumber).zip(wishes) {
-        search.seat(number, wish)?;
+    let kept = compile(topology, &intents(fabric, clusters, &node_ports), decisions)?;
+    let mut search = HostSearch::new(topology, fabric, host, clusters, &kept, node_ports);
+    for (number, cluster) in (0..).map(ClusterNumber).zip(clusters) {
+        search.place_nodes(number, cluster)?;
     }
-    let seats = search.seats;
-    let intents = intents(fabric, wishes, &seats);
+    let node_ports = search.node_ports;
+    let intents = intents(fabric, clusters, &node_ports);
     let plan = compile(topology, &intents, kept.decisions())?;
-    Ok(Arrangement { seats, intents, plan })
+    Ok(Arrangement { node_ports, intents, plan })
 }
 
-/// What is wanted of the fabric by the clusters that have seats.
-fn intents(fabric: &Intents, wishes: &[ClusterWish], seats: &BTreeMap<String, Vec<Guid>>) -> Intents {
-    let seated = || wishes.iter().filter_map(|wish| Some((wish, seats.get(&wish.name)?)));
+/// The intents for the clusters that have hosts.
+fn intents(
+    fabric: &Intents,
+    clusters: &[DesiredCluster],
+    node_ports: &BTreeMap<String, Vec<Guid>>,
+) -> Intents {
+    let placed = || clusters.iter().filter_map(|cluster| Some((cluster, node_ports.get(&cluster.name)?)));
     let mut intents = fabric.clone();
-    intents.partitions.extend(seated().flat_map(|(wish, ports)| partitions(wish, ports)));
-    let promised = seated().filter(|(wish, _)| wish.class != Class::BestEffort);
-    intents.clusters.extend(promised.map(|(wish, ports)| ClusterIntent {
-        name: wish.name.clone(),
+    intents.partitions.extend(placed().flat_map(|(cluster, ports)| partitions(cluster, ports)));
+    let guaranteed = placed().filter(|(cluster, _)| cluster.class != Class::BestEffort);
+    intents.clusters.extend(guaranteed.map(|(cluster, ports)| ClusterIntent {
+        name: cluster.name.clone(),
         ports: distinct(ports),
-        class: wish.class,
-        sl_mode: wish.sl_mode,
+        class: cluster.class,
+        sl_mode: cluster.sl_mode,
     }));
     intents
 }
@@ -128,12 +143,12 @@ fn distinct(ports: &[Guid]) -> Vec<Guid> {
 }
 
 /// The cluster's own partition, and those inside it.
-fn partitions(wish: &ClusterWish, ports: &[Guid]) -> Vec<PartitionIntent> {
+fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> {
     let numbered = || (1_u32..).zip(ports);
     let partition = |name: String, role: &dyn Fn(u32) -> Option<Role>| {
         let mut members: BTreeMap<Guid, Role> = BTreeMap::new();
         for (number, port) in numbered() {
-            // Two nodes on one port: the port is what the more trusted is.
+            // Of two nodes on one port, the higher membership counts.
             if let Some(role) = role(number) {
                 members.entry(*port).and_modify(|known| *known = (*known).max(role)).or_insert(role);
             }
@@ -143,121 +158,121 @@ fn partitions(wish: &ClusterWish, ports: &[Guid]) -> Vec<PartitionIntent> {
         PartitionIntent { name, number: None, members, ipoib: Some(Ipoib::default()) }
     };
     let is_inside = |number: u32| {
-        wish.partitions.iter().any(|inner| inner.full.contains(&number) || inner.limited.contains(&number))
+        cluster.partitions.iter().any(|inner| inner.full.contains(&number) || inner.limited.contains(&number))
     };
     let own = |number: u32| Some(if is_inside(number) { Role::Limited } else { Role::Full });
-    let mut all = vec![partition(wish.name.clone(), &own)];
-    for inner in &wish.partitions {
+    let mut all = vec![partition(cluster.name.clone(), &own)];
+    for inner in &cluster.partitions {
         let role = |number: u32| {
             let limited = || inner.limited.contains(&number).then_some(Role::Limited);
             inner.full.contains(&number).then_some(Role::Full).or_else(limited)
         };
-        all.push(partition(format!("{}/{}", wish.name, inner.name), &role));
+        all.push(partition(format!("{}/{}", cluster.name, inner.name), &role));
     }
     all
 }
 
-/// What is left while clusters are seated.
-struct Search<'a> {
-    places: Places,
-    network: Arc<Network>,
+/// What hosts have left while clusters are placed.
+struct HostSearch<'a> {
+    placer: Placer,
+    graph: Arc<LinkGraph>,
     by_port: HashMap<Guid, HostIndex>,
     manager: Guid,
-    /// What every host has for clusters.
+    /// Of every host but the manager's.
     host: Capacity,
-    /// Keys that a port can hold for clusters.
+    /// P_Key entries of a port that clusters may use.
     keys: usize,
-    wishes: &'a [ClusterWish],
-    seats: BTreeMap<String, Vec<Guid>>,
+    clusters: &'a [DesiredCluster],
+    node_ports: BTreeMap<String, Vec<Guid>>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> HostSearch<'a> {
     fn new(
         topology: &Topology,
         fabric: &Intents,
         host: Capacity,
-        wishes: &'a [ClusterWish],
+        clusters: &'a [DesiredCluster],
         plan: &FabricPlan,
-        seats: BTreeMap<String, Vec<Guid>>,
+        node_ports: BTreeMap<String, Vec<Guid>>,
     ) -> Self {
-        let network = network(topology, fabric, plan);
-        let by_port = (0..).zip(network.hosts()).map(|(place, host)| (host.port, HostIndex(place))).collect();
-        let numbered = (0..).map(ClusterNumber).zip(wishes.iter().map(|wish| wish.name.as_str()));
-        let ledger = restored(&network, numbered, plan.decisions());
+        let graph = link_graph(topology, fabric, plan);
+        let by_port = (0..).zip(graph.hosts()).map(|(index, host)| (host.port, HostIndex(index))).collect();
+        let numbered = (0..).map(ClusterNumber).zip(clusters.iter().map(|cluster| cluster.name.as_str()));
+        let admission = restored(&graph, numbered, plan.decisions());
         let ports = &fabric.capabilities;
         let keys = usize::from(ports.usual_port.pkeys.min(ports.usual_switch.enforced_pkeys));
         let manager = fabric.manager;
         let mut search = Self {
-            places: Places::new(ledger, |_| host),
-            network,
+            placer: Placer::new(admission, |_| host),
+            graph,
             by_port,
             manager,
             host,
             keys: keys.saturating_sub(DEFAULT_KEYS),
-            wishes,
-            seats,
+            clusters,
+            node_ports,
         };
         search.refresh();
         search
     }
 
-    /// Tells who places guaranteed clusters which hosts nobody uses.
+    /// Marks hosts in use as unavailable to guaranteed clusters.
     fn refresh(&mut self) {
-        let mut free = vec![self.host; self.network.hosts().len()];
-        let used = self.seats.values().flatten().chain([&self.manager]);
+        let mut free = vec![self.host; self.graph.hosts().len()];
+        let used = self.node_ports.values().flatten().chain([&self.manager]);
         for host in used.filter_map(|port| self.by_port.get(port)) {
             free[host.index()] = Capacity::NONE;
         }
-        self.places.set_capacities(free);
+        self.placer.set_capacities(free);
     }
 
-    /// Gives a cluster the seats it lacks.
-    fn seat(&mut self, number: ClusterNumber, wish: &ClusterWish) -> Result<(), NotArranged> {
-        let has = self.seats.get(&wish.name).map_or(0, Vec::len);
-        if has == wish.nodes {
+    /// Finds hosts for the nodes of a cluster that have none yet.
+    fn place_nodes(&mut self, number: ClusterNumber, cluster: &DesiredCluster) -> Result<(), ArrangeError> {
+        let has = self.node_ports.get(&cluster.name).map_or(0, Vec::len);
+        if has == cluster.nodes {
             return Ok(());
         }
-        let more = match wish.class {
-            Class::BestEffort => self.beside_others(wish, wish.nodes - has),
-            Class::Guaranteed { .. } if has > 0 => self.grown(number, wish),
-            Class::Guaranteed { bandwidth, .. } => self.alone(number, wish, bandwidth),
+        let more = match cluster.class {
+            Class::BestEffort => self.shared_hosts(cluster, cluster.nodes - has),
+            Class::Guaranteed { .. } if has > 0 => self.more_hosts(number, cluster),
+            Class::Guaranteed { bandwidth, .. } => self.own_hosts(number, cluster, bandwidth),
         };
-        let more = more.map_err(|(reason, largest)| NotArranged::NoPlace {
-            cluster: wish.name.clone(),
-            reason,
-            largest,
-        })?;
-        self.seats.entry(wish.name.clone()).or_default().extend(more);
+        let more = more.map_err(|error| ArrangeError::NotPlaced { cluster: cluster.name.clone(), error })?;
+        self.node_ports.entry(cluster.name.clone()).or_default().extend(more);
         self.refresh();
         Ok(())
     }
 
-    /// Hosts of its own for a new cluster.
-    fn alone(
+    /// Hosts for a new guaranteed cluster.
+    fn own_hosts(
         &mut self,
-        cluster: ClusterNumber,
-        wish: &ClusterWish,
+        number: ClusterNumber,
+        cluster: &DesiredCluster,
         bandwidth: Bandwidth,
-    ) -> Result<Vec<Guid>, (String, usize)> {
-        let ClusterWish { nodes, needs, sl_mode: mode, .. } = *wish;
-        place(&mut self.places, Wish { cluster, nodes, needs, bandwidth, mode })
+    ) -> Result<Vec<Guid>, NodesNotPlaced> {
+        let DesiredCluster { nodes, needs, sl_mode: mode, .. } = *cluster;
+        place(&mut self.placer, PlacementRequest { cluster: number, nodes, needs, bandwidth, mode })
     }
 
-    /// More hosts for a guaranteed cluster, near those it has.
-    fn grown(&mut self, cluster: ClusterNumber, wish: &ClusterWish) -> Result<Vec<Guid>, (String, usize)> {
-        let own: BTreeSet<Guid> = self.seats[&wish.name].iter().copied().collect();
-        self.places.set_needs(cluster, wish.needs);
-        let more = grow(&mut self.places, cluster, wish.nodes - own.len());
-        let more = more.map_err(|(reason, largest)| (reason, own.len() + largest))?;
+    /// Further hosts for a guaranteed cluster, near those it has.
+    fn more_hosts(
+        &mut self,
+        number: ClusterNumber,
+        cluster: &DesiredCluster,
+    ) -> Result<Vec<Guid>, NodesNotPlaced> {
+        let own: BTreeSet<Guid> = self.node_ports[&cluster.name].iter().copied().collect();
+        self.placer.set_needs(number, cluster.needs);
+        let more = grow(&mut self.placer, number, cluster.nodes - own.len());
+        let more = more.map_err(|error| NodesNotPlaced { largest: own.len() + error.largest, ..error })?;
         Ok(more.into_iter().filter(|port| !own.contains(port)).collect())
     }
 
-    /// Hosts beside others that are promised nothing: those in use first, at few switches.
-    fn beside_others(&self, wish: &ClusterWish, nodes: usize) -> Result<Vec<Guid>, (String, usize)> {
+    /// Hosts for nodes of a best-effort cluster.
+    fn shared_hosts(&self, cluster: &DesiredCluster, nodes: usize) -> Result<Vec<Guid>, NodesNotPlaced> {
         let mut left: HashMap<Guid, (Capacity, usize)> = HashMap::new();
         let mut owned: BTreeSet<Guid> = BTreeSet::from([self.manager]);
-        for other in self.wishes {
-            let Some(ports) = self.seats.get(&other.name) else { continue };
+        for other in self.clusters {
+            let Some(ports) = self.node_ports.get(&other.name) else { continue };
             if other.class != Class::BestEffort {
                 owned.extend(ports);
                 continue;
@@ -271,103 +286,106 @@ impl<'a> Search<'a> {
                 *keys = keys.saturating_sub(1 + other.partitions.len());
             }
         }
-        let mine: BTreeSet<Guid> = self.seats.get(&wish.name).into_iter().flatten().copied().collect();
-        let rooms = self.network.hosts().iter().filter(|host| !owned.contains(&host.port)).map(|host| {
+        let mine: BTreeSet<Guid> =
+            self.node_ports.get(&cluster.name).into_iter().flatten().copied().collect();
+        let candidates = self.graph.hosts().iter().filter(|host| !owned.contains(&host.port)).map(|host| {
             let is_used = left.contains_key(&host.port);
             let (left, keys) = left.get(&host.port).copied().unwrap_or((self.host, self.keys));
-            let has_keys = mine.contains(&host.port) || keys > wish.partitions.len();
-            let room = if has_keys { left.times(wish.needs) } else { 0 };
-            (self.network.switch_of(self.by_port[&host.port]), is_used, host.port, room)
+            let has_keys = mine.contains(&host.port) || keys > cluster.partitions.len();
+            let fit = if has_keys { left.times(cluster.needs) } else { 0 };
+            (self.graph.switch_of(self.by_port[&host.port]), is_used, host.port, fit)
         });
-        let rooms: Vec<(u32, bool, Guid, usize)> = rooms.filter(|(.., room)| *room > 0).collect();
-        let total: usize = rooms.iter().map(|(.., room)| room).sum();
+        let candidates: Vec<(u32, bool, Guid, usize)> = candidates.filter(|(.., fit)| *fit > 0).collect();
+        let total: usize = candidates.iter().map(|(.., fit)| fit).sum();
         if total < nodes {
-            let has = mine.len();
-            return Err((format!("{nodes} nodes are wanted, the hosts have room for {total}"), has + total));
+            let reason = NoHostsReason::Capacity { requested: nodes, capacity: total };
+            return Err(NodesNotPlaced { reason, largest: mine.len() + total });
         }
         let mut leaves: BTreeMap<u32, Vec<(bool, Guid, usize)>> = BTreeMap::new();
-        for (leaf, is_used, port, room) in rooms {
-            leaves.entry(leaf).or_default().push((is_used, port, room));
+        for (leaf, is_used, port, fit) in candidates {
+            leaves.entry(leaf).or_default().push((is_used, port, fit));
         }
-        let room = |hosts: &[(bool, Guid, usize)]| hosts.iter().map(|(.., room)| room).sum::<usize>();
+        let total_fit = |hosts: &[(bool, Guid, usize)]| hosts.iter().map(|(.., fit)| fit).sum::<usize>();
         let mut order: Vec<Vec<(bool, Guid, usize)>> = leaves.into_values().collect();
-        // The tightest switch that takes all, else the roomiest first.
-        order.sort_by_key(|hosts| std::cmp::Reverse(room(hosts)));
-        if let Some(best) = order.iter().rposition(|hosts| room(hosts) >= nodes) {
+        // The switch with the least capacity that takes all nodes, else those with the most capacity first.
+        order.sort_by_key(|hosts| std::cmp::Reverse(total_fit(hosts)));
+        if let Some(best) = order.iter().rposition(|hosts| total_fit(hosts) >= nodes) {
             order[..=best].rotate_right(1);
         }
         let mut chosen = Vec::new();
         for mut hosts in order {
             hosts.sort_by_key(|(is_used, port, _)| (!is_used, *port));
-            // One node to each before any gets a second.
-            let most = hosts.iter().map(|(.., room)| *room).max().unwrap_or(0);
+            // Every host gets a first node before any gets a second.
+            let most = hosts.iter().map(|(.., fit)| *fit).max().unwrap_or(0);
             for round in 0..most {
-                let with_room = hosts.iter().filter(|(.., room)| *room > round).map(|(_, port, _)| *port);
-                chosen.extend(with_room.take(nodes - chosen.len()));
+                let fitting = hosts.iter().filter(|(.., fit)| *fit > round).map(|(_, port, _)| *port);
+                chosen.extend(fitting.take(nodes - chosen.len()));
             }
         }
         Ok(chosen)
     }
 }
 
-/// Hosts that a new guaranteed cluster can have in addition to what a plan gives everybody, or one that the plan knows: those
-/// that `suits` takes, by port. Otherwise why not, and how many it could have.
-pub fn seats(
+/// Finds hosts for `nodes` further nodes of a guaranteed cluster, without changing the plan.
+///
+/// Every cluster of the plan keeps what it has. A cluster that the plan knows by name grows by `nodes` at the bandwidth that
+/// it has; any other is placed anew with one service level. Only hosts whose port GUID `suits` accepts are used. Returns the
+/// port GUIDs of the new hosts. Admission by the compiler can still fail, because the plan may change in between.
+pub fn find_hosts(
     topology: &Topology,
     fabric: &Intents,
     plan: &FabricPlan,
     (cluster, bandwidth): (&str, Bandwidth),
     nodes: usize,
     suits: impl Fn(Guid) -> bool,
-) -> Result<Vec<Guid>, (String, usize)> {
-    let network = network(topology, fabric, plan);
+) -> Result<Vec<Guid>, NodesNotPlaced> {
+    let graph = link_graph(topology, fabric, plan);
     let names = || (0..).map(ClusterNumber).zip(plan.decisions().clusters.keys().map(String::as_str));
-    let ledger = restored(&network, names(), plan.decisions());
+    let admission = restored(&graph, names(), plan.decisions());
     let needs = Capacity { cores: 1, memory_mib: 0, functions: 0 };
-    let mut places = Places::new(ledger, |host| match suits(network.hosts()[host.index()].port) {
-        true => needs,
-        false => Capacity::NONE,
-    });
+    let mut placer =
+        Placer::new(
+            admission,
+            |host| {
+                if suits(graph.hosts()[host.index()].port) { needs } else { Capacity::NONE }
+            },
+        );
     let known = names().find(|(_, name)| *name == cluster).map(|(number, _)| number);
-    match known.filter(|number| places.ledger().grants().contains_key(number)) {
+    match known.filter(|number| placer.admission().grants().contains_key(number)) {
         Some(number) => {
-            places.set_needs(number, needs);
+            placer.set_needs(number, needs);
             let own = &plan.decisions().clusters[cluster].ports;
-            let hosts = grow(&mut places, number, nodes)?;
+            let hosts = grow(&mut placer, number, nodes)?;
             Ok(hosts.into_iter().filter(|port| !own.contains(port)).collect())
         }
         None => {
             let cluster = ClusterNumber(u32::MAX);
-            place(&mut places, Wish { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
+            place(&mut placer, PlacementRequest { cluster, nodes, needs, bandwidth, mode: SlMode::Cluster })
         }
     }
 }
 
-/// All hosts of a cluster after it was placed.
-fn place(places: &mut Places, wish: Wish) -> Result<Vec<Guid>, (String, usize)> {
-    let network = Arc::clone(places.ledger().network());
-    match places.place(wish) {
-        Ok(grant) => Ok(ports(grant, &network)),
-        Err(no_place) => Err((told(no_place, &network), places.largest(wish))),
+/// Places a cluster; returns the ports of all its hosts.
+fn place(placer: &mut Placer, request: PlacementRequest) -> Result<Vec<Guid>, NodesNotPlaced> {
+    let graph = Arc::clone(placer.admission().graph());
+    match placer.place(request) {
+        Ok(grant) => Ok(ports(grant, &graph)),
+        Err(error) => Err(NodesNotPlaced { reason: error.into(), largest: placer.largest(request) }),
     }
 }
 
-/// All hosts of a cluster after it has grown.
-fn grow(places: &mut Places, cluster: ClusterNumber, nodes: usize) -> Result<Vec<Guid>, (String, usize)> {
-    let network = Arc::clone(places.ledger().network());
-    match places.grow(cluster, nodes) {
-        Ok(grant) => Ok(ports(grant, &network)),
-        Err(no_place) => Err((told(no_place, &network), places.largest_growth(cluster, nodes).unwrap_or(0))),
+/// Grows a cluster by some nodes; returns the ports of all its hosts. `largest` of an error counts further nodes only.
+fn grow(placer: &mut Placer, cluster: ClusterNumber, nodes: usize) -> Result<Vec<Guid>, NodesNotPlaced> {
+    let graph = Arc::clone(placer.admission().graph());
+    match placer.grow(cluster, nodes) {
+        Ok(grant) => Ok(ports(grant, &graph)),
+        Err(error) => {
+            let largest = placer.largest_growth(cluster, nodes).unwrap_or(0);
+            Err(NodesNotPlaced { reason: error.into(), largest })
+        }
     }
 }
 
-fn ports(grant: &Grant, network: &Network) -> Vec<Guid> {
-    grant.hosts.iter().map(|host| network.hosts()[host.index()].port).collect()
-}
-
-fn told(no_place: NoPlace, network: &Network) -> String {
-    match no_place {
-        NoPlace::Links(refusal) => format!("no place has the links: {}", refusal.told(network)),
-        hosts => hosts.to_string(),
-    }
+fn ports(grant: &Grant, graph: &LinkGraph) -> Vec<Guid> {
+    grant.hosts.iter().map(|host| graph.hosts()[host.index()].port).collect()
 }

@@ -1,4 +1,4 @@
-//! Puts the results of all steps together, device by device.
+//! Assembles the results of all steps into a plan, device by device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use fabric_model::{Endpoint, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
 
 use crate::addressing::Lids;
-use crate::fabric::{AdapterPort, Fabric, Place};
+use crate::fabric::{AdapterPort, Fabric, SwitchIndex};
 use crate::multicast::Groups;
 use crate::partitions::{KeyTables, Partition, Partitions};
 use crate::routing::Routes;
 
-/// What the steps found.
+/// The results of all steps.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     pub topology: &'a Topology,
@@ -32,19 +32,18 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The plan.
     pub fn assemble(mut self, capabilities: &Capabilities, previous: &Decisions) -> FabricPlan {
         let rows = std::mem::take(&mut self.routes.rows);
         let mut multicast = std::mem::take(&mut self.groups.tables);
         let switches = (rows.into_iter().enumerate())
-            .map(|(place, row)| SwitchPlan {
-                guid: self.fabric.switches[place].guid,
-                port_guid: self.fabric.switches[place].port_guid,
-                lid: self.lid(self.fabric.switches[place].port_guid),
+            .map(|(index, row)| SwitchPlan {
+                guid: self.fabric.switches[index].guid,
+                port_guid: self.fabric.switches[index].port_guid,
+                lid: self.lid(self.fabric.switches[index].port_guid),
                 linear: Arc::new(LinearTable::from_exits(row)),
-                multicast: Arc::new(MulticastTable::from_exits(multicast.remove(&place).unwrap_or_default())),
-                pkeys: self.table(self.fabric.switches[place].port_guid),
-                ports: self.switch_ports(place, capabilities),
+                multicast: Arc::new(MulticastTable::from_exits(multicast.remove(&index).unwrap_or_default())),
+                pkeys: self.table(self.fabric.switches[index].port_guid),
+                ports: self.switch_ports(index, capabilities),
             })
             .collect();
         let adapter_ports =
@@ -70,8 +69,8 @@ impl Parts<'_> {
         Arc::clone(self.keys.of(self.fabric, port_guid))
     }
 
-    fn switch_ports(&self, place: Place, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
-        let switch = &self.fabric.switches[place];
+    fn switch_ports(&self, index: SwitchIndex, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
+        let switch = &self.fabric.switches[index];
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
         let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();
         (self.topology[switch.node].cabled_ports())
@@ -105,20 +104,20 @@ impl Parts<'_> {
         PortName { node: self.topology[end.node].guid, port: end.port }
     }
 
-    /// What both ends of a link can do.
-    fn link(&self, a: Endpoint, b: Endpoint, capabilities: &Capabilities) -> LinkAbility {
+    /// The MTU and lanes that both ends of a link support.
+    fn link(&self, a: Endpoint, b: Endpoint, capabilities: &Capabilities) -> CommonCapability {
         let [a, b] = [a, b].map(|end| capabilities.port(self.name(end)));
-        LinkAbility {
+        CommonCapability {
             mtu: if a.mtu.bytes() <= b.mtu.bytes() { a.mtu } else { b.mtu },
             lanes: if a.lanes.count() <= b.lanes.count() { a.lanes } else { b.lanes },
         }
     }
 
     fn findings(&mut self) -> Vec<Finding> {
-        let left_out = self.fabric.left_out.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
+        let unreached = self.fabric.unreached.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
-        left_out.into_iter().chain(routes).chain(keys).collect()
+        unreached.into_iter().chain(routes).chain(keys).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {
@@ -147,7 +146,7 @@ impl Parts<'_> {
     }
 }
 
-struct LinkAbility {
+struct CommonCapability {
     mtu: Mtu,
     lanes: DataLanes,
 }

@@ -1,4 +1,4 @@
-//! A plan and what it was made with.
+//! A plan together with the intermediate results that serve the next one.
 
 use std::sync::Arc;
 
@@ -7,27 +7,31 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 
 use crate::CompileError;
 use crate::fabric::Fabric;
+use crate::guarantees::Guarantees;
 use crate::partitions::{KeyTables, Partitions};
-use crate::promises::Promises;
-use crate::routing::Ground;
-use crate::{addressing, assembly, detours, multicast, partitions, promises, recompile, routing};
+use crate::routing::RoutingContext;
+use crate::{addressing, assembly, guarantees, multicast, partitions, recompile, route_overrides, routing};
 
-/// A plan, and everything that was found out while it was made and serves the next one.
+/// A plan, and the intermediate results that a [`Planner`](crate::Planner) reuses.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub plan: Arc<FabricPlan>,
     pub fabric: Fabric,
     /// `None` if there is no switch.
-    pub ground: Option<Ground>,
+    pub context: Option<RoutingContext>,
     pub partitions: Partitions,
     pub keys: KeyTables,
-    /// `None` if nobody ever was promised anything.
-    pub promises: Option<Promises>,
+    /// `None` if no cluster ever had a guarantee.
+    pub guarantees: Option<Guarantees>,
 }
 
 impl Compiled {
-    /// From decisions.
-    pub fn of(topology: &Topology, intents: &Intents, previous: &Decisions) -> Result<Self, CompileError> {
+    /// Compiles everything, with the decisions of before.
+    pub fn from_decisions(
+        topology: &Topology,
+        intents: &Intents,
+        previous: &Decisions,
+    ) -> Result<Self, CompileError> {
         partitions::check_owners(intents)?;
         let fabric = Fabric::around(topology, intents.manager)?;
         let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
@@ -36,7 +40,7 @@ impl Compiled {
         let routes = routing::route(&fabric, &lids.present, previous);
         let groups = multicast::plan(
             &fabric,
-            (&routes.order, &routes.crown),
+            (&routes.order, &routes.core_tree),
             &partitions,
             &intents.capabilities,
             previous,
@@ -52,16 +56,16 @@ impl Compiled {
             groups,
         };
         let plan = parts.assemble(&intents.capabilities, previous).with_basis(Basis::of(topology, intents));
-        let ground = Ground::kept(&fabric, &plan.decisions().routing);
+        let context = RoutingContext::kept(&fabric, &plan.decisions().routing);
         let mut draft = Draft::from(plan);
-        let mut promises = promises::keep(&mut draft, topology, &fabric, ground.as_ref(), intents)?;
-        promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
-        detours::take(&mut draft, &fabric, &intents.routes);
-        Ok(Self { plan: Arc::new(draft.finish()), fabric, ground, partitions, keys, promises })
+        let mut guarantees = guarantees::establish(&mut draft, topology, &fabric, context.as_ref(), intents)?;
+        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
+        route_overrides::apply(&mut draft, &fabric, &intents.routes);
+        Ok(Self { plan: Arc::new(draft.finish()), fabric, context, partitions, keys, guarantees })
     }
 
-    /// From a plan, of which LIDs and routes are taken if its basis fits.
-    pub fn after(
+    /// Compiles with the LIDs and routes of a plan if its basis is equal, otherwise in full.
+    pub fn from_plan(
         basis: Basis,
         topology: &Topology,
         intents: &Intents,
@@ -70,17 +74,18 @@ impl Compiled {
         partitions::check_owners(intents)?;
         if previous.basis() == Some(basis)
             && let fabric = Fabric::around(topology, intents.manager)?
-            && let Some(ground) = Ground::kept(&fabric, &previous.decisions().routing)
+            && let Some(context) = RoutingContext::kept(&fabric, &previous.decisions().routing)
             && let Some((mut draft, partitions, keys)) =
-                recompile::recompile(&fabric, &ground, intents, previous)?
+                recompile::recompile(&fabric, &context, intents, previous)?
         {
-            let mut promises = promises::keep(&mut draft, topology, &fabric, Some(&ground), intents)?;
-            promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
-            detours::take(&mut draft, &fabric, &intents.routes);
+            let mut guarantees =
+                guarantees::establish(&mut draft, topology, &fabric, Some(&context), intents)?;
+            guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
+            route_overrides::apply(&mut draft, &fabric, &intents.routes);
             let plan = Arc::new(draft.finish().sharing_tables_with(previous));
-            return Ok(Self { plan, fabric, ground: Some(ground), partitions, keys, promises });
+            return Ok(Self { plan, fabric, context: Some(context), partitions, keys, guarantees });
         }
-        let compiled = Self::of(topology, intents, previous.decisions())?;
+        let compiled = Self::from_decisions(topology, intents, previous.decisions())?;
         let plan = Arc::unwrap_or_clone(compiled.plan).sharing_tables_with(previous);
         Ok(Self { plan: Arc::new(plan), ..compiled })
     }

@@ -1,5 +1,5 @@
-//! The part of a topology that the manager reaches, as the compiler looks at it: switches by GUID, and what hangs on
-//! them. Everything that is decided here iterates in this order, so the order of the topology's file does not matter.
+//! The part of a topology that the manager reaches, in the form that the compiler uses: switches in order of their GUIDs,
+//! and what is attached to them. All decisions iterate in this order, so the order of the topology's nodes does not matter.
 
 use fabric_model::intent::PortName;
 use fabric_model::{Endpoint, NodeIndex, Topology};
@@ -7,51 +7,51 @@ use ib_wire::{Guid, NodeKind, PortNum};
 
 use crate::CompileError;
 
-/// A switch's place among the switches of a [`Fabric`].
-pub(crate) type Place = usize;
+/// An index into [`Fabric::switches`].
+pub(crate) type SwitchIndex = usize;
 
-/// What the manager reaches.
+/// The switches and end ports that the manager reaches.
 #[derive(Debug)]
 pub(crate) struct Fabric {
-    /// By node GUID.
+    /// Ordered by node GUID.
     pub switches: Vec<Switch>,
-    /// By the switch they hang on and its port; ports without a switch last.
+    /// Ordered by switch and switch port; ports that are not attached to a switch last.
     pub adapter_ports: Vec<AdapterPort>,
     /// GUID of the manager's port.
     pub manager: Guid,
-    /// Nodes that no cable joins to the manager: how many, and the lowest GUID.
-    pub left_out: Option<(usize, Guid)>,
-    /// Every end port by its GUID.
+    /// Unreached nodes: their number, and the lowest GUID.
+    pub unreached: Option<(usize, Guid)>,
+    /// All end ports, ordered by GUID.
     ends: Vec<(Guid, EndPort)>,
 }
 
-/// What an end port belongs to.
+/// The owner of an end port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EndPort {
-    /// An adapter or a router: where in [`Fabric::adapter_ports`].
+    /// An adapter or a router: index into [`Fabric::adapter_ports`].
     Adapter(usize),
-    /// The switch whose port 0 it is.
-    Switch(Place),
+    /// Port 0 of a switch.
+    Switch(SwitchIndex),
 }
 
-/// A switch and what is cabled to it.
+/// A switch and what is attached to it.
 #[derive(Debug)]
 pub(crate) struct Switch {
     pub node: NodeIndex,
     pub guid: Guid,
     /// GUID of its port 0.
     pub port_guid: Guid,
-    /// Other switches, by place.
+    /// Ordered by switch.
     pub neighbours: Vec<Neighbour>,
-    /// Where in [`Fabric::adapter_ports`] its own stand.
+    /// Its range in [`Fabric::adapter_ports`].
     pub adapters: std::ops::Range<usize>,
 }
 
-/// Another switch and the cables to it.
+/// An adjacent switch and the cables to it.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    pub place: Place,
-    /// By the near port; never empty.
+    pub switch: SwitchIndex,
+    /// Ordered by near port; never empty.
     pub cables: Vec<Cable>,
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct AdapterPort {
     pub kind: NodeKind,
     pub end: Endpoint,
     pub peer: Endpoint,
-    /// The switch it hangs on, and the port there.
-    pub attached: Option<(Place, PortNum)>,
+    /// The switch and port that it is attached to.
+    pub attached: Option<(SwitchIndex, PortNum)>,
 }
 
 impl Fabric {
-    /// What the port with this GUID reaches.
+    /// The part of a topology that the manager's port reaches.
     pub fn around(topology: &Topology, manager: Guid) -> Result<Self, CompileError> {
         let start =
             topology.by_port_guid(manager).ok_or(CompileError::ManagerMissing { port_guid: manager })?;
@@ -85,38 +85,38 @@ impl Fabric {
         }
         let mut nodes = reached.switches.clone();
         nodes.sort_unstable_by_key(|node| topology[*node].guid);
-        let mut places = vec![None; topology.node_count()];
-        for (place, node) in nodes.iter().enumerate() {
-            places[node.index()] = Some(place);
+        let mut indices = vec![None; topology.node_count()];
+        for (index, node) in nodes.iter().enumerate() {
+            indices[node.index()] = Some(index);
         }
-        let adapter_ports = adapter_ports(topology, &reached.ends, &places);
+        let adapter_ports = adapter_ports(topology, &reached.ends, &indices);
         let switches: Vec<Switch> = (nodes.iter().enumerate())
-            .map(|(place, node)| switch(topology, *node, place, &places, &adapter_ports))
+            .map(|(index, node)| switch(topology, *node, index, &indices, &adapter_ports))
             .collect();
-        let left_out = left_out(topology, &reached);
+        let unreached = unreached(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
-        Ok(Self { switches, adapter_ports, manager, left_out, ends })
+        Ok(Self { switches, adapter_ports, manager, unreached, ends })
     }
 
-    /// The switch the manager's packets pass first: its own, if it is one.
-    pub fn manager_switch(&self) -> Option<Place> {
+    /// The first switch on the manager's paths: the one it runs on or is attached to.
+    pub fn manager_switch(&self) -> Option<SwitchIndex> {
         let own = self.switches.iter().position(|switch| switch.port_guid == self.manager);
         let attached = || {
             let port = self.adapter_ports.iter().find(|port| port.guid == self.manager)?;
-            port.attached.map(|(place, _)| place)
+            port.attached.map(|(index, _)| index)
         };
         own.or_else(attached)
     }
 
     /// The switch with this node GUID.
-    pub fn place_of(&self, guid: Guid) -> Option<Place> {
+    pub fn switch_index(&self, guid: Guid) -> Option<SwitchIndex> {
         self.switches.binary_search_by_key(&guid, |switch| switch.guid).ok()
     }
 
     /// The end port with this GUID.
     pub fn end_port(&self, guid: Guid) -> Option<EndPort> {
-        let place = self.ends.binary_search_by_key(&guid, |(guid, _)| *guid).ok()?;
-        Some(self.ends[place].1)
+        let index = self.ends.binary_search_by_key(&guid, |(guid, _)| *guid).ok()?;
+        Some(self.ends[index].1)
     }
 
     /// The adapter port with this GUID.
@@ -132,7 +132,7 @@ impl Fabric {
         &self.ends
     }
 
-    /// What an end port's node is.
+    /// The kind of an end port's node.
     pub fn kind(&self, end: EndPort) -> NodeKind {
         match end {
             EndPort::Adapter(index) => self.adapter_ports[index].kind,
@@ -141,7 +141,7 @@ impl Fabric {
     }
 }
 
-/// End ports by GUID. Those of cabled ports are unique.
+/// All end ports, ordered by GUID.
 fn ends(switches: &[Switch], adapter_ports: &[AdapterPort]) -> Vec<(Guid, EndPort)> {
     let adapters = adapter_ports.iter().enumerate().map(|(index, port)| (port.guid, EndPort::Adapter(index)));
     let switches = switches.iter().enumerate().map(|(at, switch)| (switch.port_guid, EndPort::Switch(at)));
@@ -151,7 +151,7 @@ fn ends(switches: &[Switch], adapter_ports: &[AdapterPort]) -> Vec<(Guid, EndPor
     ends
 }
 
-/// The ends of a search that passes switches only.
+/// The nodes reached by a search that continues through switches only.
 #[derive(Debug)]
 struct Reached {
     switches: Vec<NodeIndex>,
@@ -187,13 +187,13 @@ fn reached_from(topology: &Topology, start: Endpoint) -> Reached {
             reached.arrive(topology, peer);
         }
     }
-    // The manager's port is met twice: at the start, and from its switch.
+    // The manager's port is reached twice: at the start, and from its switch.
     reached.ends.sort_unstable();
     reached.ends.dedup();
     reached
 }
 
-fn left_out(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
+fn unreached(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
     let left = topology.nodes().filter(|(index, _)| !reached.seen[index.index()]);
     let (count, lowest) = left.fold((0, None), |(count, lowest): (usize, Option<Guid>), (_, node)| {
         (count + 1, Some(lowest.map_or(node.guid, |guid| guid.min(node.guid))))
@@ -201,7 +201,11 @@ fn left_out(topology: &Topology, reached: &Reached) -> Option<(usize, Guid)> {
     lowest.map(|guid| (count, guid))
 }
 
-fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>]) -> Vec<AdapterPort> {
+fn adapter_ports(
+    topology: &Topology,
+    ends: &[Endpoint],
+    indices: &[Option<SwitchIndex>],
+) -> Vec<AdapterPort> {
     let adapter_port = |end: &Endpoint| {
         let node = &topology[end.node];
         let peer = topology.peer(*end)?;
@@ -211,7 +215,7 @@ fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>
             kind: node.kind,
             end: *end,
             peer,
-            attached: places[peer.node.index()].map(|place| (place, peer.port)),
+            attached: indices[peer.node.index()].map(|index| (index, peer.port)),
         })
     };
     let mut ports: Vec<AdapterPort> = ends.iter().filter_map(adapter_port).collect();
@@ -222,21 +226,24 @@ fn adapter_ports(topology: &Topology, ends: &[Endpoint], places: &[Option<Place>
 fn switch(
     topology: &Topology,
     node: NodeIndex,
-    place: Place,
-    places: &[Option<Place>],
+    index: SwitchIndex,
+    indices: &[Option<SwitchIndex>],
     adapter_ports: &[AdapterPort],
 ) -> Switch {
-    let mut cables: Vec<(Place, Cable)> = (topology[node].cabled_ports())
-        .filter_map(|(near, peer)| Some((places[peer.node.index()]?, Cable { near, far: peer.port })))
+    let mut cables: Vec<(SwitchIndex, Cable)> = (topology[node].cabled_ports())
+        .filter_map(|(near, peer)| Some((indices[peer.node.index()]?, Cable { near, far: peer.port })))
         // A cable from a switch to itself leads nowhere.
-        .filter(|(there, _)| *there != place)
+        .filter(|(there, _)| *there != index)
         .collect();
     cables.sort_by_key(|(there, cable)| (*there, cable.near));
     let neighbours = (cables.chunk_by(|a, b| a.0 == b.0))
-        .map(|chunk| Neighbour { place: chunk[0].0, cables: chunk.iter().map(|(_, cable)| *cable).collect() })
+        .map(|chunk| Neighbour {
+            switch: chunk[0].0,
+            cables: chunk.iter().map(|(_, cable)| *cable).collect(),
+        })
         .collect();
-    let first = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there < place));
-    let behind = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there <= place));
+    let first = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there < index));
+    let behind = adapter_ports.partition_point(|port| port.attached.is_some_and(|(there, _)| there <= index));
     let port_guid = topology[node].port(PortNum::MANAGEMENT).map_or(topology[node].guid, |port| port.guid);
     Switch { node, guid: topology[node].guid, port_guid, neighbours, adapters: first..behind }
 }

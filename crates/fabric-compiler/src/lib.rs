@@ -1,9 +1,14 @@
-//! Turns a topology, intents and the decisions of before into a plan: every LID, forwarding entry, partition key and
-//! multicast tree of a fabric.
+//! Compiles a topology, intents and earlier decisions into a plan: every LID, forwarding entry, P_Key, multicast tree,
+//! SL-to-VL and arbitration table of a fabric.
 //!
-//! [`compile`] is a function and nothing else: no clock, no dice, no file. What was decided before stays unless it
-//! cannot; the same arguments give the same plan. A [`Planner`] gives the plans of one change after the other, each in a
-//! small part of the time.
+//! [`compile`] is a pure function: no clock, no randomness, no I/O. Earlier decisions are kept while they are possible, and
+//! the same arguments give the same plan. A [`Planner`] keeps intermediate results and plans a sequence of changes in a
+//! fraction of the time.
+//!
+//! Order of decisions: LIDs (`addressing`), partition numbers and P_Key tables (`partitions`), unicast routes (`routing`),
+//! broadcast groups (`multicast`), guarantees of clusters (`guarantees`, by the engine of [`tenancy`]), classes inside
+//! guarantees, and last the route overrides of tenants (`route_overrides`). Later steps do not change earlier ones, except
+//! that guarantees choose the up-ports towards hosts of their clusters.
 //!
 //! ```
 //! use fabric_compiler::{compile, partitions_conf};
@@ -28,15 +33,15 @@ mod adoption;
 pub mod arrangement;
 mod assembly;
 mod compiled;
-mod detours;
-mod difference;
 mod fabric;
+mod guarantees;
+mod list_diff;
 mod multicast;
 mod partitions;
 pub mod partitions_conf;
 mod planner;
-mod promises;
 mod recompile;
+mod route_overrides;
 mod routing;
 pub mod tenancy;
 
@@ -49,119 +54,79 @@ use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use thiserror::Error;
 
 pub use adoption::{Adoption, adopt};
+pub use guarantees::GuaranteeError;
 pub use planner::Planner;
 
 use compiled::Compiled;
 
-/// A plan that cannot be made.
+/// Why no plan can be compiled. Every variant names the object that is at fault and the limit it exceeds.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CompileError {
-    /// No port has the GUID that the manager's port is to have.
+    /// [`Intents::manager`] is not the GUID of any port of the topology.
     #[error("no port of the fabric has the manager's port GUID {port_guid}")]
-    ManagerMissing {
-        /// The GUID.
-        port_guid: Guid,
-    },
-    /// The manager's port has no cable.
+    ManagerMissing { port_guid: Guid },
     #[error("the manager's port {port_guid} has no cable")]
-    ManagerUnplugged {
-        /// Its GUID.
-        port_guid: Guid,
-    },
-    /// More end ports than LIDs that every switch can forward to.
+    ManagerUnplugged { port_guid: Guid },
+    /// There are more end ports than LIDs that the smallest linear forwarding table can hold.
     #[error("{needed} end ports need a LID each, but the switches can forward to {available} at most")]
-    LidsExhausted {
-        /// End ports.
-        needed: usize,
-        /// LIDs.
-        available: usize,
-    },
-    /// A port is to hold more keys than its table can.
-    #[error("port {port} is to hold {needed} P_Keys, but its table has {capacity} entries")]
-    PkeyTableFull {
-        /// The port: an adapter's, or the switch port that enforces its keys.
-        port: PortName,
-        /// Keys.
-        needed: usize,
-        /// Entries.
-        capacity: usize,
-    },
-    /// A cluster names a port that the fabric does not have.
+    LidsExhausted { needed: usize, available: usize },
+    /// `port` is the adapter port, or the switch port that enforces its keys.
+    #[error("port {port} needs {needed} P_Keys, but its table has {capacity} entries")]
+    PkeyTableFull { port: PortName, needed: usize, capacity: usize },
+    /// A guaranteed cluster names a port that the manager does not reach.
     #[error("cluster {cluster} names a port that is not on the fabric")]
-    PortsMissing {
-        /// Its name.
-        cluster: String,
-    },
-    /// What a cluster is to be promised cannot be kept.
-    #[error("cluster {cluster} cannot be promised that: {reason}")]
-    NotAdmitted {
-        /// Its name.
-        cluster: String,
-        /// What is short, and where.
-        reason: String,
-    },
-    /// A broadcast group is to use a level that is not everybody's, where levels belong to clusters or to management.
+    PortsMissing { cluster: String },
+    /// The network cannot give a cluster the guarantee it requests.
+    #[error("cluster {cluster} cannot be guaranteed its request: {reason}")]
+    NotAdmitted { cluster: String, reason: GuaranteeError },
+    /// Once a cluster has a guarantee, other service levels than 0 belong to clusters or to management.
     #[error(
-        "the broadcast group of partition {partition} is to use service level {sl}: only level 0 is everybody's \
-         once a cluster was promised something"
+        "the broadcast group of partition {partition} uses service level {sl}, but only service level 0 is allowed \
+         once a cluster has a guarantee"
     )]
-    GroupLevel {
-        /// The partition of the group.
-        partition: PartitionNumber,
-        /// The level.
-        sl: ServiceLevel,
-    },
-    /// A partition number belongs to two owners, whose networks it would join.
-    #[error("partition {partition} belongs to {first:?} and to {second:?}: each needs a number of its own")]
-    NumberShared {
-        /// The number.
-        partition: PartitionNumber,
-        /// One of them.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// No partition number is left for a partition that asked for none.
+    GroupServiceLevel { partition: PartitionNumber, sl: ServiceLevel },
+    /// Two owners claim a partition number, which would join their networks.
+    #[error(
+        "partition {partition} belongs to both {first:?} and {second:?}; every owner needs a number of its own"
+    )]
+    NumberShared { partition: PartitionNumber, first: String, second: String },
+    /// All 32,767 partition numbers are in use or reserved.
     #[error("no partition number is left for {name:?}")]
-    PartitionsExhausted {
-        /// What people call it.
-        name: String,
-    },
-    /// No switches join the members of a group so that packets to it hold links in the order of all others.
+    PartitionsExhausted { name: String },
+    /// No tree of switches joins the members of a group with hops that keep the fabric free of deadlocks.
     #[error("the members of partition {partition} cannot be joined to a group without a risk of deadlock")]
-    GroupNotJoined {
-        /// The partition of the group.
-        partition: PartitionNumber,
-    },
-    /// Every multicast LID that the switches of a group can hold belongs to another group there.
+    GroupNotJoined { partition: PartitionNumber },
+    /// Every multicast LID that all switches of a group can hold is in use on one of them.
     #[error("no multicast LID is left for partition {partition}: its switches can hold {capacity}")]
-    MlidsExhausted {
-        /// The partition of the group.
-        partition: PartitionNumber,
-        /// Multicast LIDs that all its switches can hold.
-        capacity: u16,
-    },
+    MlidsExhausted { partition: PartitionNumber, capacity: u16 },
 }
 
-/// Plans the part of a fabric that the manager reaches; what it does not reach is a finding of the plan.
+/// Compiles a plan for the part of a fabric that the manager reaches. Unreached nodes become a finding of the plan.
 ///
-/// Decisions of before hold as long as they can: LIDs also of ports that are absent, table indices of keys, LIDs of
-/// groups, and the cables by which packets come to each port. Decisions that contradict each other or the fabric give
-/// way in a fixed order.
+/// # Contract
+///
+/// - Pure and deterministic: the same arguments give the same plan, in whatever order the topology lists its nodes.
+/// - Stable: decisions of `previous` are kept while they are possible. These are LIDs (also of absent ports, up to 8,192),
+///   indices of P_Keys, partition numbers, multicast LIDs and roots of groups, the cables by which packets reach each port,
+///   and the grants of clusters. Decisions that contradict each other or the fabric are dropped in a fixed order.
+/// - Idempotent: compiling with the decisions of a plan gives that plan again.
+/// - A guarantee that was given before and can no longer be met, because the fabric changed, is a finding of the plan. A
+///   new or changed request that cannot be met is an error.
+/// - Route overrides and classes that cannot be applied are findings, never errors.
 pub fn compile(
     topology: &Topology,
     intents: &Intents,
     previous: &Decisions,
 ) -> Result<FabricPlan, CompileError> {
-    Compiled::of(topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
+    Compiled::from_decisions(topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
 }
 
-/// What [`compile`] makes of the decisions of a plan, sooner: while the fabric, the manager's port and what the devices
-/// can hold are those that the plan was made for, LIDs and routes are taken from it. Tables that did not change are
-/// shared with the plan. Whoever makes many changes has a [`Planner`], which is sooner still.
+/// Compiles like [`compile`] with the decisions of a plan, and gives the same result faster.
 ///
-/// Whether they are the same is told by the plan's [`Basis`]; if not, everything is compiled. A plan that came from
-/// elsewhere is believed as far as its basis fits.
+/// While the fabric, the manager's port and the capabilities of devices are those that the plan was compiled for, which
+/// its [`Basis`] shows, LIDs and routes are copied from the plan. Otherwise everything is compiled. Tables that did not
+/// change are shared with the plan. A plan from elsewhere is trusted as far as its basis matches; verify the result if its
+/// origin is not trusted. For many changes in a row use a [`Planner`], which is faster still.
 pub fn recompile(
     topology: &Topology,
     intents: &Intents,
@@ -170,12 +135,14 @@ pub fn recompile(
     recompile_on(Basis::of(topology, intents), topology, intents, previous)
 }
 
-/// The same for who kept the [`Basis`] of the topology and the intents: to find it out again takes a while.
+/// Does what [`recompile`] does, for callers that kept the [`Basis`] of the topology and the intents: computing it takes
+/// time linear in the size of both. `basis` must be that of `topology` and `intents`.
 pub fn recompile_on(
     basis: Basis,
     topology: &Topology,
     intents: &Intents,
     previous: &FabricPlan,
 ) -> Result<FabricPlan, CompileError> {
-    Compiled::after(basis, topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
+    Compiled::from_plan(basis, topology, intents, previous)
+        .map(|compiled| Arc::unwrap_or_clone(compiled.plan))
 }

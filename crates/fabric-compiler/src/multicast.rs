@@ -1,4 +1,9 @@
-//! Broadcast groups: a tree for each over the switches of its members, and a LID that no other group has there.
+//! Broadcast groups: for each a tree over the switches of its members, and a multicast LID that no other group uses on these
+//! switches.
+//!
+//! The root of a tree is a switch above all members, near them and the root of few other groups ([`tree`]). Groups on
+//! different switches may share a multicast LID, because forwarding tables of switches are small. Groups that exist keep
+//! their LID and root. O(members' switches · links) for each group.
 
 mod patch;
 mod tree;
@@ -13,57 +18,57 @@ use fabric_model::plan::{Draft, GroupPlan, MulticastTable, PortSet};
 use ib_wire::{Gid, Guid, Membership, MulticastLid, PartitionNumber};
 
 use crate::CompileError;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 use crate::partitions::{Partition, Partitions};
-use crate::routing::crown::Crown;
+use crate::routing::core_tree::CoreTree;
 use crate::routing::order::Order;
 pub(crate) use patch::patch;
-use tree::{Planted, Planter, Tree};
+use tree::{BuiltTree, GroupTree, TreeBuilder};
 
-/// Groups a switch can tell apart at most: the LIDs there are.
+/// The number of multicast LIDs (0xC000 to 0xFFFE).
 const GROUPS_MAX: u16 = 0x3fff;
 
 /// The groups of a fabric.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// Those that are new or not as before.
+    /// New and changed groups.
     pub plans: Vec<GroupPlan>,
-    /// Addresses of groups that are no more, or not as before.
+    /// MGIDs of removed and changed groups.
     pub gone: Vec<Gid>,
-    /// Where packets to groups leave, for each switch by its place; switches that are not listed stay as they were.
-    pub tables: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
+    /// By switch: the exit ports of each group. Switches that are not listed stay as they were.
+    pub tables: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,
     pub decisions: BTreeMap<PartitionNumber, GroupDecision>,
 }
 
-/// Plans a broadcast group for every partition that carries IP.
+/// Plans a broadcast group for every partition with IPoIB.
 pub(crate) fn plan(
     fabric: &Fabric,
-    (order, crown): (&Order, &Crown),
+    (order, core_tree): (&Order, &CoreTree),
     partitions: &Partitions,
     capabilities: &Capabilities,
     previous: &Decisions,
 ) -> Result<Groups, CompileError> {
-    let tables = (0..fabric.switches.len()).map(|place| (place, BTreeMap::new())).collect();
+    let tables = (0..fabric.switches.len()).map(|index| (index, BTreeMap::new())).collect();
     let mut groups = Groups { tables, ..Groups::default() };
-    let mut planter = Planter::new(fabric, order, crown);
+    let mut builder = TreeBuilder::new(fabric, order, core_tree);
     let mut lids = LidsInUse::new(fabric, capabilities);
-    for (partition, ipoib) in in_turn(partitions, previous) {
+    for (partition, ipoib) in in_order(partitions, previous) {
         let before = previous.groups.get(&partition.number);
-        let planted = planter.plant(partition, before.and_then(|group| group.root))?;
-        let mlid = lids.take(partition.number, &planted.tree, before.map(|group| group.mlid))?;
-        for (place, ports) in &planted.tree.exits {
-            groups.tables.entry(*place).or_default().insert(mlid, *ports);
+        let built = builder.build(partition, before.and_then(|group| group.root))?;
+        let mlid = lids.take(partition.number, &built.tree, before.map(|group| group.mlid))?;
+        for (index, ports) in &built.tree.exits {
+            groups.tables.entry(*index).or_default().insert(mlid, *ports);
         }
-        groups.add(fabric, partition, ipoib, mlid, planted);
+        groups.add(fabric, partition, ipoib, mlid, built);
     }
     Ok(groups)
 }
 
-/// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, and looks only at those that
-/// changed.
+/// Plans the groups as [`plan`] would with the decisions of a plan for the same fabric, but computes only changed ones where
+/// possible.
 pub(crate) fn replan(
     fabric: &Fabric,
-    (order, crown): (&Order, &Crown),
+    (order, core_tree): (&Order, &CoreTree),
     partitions: &Partitions,
     capabilities: &Capabilities,
     before: &FabricPlan,
@@ -71,15 +76,15 @@ pub(crate) fn replan(
     let mut changed: BTreeMap<PartitionNumber, Option<&Partition>> =
         before.groups().map(|group| (group.partition, None)).collect();
     changed.extend(partitions.by_number.iter().map(|(number, partition)| (*number, Some(partition))));
-    if let Some(groups) = patch(fabric, (order, crown), &changed, capabilities, before)? {
+    if let Some(groups) = patch(fabric, (order, core_tree), &changed, capabilities, before)? {
         return Ok(groups);
     }
     let gone = before.groups().map(|group| group.mgid).collect();
-    Ok(Groups { gone, ..plan(fabric, (order, crown), partitions, capabilities, before.decisions())? })
+    Ok(Groups { gone, ..plan(fabric, (order, core_tree), partitions, capabilities, before.decisions())? })
 }
 
-/// The partitions that carry IP. Groups of before come first: their LIDs are theirs.
-fn in_turn<'p>(
+/// The partitions with IPoIB. Those that had a group come first, so that they keep their LIDs.
+fn in_order<'p>(
     partitions: &'p Partitions,
     previous: &Decisions,
 ) -> impl Iterator<Item = (&'p Partition, Ipoib)> {
@@ -90,15 +95,15 @@ fn in_turn<'p>(
 }
 
 impl Groups {
-    /// Puts the groups into a plan.
+    /// Writes the groups into a plan.
     pub fn put(self, draft: &mut Draft) {
         self.gone.into_iter().for_each(|mgid| draft.remove_group(mgid));
         self.plans.into_iter().for_each(|plan| draft.put_group(plan));
-        for (place, exits) in self.tables {
+        for (index, exits) in self.tables {
             let table = MulticastTable::from_exits(exits);
-            let before = draft.plan().shared_switches().get(place);
+            let before = draft.plan().shared_switches().get(index);
             if before.is_some_and(|switch| *switch.multicast != table)
-                && let Some(switch) = draft.switch(place)
+                && let Some(switch) = draft.switch(index)
             {
                 switch.multicast = Arc::new(table);
             }
@@ -112,11 +117,11 @@ impl Groups {
         partition: &Partition,
         ipoib: Ipoib,
         mlid: MulticastLid,
-        planted: Planted,
+        built: BuiltTree,
     ) {
-        let root = planted.tree.root.map(|place| fabric.switches[place].guid);
+        let root = built.tree.root.map(|index| fabric.switches[index].guid);
         self.decisions.insert(partition.number, GroupDecision { mlid, root });
-        self.plans.push(group_plan(partition, ipoib, mlid, root, planted.members));
+        self.plans.push(group_plan(partition, ipoib, mlid, root, built.members));
     }
 }
 
@@ -141,7 +146,7 @@ fn group_plan(
     }
 }
 
-/// `ff1s:401b:<full key>::ffff:ffff`, s being the scope: the group every IPv4 interface of the partition joins.
+/// The IPv4 broadcast MGID of a partition (RFC 4391): `ff1s:401b:<full P_Key>::ffff:ffff`, where s is the scope.
 fn broadcast_gid(partition: PartitionNumber, ipoib: Ipoib) -> Gid {
     let mut gid = [0; 16];
     gid[..4].copy_from_slice(&[0xff, 0x10 | ipoib.scope.to_wire(), 0x40, 0x1b]);
@@ -150,10 +155,10 @@ fn broadcast_gid(partition: PartitionNumber, ipoib: Ipoib) -> Gid {
     Gid(gid)
 }
 
-/// Which multicast LIDs each switch has entries for.
+/// The multicast LIDs in use on each switch.
 #[derive(Debug)]
 struct LidsInUse {
-    /// By switch: a bit for each LID.
+    /// By switch: a bit set.
     used: Vec<Vec<u64>>,
     capacities: Vec<u16>,
 }
@@ -167,30 +172,30 @@ impl LidsInUse {
         }
     }
 
-    /// The LID of before if no group on the same switches has it, else the lowest such one.
+    /// Takes the previous LID of a group if it is free on all switches of its tree, else the lowest that is.
     fn take(
         &mut self,
         partition: PartitionNumber,
-        tree: &Tree,
+        tree: &GroupTree,
         before: Option<MulticastLid>,
     ) -> Result<MulticastLid, CompileError> {
-        let capacity = tree.exits.keys().map(|place| self.capacities[*place]).min().unwrap_or(GROUPS_MAX);
+        let capacity = tree.exits.keys().map(|index| self.capacities[*index]).min().unwrap_or(GROUPS_MAX);
         let taken = self.taken(tree.exits.keys().copied());
         let mlid = free_lid(&taken, capacity, before);
         let mlid = mlid.ok_or(CompileError::MlidsExhausted { partition, capacity })?;
-        for place in tree.exits.keys() {
+        for index in tree.exits.keys() {
             let (word, bit) = (mlid.table_index() / 64, mlid.table_index() % 64);
-            let used = &mut self.used[*place];
+            let used = &mut self.used[*index];
             used.resize(used.len().max(word + 1), 0);
             used[word] |= 1 << bit;
         }
         Ok(mlid)
     }
 
-    fn taken(&self, places: impl Iterator<Item = Place>) -> Vec<u64> {
+    fn taken(&self, indices: impl Iterator<Item = SwitchIndex>) -> Vec<u64> {
         let mut taken: Vec<u64> = Vec::new();
-        for place in places {
-            let used = &self.used[place];
+        for index in indices {
+            let used = &self.used[index];
             taken.resize(taken.len().max(used.len()), 0);
             for (word, used) in taken.iter_mut().zip(used) {
                 *word |= used;
@@ -200,7 +205,7 @@ impl LidsInUse {
     }
 }
 
-/// The LID of before if it is free, else the lowest that is. `taken` has a bit for each LID.
+/// The previous LID if it is free, else the lowest that is. `taken` is a bit set.
 fn free_lid(taken: &[u64], capacity: u16, before: Option<MulticastLid>) -> Option<MulticastLid> {
     let is_free = |index: &usize| {
         *index < usize::from(capacity) && taken.get(*index / 64).is_none_or(|w| w >> (*index % 64) & 1 == 0)

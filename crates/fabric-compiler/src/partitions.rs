@@ -1,4 +1,4 @@
-//! Who holds which partition key, and where in its table.
+//! Partitions: their numbers, their members, and the P_Key tables of all end ports.
 
 mod keys;
 mod numbers;
@@ -11,44 +11,44 @@ use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, Ro
 use ib_wire::{Guid, NodeKind, PartitionNumber};
 
 use crate::CompileError;
-use crate::difference::{Middle, middles};
 use crate::fabric::Fabric;
+use crate::list_diff::{ChangedRange, changed_slices};
 
-pub(crate) use keys::{Held, KeyTables, lay_out};
-use numbers::{Asked, Numbers, Standing};
+pub(crate) use keys::{KeyTables, PreviousKeys, lay_out};
+use numbers::{CurrentNumbers, Numbers, RequestOrder};
 
-/// What people call the default partition.
+/// The name of the default partition.
 const DEFAULT_NAME: &str = "Default";
 
 /// The partitions of a fabric.
 #[derive(Debug)]
 pub(crate) struct Partitions {
-    /// The numbers of what was asked for, in that order; the default partition comes first.
-    each: Vec<PartitionNumber>,
+    /// The number of each partition intent, in order; that of the default partition comes first.
+    numbers_in_order: Vec<PartitionNumber>,
     pub by_number: BTreeMap<PartitionNumber, Partition>,
 }
 
-/// A partition with everything that was asked for it.
+/// A partition, merged from all intents with its number.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub number: PartitionNumber,
     pub name: String,
     pub ipoib: Option<Ipoib>,
-    /// The end ports in it, by port GUID; present ones only.
+    /// The present members, by port GUID.
     pub members: BTreeMap<Guid, (Role, KeyPlace)>,
 }
 
-/// What other wishes make of partitions.
+/// Changes to partitions between two intents.
 #[derive(Debug)]
-pub(crate) struct Changes {
-    each: Vec<PartitionNumber>,
-    /// Given to those that asked for none.
+pub(crate) struct PartitionChanges {
+    numbers_in_order: Vec<PartitionNumber>,
+    /// Numbers assigned to partitions that request none, by name.
     pub numbers: SharedMap<String, PartitionNumber>,
-    /// Partitions that are not as before; `None` if there is no such any more.
+    /// Changed partitions; `None` for removed ones.
     pub partitions: BTreeMap<PartitionNumber, Option<Partition>>,
 }
 
-/// Refuses numbers that belong to two owners.
+/// Rejects partition numbers with two owners.
 pub(crate) fn check_owners(intents: &Intents) -> Result<(), CompileError> {
     let shared = intents.owners.iter().find(|(_, owners)| owners.len() > 1);
     let Some((partition, owners)) = shared else { return Ok(()) };
@@ -57,7 +57,7 @@ pub(crate) fn check_owners(intents: &Intents) -> Result<(), CompileError> {
     Err(CompileError::NumberShared { partition: *partition, first, second })
 }
 
-/// The partitions, and the numbers that were given to those that asked for none.
+/// The partitions of the intents, and the numbers assigned to those that request none.
 pub(crate) fn resolve(
     fabric: &Fabric,
     intents: &Intents,
@@ -65,55 +65,54 @@ pub(crate) fn resolve(
 ) -> Result<(Partitions, SharedMap<String, PartitionNumber>), CompileError> {
     let default = default_partition();
     let wanted = wanted(&default, intents);
-    let Numbers { each, given } = Numbers::of(&wanted, previous)?;
-    let by_number = gathered(fabric, wanted.iter().copied().zip(&each));
-    Ok((Partitions { each, by_number }, given))
+    let Numbers { numbers_in_order, given } = Numbers::of(&wanted, previous)?;
+    let by_number = merged(fabric, wanted.iter().copied().zip(&numbers_in_order));
+    Ok((Partitions { numbers_in_order, by_number }, given))
 }
 
 impl Partitions {
-    /// What other wishes change, `before` being those that these partitions came from and `middle` where the lists of
-    /// partitions differ. `None` if partitions that stay were asked for in another order: then everything has to be looked
-    /// at.
+    /// The changes from the intents `before`, which these partitions came from, to other ones; `range` is where the lists of
+    /// partitions differ. `None` if unchanged partitions are in another order: then everything has to be computed again.
     pub fn compare(
         &self,
         fabric: &Fabric,
         (before, intents): (&Intents, &Intents),
-        middle: &Middle,
+        range: &ChangedRange,
         previous: &Decisions,
-    ) -> Result<Option<Changes>, CompileError> {
+    ) -> Result<Option<PartitionChanges>, CompileError> {
         let default = default_partition();
         let (old, new) = (wanted(&default, before), wanted(&default, intents));
-        let middle = middle.behind_one();
-        let standing = Standing { each: &self.each, count: self.by_number.len() };
-        let (numbers, middle) = match standing.changed((&old, &new), &middle, previous)? {
-            Some(numbers) => (numbers, middle),
-            None => (Numbers::of(&new, previous)?, Middle::whole(old.len(), new.len())),
+        let range = range.shifted();
+        let current =
+            CurrentNumbers { numbers_in_order: &self.numbers_in_order, count: self.by_number.len() };
+        let (numbers, range) = match current.changed((&old, &new), &range, previous)? {
+            Some(numbers) => (numbers, range),
+            None => (Numbers::of(&new, previous)?, ChangedRange::whole(old.len(), new.len())),
         };
-        let Numbers { each, given: numbers } = numbers;
-        let old: Vec<_> = old.into_iter().zip(&self.each).collect();
-        let new: Vec<_> = new.into_iter().zip(&each).collect();
-        let (old, new_middle) = (&old[middle.old], &new[middle.new]);
+        let Numbers { numbers_in_order, given: numbers } = numbers;
+        let old: Vec<_> = old.into_iter().zip(&self.numbers_in_order).collect();
+        let new: Vec<_> = new.into_iter().zip(&numbers_in_order).collect();
+        let (old, new_middle) = (&old[range.old], &new[range.new]);
         let changed = changed(old, new_middle);
-        let order = |each| kept_order(each, &changed);
-        // What has nothing in the middle is asked for in the order of before.
+        let order = |numbers_in_order| kept_order(numbers_in_order, &changed);
+        // Partitions without an intent in the range are in the same order as before.
         let are_apart = old.iter().chain(new_middle).all(|(_, number)| changed.contains(number));
-        if !are_apart && !order(&self.each).eq(order(&each)) {
+        if !are_apart && !order(&self.numbers_in_order).eq(order(&numbers_in_order)) {
             return Ok(None);
         }
-        let asked = new.iter().copied().filter(|(_, number)| changed.contains(number));
-        let mut partitions: BTreeMap<PartitionNumber, Option<Partition>> = gathered(fabric, asked)
+        let changed_intents = new.iter().copied().filter(|(_, number)| changed.contains(number));
+        let mut partitions: BTreeMap<PartitionNumber, Option<Partition>> = merged(fabric, changed_intents)
             .into_iter()
             .map(|(number, partition)| (number, Some(partition)))
             .collect();
         for number in changed {
             partitions.entry(number).or_insert(None);
         }
-        Ok(Some(Changes { each, numbers, partitions }))
+        Ok(Some(PartitionChanges { numbers_in_order, numbers, partitions }))
     }
 
-    /// Makes changes hold.
-    pub fn apply(&mut self, changes: Changes) {
-        self.each = changes.each;
+    pub fn apply(&mut self, changes: PartitionChanges) {
+        self.numbers_in_order = changes.numbers_in_order;
         for (number, partition) in changes.partitions {
             match partition {
                 Some(partition) => drop(self.by_number.insert(number, partition)),
@@ -123,20 +122,20 @@ impl Partitions {
     }
 }
 
-/// The default partition, then what was asked for.
+/// The default partition, then those of the intents.
 fn wanted<'a>(default: &'a PartitionIntent, intents: &'a Intents) -> Vec<&'a PartitionIntent> {
     std::iter::once(default).chain(&intents.partitions).collect()
 }
 
-/// The numbers of partitions for which something else is asked than before.
+/// The numbers of partitions whose intents differ.
 fn changed(
     old: &[(&PartitionIntent, &PartitionNumber)],
     new: &[(&PartitionIntent, &PartitionNumber)],
 ) -> BTreeSet<PartitionNumber> {
-    let (old, new) = middles(old, new);
-    let by_number = |asked: &[(&PartitionIntent, &PartitionNumber)]| {
+    let (old, new) = changed_slices(old, new);
+    let by_number = |numbered: &[(&PartitionIntent, &PartitionNumber)]| {
         let mut numbers: Vec<(PartitionNumber, usize)> =
-            asked.iter().enumerate().map(|(place, (_, number))| (**number, place)).collect();
+            numbered.iter().enumerate().map(|(index, (_, number))| (**number, index)).collect();
         numbers.sort_unstable();
         numbers
     };
@@ -150,8 +149,8 @@ fn changed(
         let count = rest[first..].partition_point(|(other, _)| *other == number);
         let (same, behind) = rest[first..].split_at(count);
         rest = behind;
-        let old = of_one.iter().map(|(_, place)| old[*place].0);
-        if !old.eq(same.iter().map(|(_, place)| new[*place].0)) {
+        let old = of_one.iter().map(|(_, index)| old[*index].0);
+        if !old.eq(same.iter().map(|(_, index)| new[*index].0)) {
             changed.insert(number);
         }
     }
@@ -159,24 +158,24 @@ fn changed(
     changed
 }
 
-/// The partitions that stay, each once, in the order they were asked for.
+/// The unchanged partitions, each once, in the order of the intents.
 fn kept_order<'a>(
-    each: &'a [PartitionNumber],
+    numbers_in_order: &'a [PartitionNumber],
     changed: &'a BTreeSet<PartitionNumber>,
 ) -> impl Iterator<Item = PartitionNumber> + 'a {
-    let asked = Asked::of(each);
-    let is_first = move |(place, number): &(usize, &PartitionNumber)| asked.place(**number) == *place;
-    let first = each.iter().enumerate().filter(is_first).map(|(_, number)| *number);
+    let order = RequestOrder::of(numbers_in_order);
+    let is_first = move |(index, number): &(usize, &PartitionNumber)| order.index(**number) == *index;
+    let first = numbers_in_order.iter().enumerate().filter(is_first).map(|(_, number)| *number);
     first.filter(|number| !changed.contains(number))
 }
 
-/// Partitions from what was asked for them.
-fn gathered<'a>(
+/// Merges intents with the same number into partitions.
+fn merged<'a>(
     fabric: &Fabric,
-    asked: impl Iterator<Item = (&'a PartitionIntent, &'a PartitionNumber)>,
+    numbered: impl Iterator<Item = (&'a PartitionIntent, &'a PartitionNumber)>,
 ) -> BTreeMap<PartitionNumber, Partition> {
     let mut partitions: BTreeMap<PartitionNumber, Partition> = BTreeMap::new();
-    for (intent, number) in asked {
+    for (intent, number) in numbered {
         let partition = partitions.entry(*number).or_insert_with(|| Partition {
             number: *number,
             name: intent.name.clone(),
@@ -193,7 +192,7 @@ fn gathered<'a>(
     partitions
 }
 
-/// Everyone is a limited member of the default partition and reaches the manager, which is a full one.
+/// All end ports are limited members of the default partition; the manager is the full member that they reach.
 fn default_partition() -> PartitionIntent {
     let member = |who, role| Member { who, role, place: KeyPlace::Anywhere };
     PartitionIntent {
@@ -204,7 +203,7 @@ fn default_partition() -> PartitionIntent {
     }
 }
 
-/// The end ports that an entry names, as far as they are present.
+/// The present end ports that a member entry names.
 fn named(fabric: &Fabric, who: Who) -> Vec<Guid> {
     let of_kind = |wanted: fn(NodeKind) -> bool| {
         let ends = fabric.ends().iter().filter(|(_, end)| wanted(fabric.kind(*end)));

@@ -1,4 +1,4 @@
-//! Plans one change after the other, each in a small part of the time that a compilation takes.
+//! Plans a sequence of changes, each in a fraction of the time of a compilation.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,16 +9,31 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 
 use crate::CompileError;
 use crate::compiled::Compiled;
-use crate::difference::Middle;
-use crate::promises::{self, ClusterChanges, Promises, promised};
+use crate::guarantees::{self, ClusterChanges, Guarantees, guaranteed};
+use crate::list_diff::ChangedRange;
 use crate::recompile::{put_findings, put_keys, put_partition};
-use crate::{detours, multicast, partitions};
+use crate::{multicast, partitions, route_overrides};
 
-/// A fabric and what is wanted of it, planned change by change.
+/// Plans one fabric for a sequence of intents.
 ///
-/// It keeps what the plans of one fabric have in common: the switches in their order, who holds which keys, and the books
-/// of all links. A change looks at partitions, ports and clusters that are not as they were; the rest of the plan is
-/// shared with the plan before.
+/// # Contract
+///
+/// - [`new`](Self::new) compiles the first plan, or [`resume`](Self::resume) continues from an earlier one. Then call
+///   [`change`](Self::change) with the complete intents of each step. [`plan`](Self::plan) and [`intents`](Self::intents)
+///   are always those of the last successful call.
+/// - `change` gives exactly the plan that [`recompile`](crate::recompile()) gives for the same intents and the plan before.
+/// - Atomic: a failed `change` leaves the planner as it was, and the next one starts from the last good plan.
+/// - Plans are immutable and shared by [`Arc`]; a new plan shares all unchanged tables with the one before.
+/// - The topology is fixed. For another topology create a new planner from the decisions of the last plan.
+/// - Plans are not verified here, and nothing is programmed. A caller that rejects a plan afterwards resumes from the plan
+///   before.
+///
+/// # Cost
+///
+/// The planner keeps the order of switches, the P_Keys of ports and the reservations on links. A change takes time in
+/// proportion to the partitions, ports and clusters that differ, plus a comparison of the intents from both ends. If the
+/// manager's port, the capabilities or the order of partitions that stay are different, or cluster names are not unique,
+/// everything but LIDs and routes is computed again.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,57 +57,54 @@ pub struct Planner {
     topology: Arc<Topology>,
     basis: Basis,
     intents: Intents,
-    /// Whether clusters can be told apart by their names. Otherwise everything is looked at every time.
+    /// Whether the names of guaranteed clusters are unique. If not, nothing is reused.
     has_unique_names: bool,
-    /// What came of the intents.
+    /// The result for `intents`.
     compiled: Compiled,
 }
 
 impl Planner {
-    /// Compiles.
+    /// Compiles the first plan, as [`compile`](crate::compile()) does.
     pub fn new(
         topology: Arc<Topology>,
         intents: Intents,
         previous: &Decisions,
     ) -> Result<Self, CompileError> {
-        let compiled = Compiled::of(&topology, &intents, previous)?;
+        let compiled = Compiled::from_decisions(&topology, &intents, previous)?;
         let basis = compiled.plan.basis().unwrap_or_else(|| Basis::of(&topology, &intents));
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
-    /// Goes on from a plan; what [`recompile`](crate::recompile()) makes of it is the first.
+    /// Continues from a plan; the first plan is that of [`recompile`](crate::recompile()).
     pub fn resume(
         topology: Arc<Topology>,
         intents: Intents,
         plan: &FabricPlan,
     ) -> Result<Self, CompileError> {
         let basis = Basis::of(&topology, &intents);
-        let compiled = Compiled::after(basis, &topology, &intents, plan)?;
+        let compiled = Compiled::from_plan(basis, &topology, &intents, plan)?;
         Ok(Self { topology, basis, has_unique_names: has_unique_names(&intents), intents, compiled })
     }
 
-    /// The plan for what is wanted.
+    /// The plan for [`Self::intents`].
     pub fn plan(&self) -> &Arc<FabricPlan> {
         &self.compiled.plan
     }
 
-    /// What is wanted.
     pub fn intents(&self) -> &Intents {
         &self.intents
     }
 
-    /// The fabric.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
     }
 
-    /// What the plan stands on.
+    /// The basis of the plan, for [`recompile_on`](crate::recompile_on()).
     pub fn basis(&self) -> Basis {
         self.basis
     }
 
-    /// Plans for other wishes: gives what [`recompile`](crate::recompile()) makes of them and the plan. If they cannot be,
-    /// everything stays as it was.
+    /// Plans for other intents. On error everything stays as it was.
     pub fn change(&mut self, intents: &Intents) -> Result<&Arc<FabricPlan>, CompileError> {
         partitions::check_owners(intents)?;
         if !self.patch(intents)? {
@@ -101,41 +113,41 @@ impl Planner {
         Ok(&self.compiled.plan)
     }
 
-    /// Looks at everything.
+    /// Computes everything but LIDs and routes again.
     fn start_over(&mut self, intents: &Intents) -> Result<(), CompileError> {
         let basis = match is_same_fabric(&self.intents, intents) {
             true => self.basis,
             false => Basis::of(&self.topology, intents),
         };
-        self.compiled = Compiled::after(basis, &self.topology, intents, &self.compiled.plan)?;
+        self.compiled = Compiled::from_plan(basis, &self.topology, intents, &self.compiled.plan)?;
         (self.basis, self.has_unique_names) = (basis, has_unique_names(intents));
         self.intents = intents.clone();
         Ok(())
     }
 
-    /// Looks at what is not as it was; false, and nothing is changed, if that is not enough.
+    /// Computes what differs; false, and nothing is changed, if that is not possible.
     fn patch(&mut self, intents: &Intents) -> Result<bool, CompileError> {
-        let Compiled { plan, fabric, ground, partitions, keys, promises } = &mut self.compiled;
+        let Compiled { plan, fabric, context, partitions, keys, guarantees } = &mut self.compiled;
         let is_possible = self.has_unique_names && is_same_fabric(&self.intents, intents);
-        let Some(ground) = ground.as_ref().filter(|_| is_possible) else { return Ok(false) };
-        let wished = &self.intents;
-        let middles = (
-            Middle::of(&wished.partitions, &intents.partitions),
-            Middle::of(&wished.clusters, &intents.clusters),
+        let Some(context) = context.as_ref().filter(|_| is_possible) else { return Ok(false) };
+        let current = &self.intents;
+        let changed_ranges = (
+            ChangedRange::of(&current.partitions, &intents.partitions),
+            ChangedRange::of(&current.clusters, &intents.clusters),
         );
-        let clusters = match promises {
-            Some(promises) => cluster_changes(wished, intents, &middles.1, promises),
+        let clusters = match guarantees {
+            Some(guarantees) => cluster_changes(current, intents, &changed_ranges.1, guarantees),
             None => has_unique_names(intents).then(ClusterChanges::default),
         };
         let Some(clusters) = clusters else { return Ok(false) };
 
-        let changes = partitions.compare(fabric, (wished, intents), &middles.0, plan.decisions())?;
+        let changes = partitions.compare(fabric, (current, intents), &changed_ranges.0, plan.decisions())?;
         let Some(changes) = changes else { return Ok(false) };
         let key_changes = keys.change(fabric, partitions, &changes, &intents.capabilities)?;
         let changed = changes.partitions.iter().map(|(number, partition)| (*number, partition.as_ref()));
         let groups = multicast::patch(
             fabric,
-            (&ground.order, &ground.crown),
+            (&context.order, &context.core_tree),
             &changed.collect(),
             &intents.capabilities,
             plan,
@@ -143,14 +155,14 @@ impl Planner {
         let Some(groups) = groups else { return Ok(false) };
 
         let mut draft = plan.draft();
-        detours::leave(&mut draft, fabric);
-        if let Some(promises) = promises {
-            promises.leave_classes(&mut draft);
+        route_overrides::withdraw(&mut draft, fabric);
+        if let Some(guarantees) = guarantees {
+            guarantees.withdraw_classes(&mut draft);
         }
         draft.decisions().partitions = changes.numbers.clone();
         put_findings(&mut draft, keys.findings_after(&key_changes));
-        for (place, table) in &key_changes.tables {
-            put_keys(&mut draft, fabric, *place, table);
+        for (end_index, table) in &key_changes.tables {
+            put_keys(&mut draft, fabric, *end_index, table);
         }
         groups.put(&mut draft);
         for (number, partition) in &changes.partitions {
@@ -159,56 +171,59 @@ impl Planner {
                 None => draft.remove_partition(*number),
             }
         }
-        match promises {
-            Some(promises) => promises.change(&mut draft, fabric, Some(ground), &clusters)?,
-            None => *promises = promises::keep(&mut draft, &self.topology, fabric, Some(ground), intents)?,
+        match guarantees {
+            Some(guarantees) => guarantees.change(&mut draft, fabric, Some(context), &clusters)?,
+            None => {
+                *guarantees =
+                    guarantees::establish(&mut draft, &self.topology, fabric, Some(context), intents)?
+            }
         }
-        promises::take_classes(&mut draft, promises.as_mut(), &intents.classes);
-        detours::take(&mut draft, fabric, &intents.routes);
+        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
+        route_overrides::apply(&mut draft, fabric, &intents.routes);
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
-        middles.0.put(&mut self.intents.partitions, &intents.partitions);
-        middles.1.put(&mut self.intents.clusters, &intents.clusters);
+        changed_ranges.0.put(&mut self.intents.partitions, &intents.partitions);
+        changed_ranges.1.put(&mut self.intents.clusters, &intents.clusters);
         self.intents.routes.clone_from(&intents.routes);
         self.intents.classes.clone_from(&intents.classes);
         Ok(true)
     }
 }
 
-/// Whether LIDs and routes stay.
+/// Whether LIDs and routes stay the same.
 fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
     before.manager == after.manager && before.capabilities == after.capabilities
 }
 
-/// Whether clusters can be told apart by their names.
+/// Whether the names of guaranteed clusters are unique.
 fn has_unique_names(intents: &Intents) -> bool {
     let mut names = HashSet::with_capacity(intents.clusters.len());
-    promised(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
+    guaranteed(&intents.clusters).all(|cluster| names.insert(cluster.name.as_str()))
 }
 
-/// What is not as it was, and what has to be looked at every time; `None` if a name is there twice.
+/// The clusters that differ or have to be reconsidered; `None` if a name is not unique.
 fn cluster_changes<'a>(
     before: &'a Intents,
     after: &'a Intents,
-    middle: &Middle,
-    promises: &Promises,
+    range: &ChangedRange,
+    guarantees: &Guarantees,
 ) -> Option<ClusterChanges<'a>> {
-    let (old, new) = match promises.are_settled() {
-        true => (&before.clusters[middle.old.clone()], &after.clusters[middle.new.clone()]),
+    let (old, new) = match guarantees.are_settled() {
+        true => (&before.clusters[range.old.clone()], &after.clusters[range.new.clone()]),
         false => (&before.clusters[..], &after.clusters[..]),
     };
     let mut left: HashMap<&str, &ClusterIntent> =
-        promised(old).map(|cluster| (cluster.name.as_str(), cluster)).collect();
+        guaranteed(old).map(|cluster| (cluster.name.as_str(), cluster)).collect();
     let mut names = HashSet::with_capacity(new.len());
     let mut wanted = Vec::new();
-    for cluster in promised(new) {
+    for cluster in guaranteed(new) {
         let same = left.remove(cluster.name.as_str());
-        // A name that is known and not left stands elsewhere.
-        if !names.insert(cluster.name.as_str()) || same.is_none() && promises.knows(&cluster.name) {
+        // A known name that is not in the changed range is in use outside of it.
+        if !names.insert(cluster.name.as_str()) || same.is_none() && guarantees.knows(&cluster.name) {
             return None;
         }
-        if same.is_none_or(|same| same != cluster) || promises.is_unsettled(&cluster.name) {
+        if same.is_none_or(|same| same != cluster) || guarantees.is_unsettled(&cluster.name) {
             wanted.push(cluster);
         }
     }

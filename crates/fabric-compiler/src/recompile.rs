@@ -1,5 +1,4 @@
-//! A plan for the same fabric and other wishes, of which nothing is known but the plan of before: LIDs and routes stay,
-//! everything else is looked at.
+//! Compiles other intents for the same fabric, from the plan before: LIDs and routes stay, everything else is computed.
 
 use std::sync::Arc;
 
@@ -10,15 +9,15 @@ use ib_wire::{Guid, Pkey};
 use crate::CompileError;
 use crate::assembly::partition_plan;
 use crate::fabric::{EndPort, Fabric};
-use crate::partitions::{self, Held, KeyTables, Partition, Partitions};
-use crate::routing::Ground;
-use crate::{detours, multicast};
+use crate::partitions::{self, KeyTables, Partition, Partitions, PreviousKeys};
+use crate::routing::RoutingContext;
+use crate::{multicast, route_overrides};
 
-/// What a plan for the same basis becomes with other wishes, what clusters are promised left out. `None` if the plan
-/// does not fit the fabric after all.
+/// A draft for other intents of a plan with the same basis, without guarantees, classes and route overrides. `None` if the
+/// plan lacks an end port of the fabric.
 pub(crate) fn recompile(
     fabric: &Fabric,
-    ground: &Ground,
+    context: &RoutingContext,
     intents: &Intents,
     before: &FabricPlan,
 ) -> Result<Option<(Draft, Partitions, KeyTables)>, CompileError> {
@@ -29,15 +28,15 @@ pub(crate) fn recompile(
     let (partitions, numbers) = partitions::resolve(fabric, intents, before.decisions())?;
     let held = HeldTables { fabric, tables };
     let keys = partitions::lay_out(fabric, &partitions, &intents.capabilities, &held)?;
-    let ways = (&ground.order, &ground.crown);
-    let groups = multicast::replan(fabric, ways, &partitions, &intents.capabilities, before)?;
+    let routing = (&context.order, &context.core_tree);
+    let groups = multicast::replan(fabric, routing, &partitions, &intents.capabilities, before)?;
     let mut draft = before.draft();
-    detours::leave(&mut draft, fabric);
+    route_overrides::withdraw(&mut draft, fabric);
     draft.decisions().partitions = numbers;
     put_findings(&mut draft, keys.findings());
-    for (place, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
+    for (end_index, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
         if !Arc::ptr_eq(old, new) && ***old != **new {
-            put_keys(&mut draft, fabric, place, new);
+            put_keys(&mut draft, fabric, end_index, new);
         }
     }
     groups.put(&mut draft);
@@ -56,29 +55,29 @@ pub(crate) fn recompile(
 fn table<'p>(fabric: &Fabric, plan: &'p FabricPlan, guid: Guid, end: EndPort) -> Option<&'p Arc<PkeyTable>> {
     match end {
         EndPort::Adapter(_) => plan.adapter_port(guid).map(|port| &port.pkeys),
-        EndPort::Switch(place) => plan.switch(fabric.switches[place].guid).map(|switch| &switch.pkeys),
+        EndPort::Switch(index) => plan.switch(fabric.switches[index].guid).map(|switch| &switch.pkeys),
     }
 }
 
-/// What ports hold by a plan that was made for the same devices.
+/// The P_Key tables of a plan for the same devices.
 struct HeldTables<'a> {
     fabric: &'a Fabric,
     /// In the order of [`Fabric::ends`].
     tables: Vec<&'a Arc<PkeyTable>>,
 }
 
-impl Held for HeldTables<'_> {
+impl PreviousKeys for HeldTables<'_> {
     fn entries(&self, port: Guid) -> &[Option<Pkey>] {
         self.table(port).map_or(&[][..], |table| table.entries())
     }
 
     fn table(&self, port: Guid) -> Option<&Arc<PkeyTable>> {
-        let place = self.fabric.ends().binary_search_by_key(&port, |(guid, _)| *guid).ok()?;
-        self.tables.get(place).copied()
+        let end_index = self.fabric.ends().binary_search_by_key(&port, |(guid, _)| *guid).ok()?;
+        self.tables.get(end_index).copied()
     }
 }
 
-/// Findings about cables and routes stay, others follow from what is wished for.
+/// Keeps findings about cables and routes, and replaces those that follow from intents.
 pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a Finding>) {
     let findings = draft.findings();
     findings.retain(|finding| match finding {
@@ -91,9 +90,10 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
     findings.extend(keys.cloned());
 }
 
-/// Puts a P_Key table where the end port at some place holds it, and where its switch enforces it.
-pub(crate) fn put_keys(draft: &mut Draft, fabric: &Fabric, place: usize, table: &Arc<PkeyTable>) {
-    let (guid, end) = fabric.ends()[place];
+/// Writes the P_Key table of an end port, by its index in [`Fabric::ends`], into the port and into the switch port that
+/// enforces it.
+pub(crate) fn put_keys(draft: &mut Draft, fabric: &Fabric, end_index: usize, table: &Arc<PkeyTable>) {
+    let (guid, end) = fabric.ends()[end_index];
     if let Some(decision) = draft.decisions().end_ports.get_mut(&guid) {
         decision.pkeys = table.entries().to_vec();
     }
@@ -107,15 +107,15 @@ pub(crate) fn put_keys(draft: &mut Draft, fabric: &Fabric, place: usize, table: 
                 port.enforcement = Enforcement::Both(Arc::clone(table));
             }
         }
-        EndPort::Switch(place) => {
-            if let Some(switch) = draft.switch(place) {
+        EndPort::Switch(index) => {
+            if let Some(switch) = draft.switch(index) {
                 switch.pkeys = Arc::clone(table);
             }
         }
     }
 }
 
-/// A partition with the same members keeps its list.
+/// Writes a partition unless the plan has it already.
 pub(crate) fn put_partition(draft: &mut Draft, partition: &Partition) {
     let is_same = |plan: &PartitionPlan| {
         plan.name == partition.name

@@ -1,4 +1,4 @@
-//! The groups of a plan, with those replaced that changed.
+//! Replaces the changed groups of a plan.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use fabric_model::intent::{Capabilities, Ipoib};
 use fabric_model::plan::{GroupPlan, PortSet, SwitchPlan};
 use ib_wire::{MulticastLid, PartitionNumber};
 
-use super::tree::{Planter, Tree};
+use super::tree::{GroupTree, TreeBuilder};
 use super::{GROUPS_MAX, Groups, free_lid, group_plan};
 use crate::CompileError;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 use crate::partitions::Partition;
-use crate::routing::crown::Crown;
+use crate::routing::core_tree::CoreTree;
 use crate::routing::order::Order;
 
-/// Plans the groups of partitions that changed, or are no more. `None` if a group that stays would have to give its LID to
-/// one that changed: then all have to be looked at in turn.
+/// Plans the groups of changed and removed partitions. `None` if a changed group cannot keep its LID: then the order of all
+/// groups decides, and all have to be planned again.
 pub(crate) fn patch(
     fabric: &Fabric,
-    (order, crown): (&Order, &Crown),
+    (order, core_tree): (&Order, &CoreTree),
     changed: &BTreeMap<PartitionNumber, Option<&Partition>>,
     capabilities: &Capabilities,
     before: &FabricPlan,
@@ -34,8 +34,8 @@ pub(crate) fn patch(
     }
     let decisions = before.decisions().groups.clone();
     let mut groups = Groups { decisions, ..Groups::default() };
-    let mut garden = Garden { fabric, switches, changed: BTreeMap::new() };
-    let mut planter = Planter::new(fabric, order, crown);
+    let mut tables = GroupTables { fabric, switches, changed: BTreeMap::new() };
+    let mut builder = TreeBuilder::new(fabric, order, core_tree);
     let carrying = changed.iter().filter_map(|(number, partition)| Some((*number, (*partition)?)));
     let carrying: BTreeMap<PartitionNumber, (&Partition, Ipoib)> =
         carrying.filter_map(|(number, partition)| Some((number, (partition, partition.ipoib?)))).collect();
@@ -44,15 +44,15 @@ pub(crate) fn patch(
     };
     let touched = changed.keys().filter_map(|number| standing.get(number)).copied();
     for group in touched.filter(|group| !stays(group)) {
-        garden.uproot(group);
+        tables.remove_tree(group);
         groups.gone.push(group.mgid);
         groups.decisions.remove(&group.partition);
     }
     for (number, old) in &standing {
-        let root = old.root.and_then(|guid| fabric.place_of(guid));
+        let root = old.root.and_then(|guid| fabric.switch_index(guid));
         match carrying.get(number) {
             Some((partition, ipoib)) if stays(old) => {
-                planter.count(root);
+                builder.count(root);
                 let plan = group_plan(partition, *ipoib, old.mlid, old.root, old.members.clone());
                 if plan != **old {
                     groups.gone.push(old.mgid);
@@ -60,81 +60,81 @@ pub(crate) fn patch(
                 }
             }
             Some((partition, ipoib)) => {
-                let planted = planter.plant(partition, old.root)?;
-                match garden.lid(*number, &planted.tree, capabilities, Some(old.mlid)) {
+                let built = builder.build(partition, old.root)?;
+                match tables.lid(*number, &built.tree, capabilities, Some(old.mlid)) {
                     Ok(mlid) if mlid == old.mlid => {
-                        garden.plant(&planted.tree, mlid);
-                        groups.add(fabric, partition, *ipoib, mlid, planted);
+                        tables.add_tree(&built.tree, mlid);
+                        groups.add(fabric, partition, *ipoib, mlid, built);
                     }
                     Ok(_) | Err(_) => return Ok(None),
                 }
             }
             None if changed.contains_key(number) => {}
-            None => planter.count(root),
+            None => builder.count(root),
         }
     }
     for (number, (partition, ipoib)) in carrying.iter().filter(|(number, _)| !standing.contains_key(number)) {
-        let planted = planter.plant(partition, None)?;
-        let mlid = garden.lid(*number, &planted.tree, capabilities, None)?;
-        garden.plant(&planted.tree, mlid);
-        groups.add(fabric, partition, *ipoib, mlid, planted);
+        let built = builder.build(partition, None)?;
+        let mlid = tables.lid(*number, &built.tree, capabilities, None)?;
+        tables.add_tree(&built.tree, mlid);
+        groups.add(fabric, partition, *ipoib, mlid, built);
     }
-    groups.tables = garden.changed;
+    groups.tables = tables.changed;
     Ok(Some(groups))
 }
 
-/// Whether a group serves just the members of a partition, so that its tree can stay.
+/// Whether a group has exactly the members of a partition, so that its tree can stay.
 fn serves(fabric: &Fabric, group: &GroupPlan, partition: &Partition) -> bool {
     let is_adapter = |guid: &&ib_wire::Guid| fabric.adapter_port(**guid).is_some();
     partition.members.len() >= group.members.len()
         && partition.members.keys().filter(is_adapter).eq(&group.members)
 }
 
-/// The trees of a plan, in which some are replaced.
+/// The multicast tables of a plan, with the trees of some groups replaced.
 #[derive(Debug)]
-struct Garden<'a> {
+struct GroupTables<'a> {
     fabric: &'a Fabric,
-    /// As they were, by place.
+    /// The plan before, by switch.
     switches: Vec<&'a SwitchPlan>,
-    /// What differs now.
-    changed: BTreeMap<Place, BTreeMap<MulticastLid, PortSet>>,
+    /// By switch: its new table, if it differs.
+    changed: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,
 }
 
-impl Garden<'_> {
-    fn table(&mut self, place: Place) -> &mut BTreeMap<MulticastLid, PortSet> {
-        let before = &self.switches[place].multicast;
-        self.changed.entry(place).or_insert_with(|| before.exits().collect())
+impl GroupTables<'_> {
+    fn table(&mut self, index: SwitchIndex) -> &mut BTreeMap<MulticastLid, PortSet> {
+        let before = &self.switches[index].multicast;
+        self.changed.entry(index).or_insert_with(|| before.exits().collect())
     }
 
-    /// Takes a tree out, from its root along its branches.
-    fn uproot(&mut self, group: &GroupPlan) {
-        let mut open: Vec<Place> =
-            group.root.and_then(|root| self.fabric.place_of(root)).into_iter().collect();
-        while let Some(place) = open.pop() {
-            let Some(exits) = self.table(place).remove(&group.mlid) else { continue };
-            for neighbour in &self.fabric.switches[place].neighbours {
+    /// Removes the tree of a group, from its root along its links.
+    fn remove_tree(&mut self, group: &GroupPlan) {
+        let mut open: Vec<SwitchIndex> =
+            group.root.and_then(|root| self.fabric.switch_index(root)).into_iter().collect();
+        while let Some(index) = open.pop() {
+            let Some(exits) = self.table(index).remove(&group.mlid) else { continue };
+            for neighbour in &self.fabric.switches[index].neighbours {
                 if neighbour.cables.iter().any(|cable| exits.contains(cable.near)) {
-                    open.push(neighbour.place);
+                    open.push(neighbour.switch);
                 }
             }
         }
     }
 
-    fn plant(&mut self, tree: &Tree, mlid: MulticastLid) {
-        for (place, ports) in &tree.exits {
-            self.table(*place).insert(mlid, *ports);
+    fn add_tree(&mut self, tree: &GroupTree, mlid: MulticastLid) {
+        for (index, ports) in &tree.exits {
+            self.table(*index).insert(mlid, *ports);
         }
     }
 
-    /// The LID of before if no group on the switches of a tree has it, else the lowest such one.
+    /// The previous LID of a group if it is free on all switches of its tree, else the lowest that is.
     fn lid(
         &self,
         partition: PartitionNumber,
-        tree: &Tree,
+        tree: &GroupTree,
         capabilities: &Capabilities,
         before: Option<MulticastLid>,
     ) -> Result<MulticastLid, CompileError> {
-        let capacity = |place: &Place| capabilities.switch(self.fabric.switches[*place].guid).multicast;
+        let capacity = |index: &SwitchIndex| capabilities.switch(self.fabric.switches[*index].guid).multicast;
         let capacity = tree.exits.keys().map(capacity).min().unwrap_or(GROUPS_MAX).min(GROUPS_MAX);
         let mut taken: Vec<u64> = Vec::new();
         let mut take = |mlid: MulticastLid| {
@@ -142,10 +142,10 @@ impl Garden<'_> {
             taken.resize(taken.len().max(word + 1), 0);
             taken[word] |= 1 << bit;
         };
-        for place in tree.exits.keys() {
-            match self.changed.get(place) {
+        for index in tree.exits.keys() {
+            match self.changed.get(index) {
                 Some(table) => table.keys().for_each(|mlid| take(*mlid)),
-                None => self.switches[*place].multicast.exits().for_each(|(mlid, _)| take(mlid)),
+                None => self.switches[*index].multicast.exits().for_each(|(mlid, _)| take(mlid)),
             }
         }
         free_lid(&taken, capacity, before).ok_or(CompileError::MlidsExhausted { partition, capacity })

@@ -1,5 +1,7 @@
-//! A tree over the switches of a group's members: downwards from one switch that is above them all, so that packets go
-//! up and then down as unicast packets do. Where there is none, the crown of the fabric is the upper part of the tree.
+//! The tree of a group over the switches of its members.
+//!
+//! It consists of shortest paths down from one switch that is above all members, so that packets go up and then down as
+//! unicast packets do. Where no switch is above all members, the core tree of the fabric is the upper part of the tree.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,97 +9,102 @@ use fabric_model::plan::PortSet;
 use ib_wire::{Guid, PortNum};
 
 use crate::CompileError;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 use crate::partitions::Partition;
-use crate::routing::crown::Crown;
+use crate::routing::core_tree::CoreTree;
 use crate::routing::hash;
 use crate::routing::order::Order;
 
-/// Plants trees and remembers where, so that their tops spread.
+/// Builds trees and counts their roots, so that these spread over the switches.
 #[derive(Debug)]
-pub(super) struct Planter<'a> {
+pub(super) struct TreeBuilder<'a> {
     fabric: &'a Fabric,
     order: &'a Order,
-    crown: &'a Crown,
-    /// How many trees each switch is the top of.
-    tops: Vec<u32>,
+    core_tree: &'a CoreTree,
+    /// By switch: the number of trees that it is the root of.
+    roots: Vec<u32>,
 }
 
-/// Where packets to a group leave each of its switches.
+/// The exit ports of a group at each of its switches.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    pub root: Option<Place>,
-    pub exits: BTreeMap<Place, PortSet>,
+pub(super) struct GroupTree {
+    pub root: Option<SwitchIndex>,
+    pub exits: BTreeMap<SwitchIndex, PortSet>,
 }
 
-/// By switch: the one before it on the way down, and where in that one's list of neighbours it is.
-type Parents = Vec<Option<(Place, usize)>>;
+/// By switch: its parent in the tree, and its index among the neighbours of the parent.
+type Parents = Vec<Option<(SwitchIndex, usize)>>;
 
-/// A tree and what it serves.
+/// A tree and the members of its group.
 #[derive(Debug)]
-pub(super) struct Planted {
-    pub tree: Tree,
-    /// By port GUID.
+pub(super) struct BuiltTree {
+    pub tree: GroupTree,
+    /// Port GUIDs of adapters, in order.
     pub members: Vec<Guid>,
 }
 
-/// What is above the switches of a group's members.
+/// The switches above the members of a group.
 #[derive(Debug)]
 struct Reach {
-    /// How many of them are below each switch, itself included.
+    /// By switch: the number of member switches below it, itself included.
     below: Vec<u32>,
-    /// How far the farthest of those is.
+    /// By switch: the distance to the farthest of those.
     depth: Vec<u32>,
 }
 
-impl<'a> Planter<'a> {
-    pub fn new(fabric: &'a Fabric, order: &'a Order, crown: &'a Crown) -> Self {
-        Self { fabric, order, crown, tops: vec![0; fabric.switches.len()] }
+impl<'a> TreeBuilder<'a> {
+    pub fn new(fabric: &'a Fabric, order: &'a Order, core_tree: &'a CoreTree) -> Self {
+        Self { fabric, order, core_tree, roots: vec![0; fabric.switches.len()] }
     }
 
-    /// Counts a tree that stands already.
-    pub fn count(&mut self, root: Option<Place>) {
+    /// Counts the root of an existing tree.
+    pub fn count(&mut self, root: Option<SwitchIndex>) {
         if let Some(root) = root {
-            self.tops[root] += 1;
+            self.roots[root] += 1;
         }
     }
 
-    /// The tree of a partition's adapter ports.
-    pub fn plant(&mut self, partition: &Partition, previous: Option<Guid>) -> Result<Planted, CompileError> {
-        let mut tree = Tree::default();
+    /// Builds the tree of a partition's adapter ports; `previous` is the root to prefer.
+    pub fn build(
+        &mut self,
+        partition: &Partition,
+        previous: Option<Guid>,
+    ) -> Result<BuiltTree, CompileError> {
+        let mut tree = GroupTree::default();
         let mut members = Vec::new();
         for guid in partition.members.keys() {
             let Some(port) = self.fabric.adapter_port(*guid) else { continue };
             members.push(*guid);
-            if let Some((place, number)) = port.attached {
-                tree.exits.entry(place).or_default().insert(number);
+            if let Some((index, number)) = port.attached {
+                tree.exits.entry(index).or_default().insert(number);
             }
         }
-        let leaves: BTreeSet<Place> = tree.exits.keys().copied().collect();
+        let leaves: BTreeSet<SwitchIndex> = tree.exits.keys().copied().collect();
         let reach = self.reach(&leaves);
-        let previous = previous.and_then(|guid| self.fabric.place_of(guid));
+        let previous = previous.and_then(|guid| self.fabric.switch_index(guid));
         let Some((apex, is_above_all)) = self.apex(&leaves, &reach, previous) else {
-            return Ok(Planted { tree, members });
+            return Ok(BuiltTree { tree, members });
         };
         let planned = match is_above_all {
-            true => Some((apex, self.parents([apex], |place| reach.below[place] > 0))),
-            false => self.below_crown(&leaves),
+            true => Some((apex, self.parents([apex], |index| reach.below[index] > 0))),
+            false => self.below_core_tree(&leaves),
         };
         let (root, parents) = planned.ok_or(CompileError::GroupNotJoined { partition: partition.number })?;
-        self.tops[root] += 1;
+        self.roots[root] += 1;
         tree.root = Some(root);
         tree.exits.entry(root).or_default();
         self.grow(&mut tree, &leaves, &parents, partition);
-        Ok(Planted { tree, members })
+        Ok(BuiltTree { tree, members })
     }
 
-    /// The lowest switch of the crown that all leaves are joined by, and the ways to it; `None` if not all are.
-    fn below_crown(&self, leaves: &BTreeSet<Place>) -> Option<(Place, Parents)> {
-        let top = self.crown.top?;
-        let inside = || std::iter::once(top).chain(self.crown.parents.keys().copied());
+    /// The lowest switch of the core tree above all leaves, and the parents below it; `None` if a leaf is not below the core
+    /// tree.
+    fn below_core_tree(&self, leaves: &BTreeSet<SwitchIndex>) -> Option<(SwitchIndex, Parents)> {
+        let top = self.core_tree.top?;
+        let inside = || std::iter::once(top).chain(self.core_tree.parents.keys().copied());
         let mut parents = self.parents(inside(), |_| true);
-        for (place, parent) in &self.crown.parents {
-            parents[*place] = Some(*parent);
+        for (index, parent) in &self.core_tree.parents {
+            parents[*index] = Some(*parent);
         }
         let mut joined = vec![0; self.fabric.switches.len()];
         for &leaf in leaves {
@@ -119,7 +126,7 @@ impl<'a> Planter<'a> {
         Some((root, parents))
     }
 
-    fn reach(&self, leaves: &BTreeSet<Place>) -> Reach {
+    fn reach(&self, leaves: &BTreeSet<SwitchIndex>) -> Reach {
         let count = self.fabric.switches.len();
         let mut reach = Reach { below: vec![0; count], depth: vec![0; count] };
         let mut seen = vec![None; count];
@@ -130,7 +137,7 @@ impl<'a> Planter<'a> {
                 reach.below[here] += 1;
                 reach.depth[here] = reach.depth[here].max(distance);
                 for slot in &self.order.up[here] {
-                    let above = self.fabric.switches[here].neighbours[*slot].place;
+                    let above = self.fabric.switches[here].neighbours[*slot].switch;
                     if seen[above].replace(leaf) != Some(leaf) {
                         queue.push_back((above, distance + 1));
                     }
@@ -140,33 +147,37 @@ impl<'a> Planter<'a> {
         reach
     }
 
-    /// The top, and whether it is above all members. It stays while no switch is above more of them; a new one is near,
-    /// and not the top of many other trees.
+    /// The switch above the most leaves, and whether it is above all. The previous one is kept if it is as good; otherwise
+    /// the nearest one, then the root of the fewest trees.
     fn apex(
         &self,
-        leaves: &BTreeSet<Place>,
+        leaves: &BTreeSet<SwitchIndex>,
         reach: &Reach,
-        previous: Option<Place>,
-    ) -> Option<(Place, bool)> {
+        previous: Option<SwitchIndex>,
+    ) -> Option<(SwitchIndex, bool)> {
         if leaves.is_empty() {
             return None;
         }
-        let uncovered = |place: Place| leaves.len() - reach.below[place] as usize;
+        let uncovered = |index: SwitchIndex| leaves.len() - reach.below[index] as usize;
         let best = (0..self.fabric.switches.len())
-            .min_by_key(|place| (uncovered(*place), reach.depth[*place], self.tops[*place], *place))?;
+            .min_by_key(|index| (uncovered(*index), reach.depth[*index], self.roots[*index], *index))?;
         let kept = previous.filter(|kept| uncovered(*kept) == uncovered(best));
         let root = kept.unwrap_or(best);
         Some((root, uncovered(root) == 0))
     }
 
-    /// For each switch the one before it on a shortest way down from some, with the neighbour's place in its list.
-    fn parents(&self, from: impl IntoIterator<Item = Place>, counts: impl Fn(Place) -> bool) -> Parents {
+    /// Parents on shortest paths down from some switches, through switches that `counts` accepts.
+    fn parents(
+        &self,
+        from: impl IntoIterator<Item = SwitchIndex>,
+        counts: impl Fn(SwitchIndex) -> bool,
+    ) -> Parents {
         let mut parents = vec![None; self.fabric.switches.len()];
-        let mut queue: VecDeque<Place> = from.into_iter().collect();
-        let tops: BTreeSet<Place> = queue.iter().copied().collect();
+        let mut queue: VecDeque<SwitchIndex> = from.into_iter().collect();
+        let tops: BTreeSet<SwitchIndex> = queue.iter().copied().collect();
         while let Some(here) = queue.pop_front() {
             for slot in &self.order.down[here] {
-                let there = self.fabric.switches[here].neighbours[*slot].place;
+                let there = self.fabric.switches[here].neighbours[*slot].switch;
                 if !tops.contains(&there) && parents[there].is_none() && counts(there) {
                     parents[there] = Some((here, *slot));
                     queue.push_back(there);
@@ -176,12 +187,12 @@ impl<'a> Planter<'a> {
         parents
     }
 
-    /// Joins every leaf to the root.
+    /// Adds the links from every leaf to the root.
     fn grow(
         &self,
-        tree: &mut Tree,
-        leaves: &BTreeSet<Place>,
-        parents: &[Option<(Place, usize)>],
+        tree: &mut GroupTree,
+        leaves: &BTreeSet<SwitchIndex>,
+        parents: &[Option<(SwitchIndex, usize)>],
         partition: &Partition,
     ) {
         let mut joined = vec![false; self.fabric.switches.len()];

@@ -1,4 +1,7 @@
-//! Where keys stand in the tables of ports.
+//! The layout of P_Key tables.
+//!
+//! A key keeps its index while the port holds it. Index 0 has the key that claims it, else that of the default partition.
+//! New keys get the lowest free index. Ports with the same keys at the same indices share one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,127 +11,126 @@ use fabric_model::intent::{Capabilities, KeyPlace, PortName, Role};
 use fabric_model::plan::{Finding, PkeyTable};
 use ib_wire::{Guid, PartitionNumber, Pkey, PortNum};
 
-use super::{Asked, Changes, Partition, Partitions};
+use super::{Partition, PartitionChanges, Partitions, RequestOrder};
 use crate::CompileError;
 use crate::fabric::{EndPort, Fabric};
 
-/// An end port's place in [`Fabric::ends`].
-type EndPlace = usize;
+/// An index into [`Fabric::ends`].
+type EndPortIndex = usize;
 
-/// What every end port is to hold, in the order of [`Fabric::ends`], and the tables that follow.
+/// The keys that every end port needs, in the order of [`Fabric::ends`], and the resulting tables.
 #[derive(Debug)]
 pub(crate) struct KeyTables {
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedKeys>,
     pub tables: Vec<Arc<PkeyTable>>,
-    /// Ports whose index 0 is claimed more than once.
-    contested: BTreeMap<EndPlace, Finding>,
+    /// Findings about ports whose index 0 is claimed more than once.
+    contested: BTreeMap<EndPortIndex, Finding>,
 }
 
-/// What of it is different.
+/// The difference between two [`KeyTables`].
 #[derive(Debug, Default)]
 pub(crate) struct KeyChanges {
-    wanted: BTreeMap<EndPlace, Wanted>,
-    /// Of ports that hold something else than before.
-    pub tables: BTreeMap<EndPlace, Arc<PkeyTable>>,
-    contested: BTreeMap<EndPlace, Finding>,
+    wanted: BTreeMap<EndPortIndex, WantedKeys>,
+    /// Of ports whose table differs.
+    pub tables: BTreeMap<EndPortIndex, Arc<PkeyTable>>,
+    contested: BTreeMap<EndPortIndex, Finding>,
 }
 
 impl KeyTables {
-    /// The table of an end port of the fabric.
+    /// The table of an end port.
     pub fn of(&self, fabric: &Fabric, port_guid: Guid) -> &Arc<PkeyTable> {
-        let place = fabric.ends().partition_point(|(guid, _)| *guid < port_guid);
-        &self.tables[place]
+        let end_index = fabric.ends().partition_point(|(guid, _)| *guid < port_guid);
+        &self.tables[end_index]
     }
 
-    /// The ports whose index 0 is claimed more than once, in order.
+    /// Findings about ports whose index 0 is claimed more than once, in order of the ports.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.contested.values()
     }
 
-    /// What other partitions change about it.
+    /// The changes that follow from changed partitions.
     pub fn change(
         &self,
         fabric: &Fabric,
         partitions: &Partitions,
-        changes: &Changes,
+        changes: &PartitionChanges,
         capabilities: &Capabilities,
     ) -> Result<KeyChanges, CompileError> {
         let mut change =
             KeyChanges { wanted: self.wanted_by(fabric, partitions, changes), ..KeyChanges::default() };
         let mut shared = BTreeMap::new();
-        for (place, wanted) in &change.wanted {
-            let (guid, end) = fabric.ends()[*place];
-            change.contested.extend(contested(guid, wanted).map(|finding| (*place, finding)));
-            let before = &self.tables[*place];
+        for (end_index, wanted) in &change.wanted {
+            let (guid, end) = fabric.ends()[*end_index];
+            change.contested.extend(contested(guid, wanted).map(|finding| (*end_index, finding)));
+            let before = &self.tables[*end_index];
             if !is_kept(wanted, before.entries()) {
                 let keys = place_keys(wanted, before.entries(), &limits(fabric, capabilities, end))?;
                 if keys != before.entries() {
-                    change.tables.insert(*place, shared_table(&mut shared, keys));
+                    change.tables.insert(*end_index, shared_table(&mut shared, keys));
                 }
             }
         }
         Ok(change)
     }
 
-    /// The findings as they are after a change.
+    /// The findings after a change that was not applied yet.
     pub fn findings_after<'a>(&'a self, change: &'a KeyChanges) -> impl Iterator<Item = &'a Finding> {
-        let stays = |place: &EndPlace| !change.wanted.contains_key(place);
-        let kept = self.contested.iter().filter(move |(place, _)| stays(place));
+        let stays = |end_index: &EndPortIndex| !change.wanted.contains_key(end_index);
+        let kept = self.contested.iter().filter(move |(end_index, _)| stays(end_index));
         kept.chain(&change.contested).collect::<BTreeMap<_, _>>().into_values()
     }
 
-    /// Makes a change hold.
     pub fn apply(&mut self, change: KeyChanges) {
-        for (place, wanted) in change.wanted {
-            self.wanted[place] = wanted;
-            self.contested.remove(&place);
+        for (end_index, wanted) in change.wanted {
+            self.wanted[end_index] = wanted;
+            self.contested.remove(&end_index);
         }
-        for (place, table) in change.tables {
-            self.tables[place] = table;
+        for (end_index, table) in change.tables {
+            self.tables[end_index] = table;
         }
         self.contested.extend(change.contested);
     }
 
-    /// What ports are to hold whose partitions changed.
+    /// The keys that ports of changed partitions need.
     fn wanted_by(
         &self,
         fabric: &Fabric,
         partitions: &Partitions,
-        changes: &Changes,
-    ) -> BTreeMap<EndPlace, Wanted> {
-        let mut wanted: BTreeMap<EndPlace, Wanted> = BTreeMap::new();
-        let place_of = |guid: &Guid| fabric.ends().binary_search_by_key(guid, |(guid, _)| *guid).ok();
+        changes: &PartitionChanges,
+    ) -> BTreeMap<EndPortIndex, WantedKeys> {
+        let mut wanted: BTreeMap<EndPortIndex, WantedKeys> = BTreeMap::new();
+        let index_of = |guid: &Guid| fabric.ends().binary_search_by_key(guid, |(guid, _)| *guid).ok();
         for (number, after) in &changes.partitions {
             let before =
                 partitions.by_number.get(number).into_iter().flat_map(|before| before.members.keys());
-            for place in before.filter_map(place_of) {
-                let port = wanted.entry(place).or_insert_with(|| self.wanted[place].clone());
+            for end_index in before.filter_map(index_of) {
+                let port = wanted.entry(end_index).or_insert_with(|| self.wanted[end_index].clone());
                 port.drop_partition(*number);
             }
             let after = after.iter().flat_map(|after| &after.members);
-            for (place, member) in after.filter_map(|(guid, member)| Some((place_of(guid)?, *member))) {
-                let port = wanted.entry(place).or_insert_with(|| self.wanted[place].clone());
+            for (end_index, member) in after.filter_map(|(guid, member)| Some((index_of(guid)?, *member))) {
+                let port = wanted.entry(end_index).or_insert_with(|| self.wanted[end_index].clone());
                 port.add(*number, member);
             }
         }
-        let asked = Asked::of(&changes.each);
-        wanted.values_mut().for_each(|port| port.sort(&asked));
+        let order = RequestOrder::of(&changes.numbers_in_order);
+        wanted.values_mut().for_each(|port| port.sort(&order));
         wanted
     }
 }
 
-/// The keys of one port.
+/// The keys that one port needs.
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct WantedKeys {
     /// In order, each once.
     keys: Vec<Pkey>,
-    /// For index 0; the first asked for first.
+    /// Keys that claim index 0, in the order of the intents.
     first: Vec<Pkey>,
 }
 
-impl Wanted {
-    fn add(&mut self, partition: PartitionNumber, (role, place): (Role, KeyPlace)) {
-        if place == KeyPlace::First {
+impl WantedKeys {
+    fn add(&mut self, partition: PartitionNumber, (role, key_place): (Role, KeyPlace)) {
+        if key_place == KeyPlace::First {
             self.first.extend(role.keys(partition).next());
         }
         self.keys.extend(role.keys(partition));
@@ -139,23 +141,23 @@ impl Wanted {
         self.first.retain(|key| key.partition() != partition);
     }
 
-    fn sort(&mut self, asked: &Asked) {
+    fn sort(&mut self, order: &RequestOrder) {
         self.keys.sort_unstable();
-        self.first.sort_unstable_by_key(|key| asked.place(key.partition()));
+        self.first.sort_unstable_by_key(|key| order.index(key.partition()));
     }
 }
 
-/// What ports held before.
-pub(crate) trait Held {
+/// The P_Key tables of the plan before.
+pub(crate) trait PreviousKeys {
     /// The entries of a port's table.
     fn entries(&self, port: Guid) -> &[Option<Pkey>];
 
-    /// The table itself, if it fits the port: it need not be checked again, and can be shared.
+    /// The table, if it is known to fit the port: it can be shared without another check.
     fn table(&self, port: Guid) -> Option<&Arc<PkeyTable>>;
 }
 
-/// Decisions tell what was held, not whether it fits.
-impl Held for Decisions {
+/// Decisions have the entries, but do not show whether they fit.
+impl PreviousKeys for Decisions {
     fn entries(&self, port: Guid) -> &[Option<Pkey>] {
         self.end_ports.get(&port).map_or(&[][..], |decision| &decision.pkeys)
     }
@@ -165,20 +167,20 @@ impl Held for Decisions {
     }
 }
 
-/// Lays out the P_Key table of every end port. A key keeps its index while it stays, unless index 0 is claimed.
+/// Lays out the P_Key table of every end port.
 pub(crate) fn lay_out(
     fabric: &Fabric,
     partitions: &Partitions,
     capabilities: &Capabilities,
-    before: &impl Held,
+    before: &impl PreviousKeys,
 ) -> Result<KeyTables, CompileError> {
     let wanted = wanted(fabric, partitions);
     let mut tables = Vec::with_capacity(wanted.len());
     let mut all_contested = BTreeMap::new();
-    // Most ports hold the same keys at the same places.
+    // Most ports hold the same keys at the same indices.
     let mut shared = BTreeMap::new();
-    for (place, ((guid, end), wanted)) in fabric.ends().iter().zip(&wanted).enumerate() {
-        all_contested.extend(contested(*guid, wanted).map(|finding| (place, finding)));
+    for (end_index, ((guid, end), wanted)) in fabric.ends().iter().zip(&wanted).enumerate() {
+        all_contested.extend(contested(*guid, wanted).map(|finding| (end_index, finding)));
         let kept = before.table(*guid).filter(|table| is_kept(wanted, table.entries()));
         let table = match kept {
             Some(table) => Arc::clone(table),
@@ -192,7 +194,7 @@ pub(crate) fn lay_out(
     Ok(KeyTables { wanted, tables, contested: all_contested })
 }
 
-/// A table with these keys, the same for all ports.
+/// The shared table with the given keys.
 fn shared_table(
     shared: &mut BTreeMap<Vec<Option<Pkey>>, Arc<PkeyTable>>,
     keys: Vec<Option<Pkey>>,
@@ -201,20 +203,20 @@ fn shared_table(
     Arc::clone(table.or_insert_with_key(|keys| Arc::new(PkeyTable::from_keys(keys.clone()))))
 }
 
-fn contested(port: Guid, wanted: &Wanted) -> Option<Finding> {
+fn contested(port: Guid, wanted: &WantedKeys) -> Option<Finding> {
     let mut first = wanted.first.iter().map(|key| key.partition());
     let (given, refused) = (first.next()?, first.next()?);
     Some(Finding::IndexZeroContested { port, given, refused })
 }
 
-/// What each end port is to hold, in the order of [`Fabric::ends`].
-fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<Wanted> {
+/// The keys that each end port needs, in the order of [`Fabric::ends`].
+fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<WantedKeys> {
     let ends = fabric.ends();
-    let mut wanted: Vec<Wanted> = ends.iter().map(|_| Wanted::default()).collect();
+    let mut wanted: Vec<WantedKeys> = ends.iter().map(|_| WantedKeys::default()).collect();
     for Partition { number, members, .. } in partitions.by_number.values() {
         let mut next = 0;
         for (guid, member) in members {
-            // Members come in order too, and often they are all there is.
+            // Members are in order as well, and often include all end ports.
             let skipped = match ends.get(next) {
                 Some((here, _)) if here == guid => 0,
                 _ => ends[next..].partition_point(|(here, _)| here < guid),
@@ -226,13 +228,13 @@ fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<Wanted> {
             }
         }
     }
-    let asked = Asked::of(&partitions.each);
-    wanted.iter_mut().for_each(|port| port.sort(&asked));
+    let order = RequestOrder::of(&partitions.numbers_in_order);
+    wanted.iter_mut().for_each(|port| port.sort(&order));
     wanted
 }
 
-/// Whether laying out what is wanted would give the table of before: the same keys, and the right one in front.
-fn is_kept(wanted: &Wanted, before: &[Option<Pkey>]) -> bool {
+/// Whether [`place_keys`] would give the previous table: the same keys, and the right one at index 0.
+fn is_kept(wanted: &WantedKeys, before: &[Option<Pkey>]) -> bool {
     let held = before.iter().flatten();
     let is_wanted = |key: &Pkey| wanted.keys.binary_search(key).is_ok();
     let is_repeated = |(index, key): (usize, &Option<Pkey>)| key.is_some() && before[..index].contains(key);
@@ -243,23 +245,24 @@ fn is_kept(wanted: &Wanted, before: &[Option<Pkey>]) -> bool {
         && first_key(wanted, before) == before.first().copied().flatten()
 }
 
-/// How many keys a port can have, and whose table says so: an adapter's own, or that of the switch port that enforces.
-type Limits = Vec<(PortName, usize)>;
+/// The ports whose tables must hold the keys of an end port, with their sizes: the port itself, and the switch port that
+/// enforces.
+type KeyLimits = Vec<(PortName, usize)>;
 
-fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> Limits {
+fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimits {
     match end {
         EndPort::Adapter(index) => {
             let port = &fabric.adapter_ports[index];
             let own = (port.name, usize::from(capabilities.port(port.name).pkeys));
-            let enforcing = port.attached.map(|(place, number)| {
-                let node = fabric.switches[place].guid;
+            let enforcing = port.attached.map(|(end_index, number)| {
+                let node = fabric.switches[end_index].guid;
                 let entries = usize::from(capabilities.switch(node).enforced_pkeys);
                 (PortName { node, port: number }, entries)
             });
             std::iter::once(own).chain(enforcing).collect()
         }
-        EndPort::Switch(place) => {
-            let node = fabric.switches[place].guid;
+        EndPort::Switch(end_index) => {
+            let node = fabric.switches[end_index].guid;
             let own = usize::from(capabilities.switch(node).own_pkeys);
             vec![(PortName { node, port: PortNum::MANAGEMENT }, own)]
         }
@@ -267,9 +270,9 @@ fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> Limits 
 }
 
 fn place_keys(
-    wanted: &Wanted,
+    wanted: &WantedKeys,
     before: &[Option<Pkey>],
-    limits: &Limits,
+    limits: &KeyLimits,
 ) -> Result<Vec<Option<Pkey>>, CompileError> {
     let needed = wanted.keys.len();
     if let Some((port, capacity)) = limits.iter().find(|(_, capacity)| needed > *capacity) {
@@ -282,11 +285,11 @@ fn place_keys(
         table[0] = Some(first);
         open.remove(&first);
     }
-    for (place, key) in table.iter_mut().zip(before).skip(1) {
-        *place = key.filter(|key| open.remove(key));
+    for (entry, key) in table.iter_mut().zip(before).skip(1) {
+        *entry = key.filter(|key| open.remove(key));
     }
     for key in open {
-        // Where the other membership of the partition stood, the partition stays.
+        // If the port had the other membership of the partition, the new key takes its index.
         let same = before.iter().position(|old| old.is_some_and(|old| old.partition() == key.partition()));
         let same = same.filter(|index| table.get(*index) == Some(&None));
         let free = same.or_else(|| table.iter().position(Option::is_none));
@@ -299,8 +302,8 @@ fn place_keys(
     Ok(table)
 }
 
-/// What stands at index 0: what claims it, else the default partition, else what stood there, else the lowest key.
-fn first_key(wanted: &Wanted, before: &[Option<Pkey>]) -> Option<Pkey> {
+/// The key at index 0: one that claims it, else that of the default partition, else the previous one, else the lowest.
+fn first_key(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
     let claimed = wanted.first.first().copied();
     let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));
     let stood = || before.first().copied().flatten().filter(|key| wanted.keys.contains(key));

@@ -1,4 +1,4 @@
-//! The numbers of partitions.
+//! Assignment of partition numbers to partitions that request none.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -8,21 +8,21 @@ use fabric_model::intent::PartitionIntent;
 use ib_wire::PartitionNumber;
 
 use crate::CompileError;
-use crate::difference::Middle;
+use crate::list_diff::ChangedRange;
 
-/// Numbers that stay with the names of partitions that are gone, so that neither gets the other's traffic: an eighth of
-/// what there is.
-const RESTING_MAX: usize = 4096;
+/// Numbers that stay reserved for the names of removed partitions, so that a new partition does not get the traffic of an
+/// old one: an eighth of all.
+const RESERVED_MAX: usize = 4096;
 
-/// Numbers there can be: 15 bits.
+/// The number of 15-bit values.
 const NUMBERS: usize = 1 << 15;
 
-/// The numbers of partitions.
+/// The numbers of all partition intents.
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// In the order they were asked for.
-    pub each: Vec<PartitionNumber>,
-    /// To those that asked for none, by name; also those of before.
+    /// In the order of the intents.
+    pub numbers_in_order: Vec<PartitionNumber>,
+    /// Assigned numbers by name, including those of removed partitions.
     pub given: SharedMap<String, PartitionNumber>,
 }
 
@@ -33,12 +33,12 @@ impl Numbers {
             free.take(number);
         }
         let mut given = previous.partitions.clone();
-        // What is asked for keeps its number, however many are gone.
+        // Partitions in use keep their number however many removed ones have a reservation.
         let in_use = wanted.iter().filter(|intent| intent.number.is_none());
         let in_use: HashSet<&str> = in_use.map(|intent| intent.name.as_str()).collect();
         let (kept, resting): (Vec<_>, Vec<_>) =
             previous.partitions.iter().partition(|(name, _)| in_use.contains(name.as_str()));
-        let late = resting.get(RESTING_MAX..).unwrap_or_default();
+        let late = resting.get(RESERVED_MAX..).unwrap_or_default();
         let resting = &resting[..resting.len() - late.len()];
         for (name, number) in kept.iter().chain(resting) {
             if !free.take(**number) {
@@ -48,11 +48,11 @@ impl Numbers {
         for (name, _) in late {
             given.remove(*name);
         }
-        // The first of a name tells the number of all, which matters where one of them asks for a number.
+        // Intents of the same name share the number of the first one, which matters if one of them requests a number.
         let numbered = wanted.iter().filter(|intent| intent.number.is_some());
         let numbered: BTreeSet<&str> = numbered.map(|intent| intent.name.as_str()).collect();
         let mut by_name: BTreeMap<&str, PartitionNumber> = BTreeMap::new();
-        let mut each = Vec::with_capacity(wanted.len());
+        let mut numbers_in_order = Vec::with_capacity(wanted.len());
         for intent in wanted {
             let known = || by_name.get(intent.name.as_str()).or_else(|| given.get(&intent.name)).copied();
             let number = match intent.number.or_else(known) {
@@ -62,67 +62,65 @@ impl Numbers {
             if numbered.contains(intent.name.as_str()) {
                 by_name.entry(intent.name.as_str()).or_insert(number);
             }
-            each.push(number);
+            numbers_in_order.push(number);
         }
-        Ok(Self { each, given })
+        Ok(Self { numbers_in_order, given })
     }
 }
 
-/// The numbers of what is there.
+/// The numbers of the current partitions.
 #[derive(Debug)]
-pub(super) struct Standing<'a> {
-    /// In the order they were asked for.
-    pub each: &'a [PartitionNumber],
-    /// How many there are, each counted once.
+pub(super) struct CurrentNumbers<'a> {
+    /// In the order of the intents.
+    pub numbers_in_order: &'a [PartitionNumber],
+    /// The number of distinct partitions.
     pub count: usize,
 }
 
-impl Standing<'_> {
-    /// What [`Numbers::of`] makes of other wishes, the decisions being those that gave these numbers. `None` if all wishes
-    /// have to be looked at: one that differs asks for a number or has the name of one that does, or too many numbers may
-    /// rest.
+impl CurrentNumbers<'_> {
+    /// What [`Numbers::of`] gives for other intents, with the decisions that the current numbers came from, computed from the
+    /// changed range only. `None` if that is not possible: a changed intent requests a number or has the name of one that
+    /// does, or too many numbers may be reserved.
     pub fn changed(
         &self,
         (old, new): (&[&PartitionIntent], &[&PartitionIntent]),
-        middle: &Middle,
+        range: &ChangedRange,
         previous: &Decisions,
     ) -> Result<Option<Numbers>, CompileError> {
-        let (gone, come) = (&old[middle.old.clone()], &new[middle.new.clone()]);
-        let names: HashSet<&str> = gone.iter().chain(come).map(|intent| intent.name.as_str()).collect();
+        let (removed, added) = (&old[range.old.clone()], &new[range.new.clone()]);
+        let names: HashSet<&str> = removed.iter().chain(added).map(|intent| intent.name.as_str()).collect();
         let numbered = || new.iter().filter(|intent| intent.number.is_some());
-        // Who asked for no number has one that was given to its name.
-        let kept_min = self.count.saturating_sub(numbered().count() + gone.len());
-        if gone.iter().chain(come).any(|intent| intent.number.is_some())
+        // Partitions that request no number have one that was assigned to their name.
+        let kept_min = self.count.saturating_sub(numbered().count() + removed.len());
+        if removed.iter().chain(added).any(|intent| intent.number.is_some())
             || numbered().any(|intent| names.contains(intent.name.as_str()))
-            || previous.partitions.len() > RESTING_MAX + kept_min
+            || previous.partitions.len() > RESERVED_MAX + kept_min
         {
             return Ok(None);
         }
         let mut free = Free::new();
-        let asked = numbered().filter_map(|intent| intent.number);
-        for number in asked.chain(previous.partitions.values().copied()) {
+        let requested = numbered().filter_map(|intent| intent.number);
+        for number in requested.chain(previous.partitions.values().copied()) {
             free.take(number);
         }
         let mut given = previous.partitions.clone();
-        let mut each = Vec::with_capacity(new.len());
-        each.extend_from_slice(&self.each[..middle.old.start]);
-        for intent in come {
-            each.push(match given.get(&intent.name) {
+        let mut numbers_in_order = Vec::with_capacity(new.len());
+        numbers_in_order.extend_from_slice(&self.numbers_in_order[..range.old.start]);
+        for intent in added {
+            numbers_in_order.push(match given.get(&intent.name) {
                 Some(number) => *number,
                 None => free.give(&intent.name, &mut given)?,
             });
         }
-        each.extend_from_slice(&self.each[middle.old.end..]);
-        Ok(Some(Numbers { each, given }))
+        numbers_in_order.extend_from_slice(&self.numbers_in_order[range.old.end..]);
+        Ok(Some(Numbers { numbers_in_order, given }))
     }
 }
 
-/// Numbers that are nobody's.
 #[derive(Debug)]
 struct Free {
-    /// By number.
     taken: Vec<bool>,
-    /// Those below are given.
+    /// No number below is free.
     next: u16,
 }
 
@@ -131,12 +129,12 @@ impl Free {
         Self { taken: vec![false; NUMBERS], next: 1 }
     }
 
-    /// Whether it was nobody's.
+    /// Marks a number as used; returns whether it was free.
     fn take(&mut self, number: PartitionNumber) -> bool {
         !std::mem::replace(&mut self.taken[usize::from(number.to_wire())], true)
     }
 
-    /// Gives the lowest to a name.
+    /// Assigns the lowest free number to a name.
     fn give(
         &mut self,
         name: &str,
@@ -152,25 +150,24 @@ impl Free {
     }
 }
 
-/// When partitions were asked for.
+/// The order of partitions in the intents.
 #[derive(Debug)]
-pub(super) struct Asked {
-    /// By number: the place of the first that asked for it.
-    places: Vec<usize>,
+pub(super) struct RequestOrder {
+    /// By number: the index of its first intent.
+    indices: Vec<usize>,
 }
 
-impl Asked {
-    /// In the order of these numbers.
-    pub fn of(each: &[PartitionNumber]) -> Self {
-        let mut places = vec![usize::MAX; NUMBERS];
-        for (place, number) in each.iter().enumerate().rev() {
-            places[usize::from(number.to_wire())] = place;
+impl RequestOrder {
+    pub fn of(numbers_in_order: &[PartitionNumber]) -> Self {
+        let mut indices = vec![usize::MAX; NUMBERS];
+        for (index, number) in numbers_in_order.iter().enumerate().rev() {
+            indices[usize::from(number.to_wire())] = index;
         }
-        Self { places }
+        Self { indices }
     }
 
-    /// Before which others a partition was asked for: those with a higher place.
-    pub fn place(&self, number: PartitionNumber) -> usize {
-        self.places[usize::from(number.to_wire())]
+    /// The index of a partition's first intent.
+    pub fn index(&self, number: PartitionNumber) -> usize {
+        self.indices[usize::from(number.to_wire())]
     }
 }

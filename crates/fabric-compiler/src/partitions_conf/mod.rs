@@ -1,18 +1,18 @@
-//! The partitions file of opensm, the part that sites use.
+//! Parser for the partitions file of OpenSM (`partitions.conf`), for the part of its syntax that sites use.
 //!
 //! ```text
 //! [Name][=Key][,indx0][,ipoib[,rate=n][,mtu=n][,sl=n][,scope=n][,Q_Key=n]][,defmember=full|limited|both] :
-//!     [who[=full|limited|both]] [, who[=...]] ... ;
+//!     [member[=full|limited|both]] [, member[=...]] ... ;
 //! ```
 //!
-//! *who* is the GUID of an end port, or `ALL`, `ALL_CAS`, `ALL_SWITCHES`, `ALL_ROUTERS`, `SELF`. Numbers are decimal
-//! or begin with `0x`; what follows `#` in a line is a comment. As in opensm, rules with the same key add up, a rule
-//! without a key means the partition of that name, `Default` is 0x7fff, and the later entry holds where a port is
-//! named twice.
+//! A *member* is the GUID of an end port, or `ALL`, `ALL_CAS`, `ALL_SWITCHES`, `ALL_ROUTERS`, `SELF`. Numbers are decimal
+//! or start with `0x`; `#` starts a comment that ends with the line. As in OpenSM, rules with the same key add up, a rule
+//! without a key refers to the partition of that name, `Default` is 0x7fff, and if a port is named twice the later entry
+//! counts.
 //!
-//! `both` gives both keys, as in opensm with `allow_both_pkeys`. Unlike opensm, which skips what it does not know,
-//! every unknown or shortened word is an error: a member that silently falls out of a partition is worse than a file
-//! that is refused. Groups given by `mgid=` are not read.
+//! `both` gives both keys, as in OpenSM with `allow_both_pkeys`. OpenSM skips what it does not know; here every unknown or
+//! abbreviated word is an error, because a member that is silently left out of a partition is worse than a rejected file.
+//! Groups given by `mgid=` are not supported.
 
 mod tokens;
 
@@ -23,30 +23,29 @@ use thiserror::Error;
 
 use tokens::{Token, Tokens};
 
-/// Bytes of a file: more than a rule for each of 32,767 partitions and each port of the largest fabric.
+/// The largest file in bytes: more than a rule for each of 32,767 partitions and each port of the largest fabric.
 pub const TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Rules in a file: two for each partition there can be.
+/// The most rules in a file: two for each possible partition.
 pub const RULES_MAX: usize = 65_536;
 
-/// Bytes of a partition's name.
+/// The longest name of a partition, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// A file that cannot be read.
+/// A syntax error in a partitions file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}, column {column}: found {found}, expected {expected}")]
 pub struct ConfError {
-    /// The line, from 1.
     pub line: u32,
-    /// The column in characters, from 1.
+    /// Line and column are counted from 1; columns in characters.
     pub column: u32,
-    /// What stands there.
+    /// The token at this position.
     pub found: String,
-    /// What could.
+    /// What is allowed there.
     pub expected: &'static str,
 }
 
-/// Reads a file: a partition for each rule, in order.
+/// Parses a file into one partition intent per rule, in order. Fails at the first error.
 pub fn parse(text: &str) -> Result<Vec<PartitionIntent>, ConfError> {
     if text.len() > TEXT_BYTES_MAX {
         let found = format!("{} bytes", text.len());
@@ -54,7 +53,7 @@ pub fn parse(text: &str) -> Result<Vec<PartitionIntent>, ConfError> {
     }
     let mut tokens = Tokens::of(text);
     let mut rules = Vec::new();
-    while tokens.look().0 != Token::End {
+    while tokens.peek_token().0 != Token::End {
         if rules.len() == RULES_MAX {
             let found = tokens.take();
             return Err(tokens.error(found, "the end of the file: at most 65536 rules"));
@@ -64,7 +63,7 @@ pub fn parse(text: &str) -> Result<Vec<PartitionIntent>, ConfError> {
     Ok(rules)
 }
 
-/// What stands in front of the colon.
+/// The part of a rule before the colon.
 #[derive(Debug)]
 struct Header {
     name: String,
@@ -88,9 +87,8 @@ enum Flag {
     DefaultRole,
 }
 
-const FLAGS: &str =
-    "a flag: indx0, ipoib, rate=, mtu=, sl=, scope=, Q_Key= or defmember= (groups by mgid= are not read)";
-const WHO: &str = "a port GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS or SELF";
+const FLAGS: &str = "a flag: indx0, ipoib, rate=, mtu=, sl=, scope=, Q_Key= or defmember= (groups by mgid= are not supported)";
+const MEMBER: &str = "a port GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS or SELF";
 const ROLE: &str = "full, limited or both";
 
 fn rule(tokens: &mut Tokens<'_>) -> Result<PartitionIntent, ConfError> {
@@ -120,11 +118,11 @@ fn header(tokens: &mut Tokens<'_>) -> Result<Header, ConfError> {
     }
 }
 
-/// Name and key; one of them may be left out.
+/// Parses name and key; one of them may be missing.
 fn title(tokens: &mut Tokens<'_>) -> Result<(String, Option<PartitionNumber>), ConfError> {
     let mut name = String::new();
     let mut first = tokens.clone();
-    while let Token::Word(word) = tokens.look().0 {
+    while let Token::Word(word) = tokens.peek_token().0 {
         let is_first = name.is_empty();
         tokens.take();
         if name.len() + 1 + word.len() > NAME_BYTES_MAX || word.chars().any(char::is_control) {
@@ -139,9 +137,9 @@ fn title(tokens: &mut Tokens<'_>) -> Result<(String, Option<PartitionNumber>), C
         return Ok((name, Some(key(tokens)?)));
     }
     if name.starts_with(|c: char| c.is_ascii_digit()) {
-        // A rule may begin with its key.
+        // A rule may start with its key.
         let number = key(&mut first)?;
-        if let Token::Word(word) = first.look().0 {
+        if let Token::Word(word) = first.peek_token().0 {
             first.take();
             return Err(first.error(Token::Word(word), "'=', ',' or ':' behind a key"));
         }
@@ -193,7 +191,7 @@ fn flag(tokens: &mut Tokens<'_>, header: &mut Header) -> Result<(), ConfError> {
     Ok(())
 }
 
-/// A flag that has a number.
+/// Parses the value of a flag.
 fn setting(tokens: &mut Tokens<'_>, flag: Flag, ipoib: &mut Ipoib) -> Result<(), ConfError> {
     let byte = |raw: u64| u8::try_from(raw).ok();
     match flag {
@@ -229,13 +227,13 @@ fn members(tokens: &mut Tokens<'_>, header: &Header) -> Result<Vec<Member>, Conf
             return Ok(members);
         }
         let line = member(tokens, header, &mut members)?;
-        let (next, position) = tokens.look();
+        let (next, position) = tokens.peek_token();
         match next {
             Token::Sign(',') => {
                 tokens.take();
             }
             Token::Sign(';') => {}
-            // opensm reads line by line, so a new line separates members too.
+            // OpenSM reads line by line, so a new line separates members as well.
             Token::Word(_) if position.line > line => {}
             found => {
                 tokens.take();
@@ -245,10 +243,10 @@ fn members(tokens: &mut Tokens<'_>, header: &Header) -> Result<Vec<Member>, Conf
     }
 }
 
-/// Reads one member and returns the line it ends in.
+/// Parses one member; returns the line that it ends in.
 fn member(tokens: &mut Tokens<'_>, header: &Header, members: &mut Vec<Member>) -> Result<u32, ConfError> {
     let found = tokens.take();
-    let Token::Word(word) = found else { return Err(tokens.error(found, WHO)) };
+    let Token::Word(word) = found else { return Err(tokens.error(found, MEMBER)) };
     let who = match word {
         "ALL" => Who::All,
         "ALL_CAS" => Who::AllAdapters,
@@ -257,7 +255,7 @@ fn member(tokens: &mut Tokens<'_>, header: &Header, members: &mut Vec<Member>) -
         "SELF" => Who::Manager,
         _ => {
             let guid = number(word).and_then(Guid::from_wire);
-            Who::Port(guid.ok_or_else(|| tokens.error(found, WHO))?)
+            Who::Port(guid.ok_or_else(|| tokens.error(found, MEMBER))?)
         }
     };
     let role = if tokens.take_if('=') { role(tokens)? } else { header.role };
@@ -281,7 +279,7 @@ fn equals(tokens: &mut Tokens<'_>) -> Result<(), ConfError> {
     }
 }
 
-/// Reads a number and lets `check` judge it.
+/// Parses a number and converts it by `check`.
 fn value<T>(
     tokens: &mut Tokens<'_>,
     expected: &'static str,
@@ -295,7 +293,8 @@ fn value<T>(
     raw.and_then(check).ok_or_else(|| tokens.error(found, expected))
 }
 
-/// Hexadecimal with `0x`, or decimal. A leading 0 without x is refused: opensm takes it for octal, people do not.
+/// Parses a hexadecimal number with `0x`, or a decimal one. A leading 0 without x is rejected: OpenSM reads it as octal,
+/// people as decimal.
 fn number(word: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         let plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));

@@ -19,7 +19,7 @@ fn one(text: &str) -> PartitionIntent {
     <[PartitionIntent; 1]>::try_from(rules).expect("one rule")[0].clone()
 }
 
-/// Line, column, what was found.
+/// Line, column and token of the error.
 fn refused(text: &str) -> (u32, u32, String) {
     let error = parse(text).expect_err(text);
     (error.line, error.column, error.found)
@@ -84,7 +84,7 @@ fn rules_may_be_wrapped_and_commented() {
 }
 
 #[test]
-fn errors_name_the_place_and_what_stands_there() {
+fn errors_name_the_position_and_the_token() {
     let cases: [(&str, (u32, u32, &str)); 20] = [
         ("a=1 : ALL", (1, 10, "the end of the file")),
         ("a=1 ALL;", (1, 5, "\"ALL\"")),
@@ -119,7 +119,7 @@ fn an_error_reads_as_a_sentence() {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn limits_on_size_rules_and_names_hold() {
     let rules = |count: usize| "=1:;".repeat(count);
     assert_eq!(parse(&rules(RULES_MAX)).unwrap().len(), RULES_MAX);
     assert_eq!(refused(&rules(RULES_MAX + 1)).1 as usize, 4 * RULES_MAX + 1);
@@ -130,12 +130,12 @@ fn what_is_too_much_is_refused() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[aA-Z0x1-9=,:;# \n\\PC]{0,80}") {
+    fn parsing_random_text_does_not_panic(text in "[aA-Z0x1-9=,:;# \n\\PC]{0,80}") {
         let _ = parse(&text);
     }
 
     #[test]
-    fn no_words_make_it_panic(words in prop::collection::vec(prop::sample::select(vec![
+    fn parsing_random_tokens_does_not_panic(words in prop::collection::vec(prop::sample::select(vec![
         "a", "=", "0x1", ":", ";", ",", "ALL", "SELF", "full", "ipoib", "mtu", "4", "\n", "#", "defmember", "é", " ",
     ]), 0..40)) {
         if let Err(error) = parse(&words.concat()) {

@@ -1,17 +1,16 @@
-//! Words and signs of a partitions file, with where they stand.
+//! Tokens of a partitions file and their positions.
 
 use std::str::Chars;
 
 use super::ConfError;
 
-/// Where something stands, both counted from 1.
+/// A position in the file, both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub line: u32,
     pub column: u32,
 }
 
-/// A word or a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'t> {
     Word(&'t str),
@@ -20,12 +19,12 @@ pub(super) enum Token<'t> {
     End,
 }
 
-/// Reads tokens one by one; white space and comments stand between them.
+/// Splits a text into tokens, and skips white space and comments.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens<'t> {
     rest: Chars<'t>,
     next: Position,
-    /// Where the last token began.
+    /// The position of the last token.
     pub position: Position,
 }
 
@@ -35,7 +34,7 @@ impl<'t> Tokens<'t> {
         Self { rest: text.chars(), next: start, position: start }
     }
 
-    /// The next token.
+    /// Consumes the next token.
     pub fn take(&mut self) -> Token<'t> {
         self.skip_space();
         self.position = self.next;
@@ -55,23 +54,23 @@ impl<'t> Tokens<'t> {
         }
     }
 
-    /// The next token without taking it.
-    pub fn look(&self) -> (Token<'t>, Position) {
+    /// The next token and its position, without consuming it.
+    pub fn peek_token(&self) -> (Token<'t>, Position) {
         let mut ahead = self.clone();
         let token = ahead.take();
         (token, ahead.position)
     }
 
-    /// Takes the next token if it is this sign.
+    /// Consumes the next token if it is the given sign.
     pub fn take_if(&mut self, sign: char) -> bool {
-        let found = self.look().0 == Token::Sign(sign);
+        let found = self.peek_token().0 == Token::Sign(sign);
         if found {
             self.take();
         }
         found
     }
 
-    /// An error about the token taken last.
+    /// An error at the last token.
     pub fn error(&self, found: Token<'_>, expected: &'static str) -> ConfError {
         let found = match found {
             Token::Word(word) => format!("{:?}", word.chars().take(40).collect::<String>()),

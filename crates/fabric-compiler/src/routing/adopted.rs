@@ -1,9 +1,8 @@
-//! Routes that were found on a fabric and taken over.
+//! Adopted routes: found on a fabric that somebody else configured, and kept entry by entry.
 //!
-//! They were chosen by somebody else, so no home describes them; they are kept entry by entry. A route to a LID counts
-//! only where it goes up, then down in our order: then it closes no ring with our own. Where a cable of it is missing,
-//! the switches that used it are led to others that still have a route; the rest of the fabric keeps what it has. When
-//! the cable returns, everything is as it was found.
+//! An adopted route to a LID is valid if it goes up, then down in our order of switches: then it closes no cycle with our
+//! own routes. Where one of its cables is missing, the affected switches are led to others that still have a route; the
+//! rest keeps its entries. When the cable returns, the route is as it was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,56 +10,56 @@ use std::sync::Arc;
 use fabric_model::plan::LinearTable;
 use ib_wire::{Guid, Lid, PortNum};
 
+use super::down_up_hops::DownUpHops;
 use super::hash;
 use super::order::Order;
-use super::turns::Turns;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 
-/// What a table holds where there is no exit.
+/// The entry of a forwarding table without an exit.
 const NO_PORT: u8 = 0xff;
 
-/// Columns looked at together: as many as a cache line of a row holds.
+/// Columns processed together: as many as a cache line of a row holds.
 const BATCH: usize = 64;
 
-/// An adapter port that packets are for.
+/// An adapter port as a destination.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct AdapterEnd {
     lid: Lid,
-    /// The switch it hangs on, and the port there.
-    home: Place,
+    /// The switch that it is attached to, and the port there.
+    switch: SwitchIndex,
     exit: PortNum,
 }
 
 /// How a switch reaches a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Not known to.
+    /// Not, as far as known.
     Not,
-    /// Going down all the way.
+    /// By links down only.
     Down,
-    /// Otherwise.
+    /// By links up first.
     Other,
 }
 
-/// Puts the routes that were taken over in the place of our own, as far as they hold.
+/// Replaces our own routes by the adopted ones that are valid or can be repaired.
 pub(super) fn apply(
     fabric: &Fabric,
     order: &Order,
-    turns: &Turns<'_>,
+    hops: &DownUpHops<'_>,
     lids: &BTreeMap<Guid, Lid>,
     adopted: &BTreeMap<Guid, Arc<LinearTable>>,
     rows: &mut [Vec<u8>],
 ) {
     let tables: Vec<Option<&LinearTable>> =
         fabric.switches.iter().map(|switch| adopted.get(&switch.guid).map(|table| &**table)).collect();
-    let mut judge = Judge::new(fabric, order);
+    let mut check = RouteChecker::new(fabric, order);
     for ends in ends(fabric, lids).chunks(BATCH) {
         let mut batch = Batch::read(&tables, ends);
-        batch.judge(&mut judge);
+        batch.check(&mut check);
         for (index, end) in ends.iter().enumerate() {
             if !batch.holds[index] && batch.is_for(index, end) {
                 let mut column = batch.column(index);
-                batch.holds[index] = judge.repair(end, &mut column, turns);
+                batch.holds[index] = check.repair(end, &mut column, hops);
                 batch.replace(index, &column);
             }
         }
@@ -68,8 +67,8 @@ pub(super) fn apply(
     }
 }
 
-/// The part of some tables that can be taken over: routes to adapter ports from everywhere that go up, then down, and
-/// are not our own anyway. Also how many routes there were to choose from.
+/// Selects the routes of found tables that can be adopted: those to adapter ports that go up, then down from every switch.
+/// Routes that are equal to our own are counted, but not adopted.
 pub(crate) fn takeover(
     fabric: &Fabric,
     order: &Order,
@@ -82,12 +81,12 @@ pub(crate) fn takeover(
     let ends = ends(fabric, lids);
     let top = ends.last().map_or(0, |end| usize::from(end.lid.to_wire()));
     let mut rows = vec![vec![NO_PORT; top + 1]; fabric.switches.len()];
-    let mut judge = Judge::new(fabric, order);
+    let mut check = RouteChecker::new(fabric, order);
     let mut takeover = Takeover { routes: BTreeMap::new(), ends: ends.len(), same: 0, kept: 0 };
     for ends in ends.chunks(BATCH) {
         let mut batch = Batch::read(&tables, ends);
         let ours = Batch::read(own, ends);
-        batch.judge(&mut judge);
+        batch.check(&mut check);
         for index in 0..ends.len() {
             let is_same = batch.is_same(&ours, index);
             takeover.same += usize::from(is_same);
@@ -103,43 +102,43 @@ pub(crate) fn takeover(
     takeover
 }
 
-/// What could be taken over.
+/// The routes to adopt.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     pub routes: BTreeMap<Guid, Arc<LinearTable>>,
-    /// Adapter ports.
+    /// The number of adapter ports.
     pub ends: usize,
-    /// Those to which the routes found are our own.
+    /// Adapter ports whose found routes are equal to our own.
     pub same: usize,
-    /// Those whose routes are taken over.
+    /// Adapter ports whose found routes are adopted.
     pub kept: usize,
 }
 
-/// Adapter ports on switches in order of their LIDs.
-fn ends(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<End> {
-    let mut ends: Vec<End> = (fabric.adapter_ports.iter())
+/// The adapter ports attached to switches, in order of their LIDs.
+fn ends(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>) -> Vec<AdapterEnd> {
+    let mut ends: Vec<AdapterEnd> = (fabric.adapter_ports.iter())
         .filter_map(|port| {
-            let (home, exit) = port.attached?;
-            Some(End { lid: *lids.get(&port.guid)?, home, exit })
+            let (switch, exit) = port.attached?;
+            Some(AdapterEnd { lid: *lids.get(&port.guid)?, switch, exit })
         })
         .collect();
     ends.sort_unstable_by_key(|end| end.lid);
     ends
 }
 
-/// The exits of all switches towards some ends. Tables are read and written in long stretches, since there are millions of
-/// entries.
+/// The exits of all switches towards some destinations. Tables are read and written in long runs, since there are millions
+/// of entries.
 #[derive(Debug)]
 struct Batch<'e> {
-    ends: &'e [End],
-    /// By switch, then by end.
+    ends: &'e [AdapterEnd],
+    /// By switch, then by destination.
     exits: Vec<[u8; BATCH]>,
-    /// Which routes are to be kept.
+    /// By destination: whether its route is adopted.
     holds: [bool; BATCH],
 }
 
 impl<'e> Batch<'e> {
-    fn read(tables: &[Option<&LinearTable>], ends: &'e [End]) -> Self {
+    fn read(tables: &[Option<&LinearTable>], ends: &'e [AdapterEnd]) -> Self {
         let read = |table: &Option<&LinearTable>| {
             let mut exits = [NO_PORT; BATCH];
             for (exit, end) in exits.iter_mut().zip(ends) {
@@ -150,14 +149,14 @@ impl<'e> Batch<'e> {
         Self { ends, exits: tables.iter().map(read).collect(), holds: [false; BATCH] }
     }
 
-    /// Whether a route is for an end: its own switch hands packets to it.
-    fn is_for(&self, index: usize, end: &End) -> bool {
-        self.exits[end.home][index] == end.exit.to_wire()
+    /// Whether the last switch of a route delivers packets to the destination.
+    fn is_for(&self, index: usize, end: &AdapterEnd) -> bool {
+        self.exits[end.switch][index] == end.exit.to_wire()
     }
 
-    /// Keeps the routes by which packets from everywhere arrive, going up and then down.
-    fn judge(&mut self, judge: &mut Judge<'_>) {
-        let lost = judge.follow(self);
+    /// Marks the routes by which packets arrive from every switch, going up and then down.
+    fn check(&mut self, check: &mut RouteChecker<'_>) {
+        let lost = check.follow(self);
         for (index, end) in self.ends.iter().enumerate() {
             self.holds[index] = !lost[index] && self.is_for(index, end);
         }
@@ -175,7 +174,7 @@ impl<'e> Batch<'e> {
         self.exits.iter_mut().zip(column).for_each(|(exits, exit)| exits[index] = *exit);
     }
 
-    /// Writes the routes to be kept.
+    /// Writes the adopted routes.
     fn write(&self, rows: &mut [Vec<u8>]) {
         for (row, exits) in rows.iter_mut().zip(&self.exits) {
             for ((end, exit), holds) in self.ends.iter().zip(exits).zip(&self.holds) {
@@ -187,60 +186,60 @@ impl<'e> Batch<'e> {
     }
 }
 
-/// Follows routes through the fabric.
+/// Follows routes through the fabric, and repairs them.
 #[derive(Debug)]
-struct Judge<'a> {
+struct RouteChecker<'a> {
     fabric: &'a Fabric,
     order: &'a Order,
-    /// Where the ports of each switch lead.
-    steps_by_port: Vec<[Step; 256]>,
-    /// How each switch reaches the destination at hand.
+    /// By switch and port number.
+    steps_by_port: Vec<[PortStep; 256]>,
+    /// By switch: how it reaches the current destination.
     reach: Vec<Reach>,
-    /// By how many steps.
+    /// By switch: the number of links.
     steps: Vec<u32>,
 }
 
 /// Where a port leads.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum PortStep {
     Nowhere,
-    Up { place: u32, slot: u16 },
-    Down { place: u32, slot: u16 },
+    Up { switch: u32, slot: u16 },
+    Down { switch: u32, slot: u16 },
 }
 
-impl<'a> Judge<'a> {
+impl<'a> RouteChecker<'a> {
     fn new(fabric: &'a Fabric, order: &'a Order) -> Self {
         let count = fabric.switches.len();
-        let steps_by_port = (0..count).map(|place| steps_by_port(fabric, order, place)).collect();
+        let steps_by_port = (0..count).map(|index| steps_by_port(fabric, order, index)).collect();
         Self { fabric, order, steps_by_port, reach: vec![Reach::Not; count], steps: vec![0; count] }
     }
 
-    /// Which routes of a batch some switch has none of that goes up, then down.
+    /// By destination: whether some switch has no route that goes up, then down.
     fn follow(&self, batch: &Batch<'_>) -> [bool; BATCH] {
         let mut reach = vec![[Reach::Not; BATCH]; batch.exits.len()];
         for (index, end) in batch.ends.iter().enumerate() {
-            reach[end.home][index] = Reach::Down;
+            reach[end.switch][index] = Reach::Down;
         }
-        for &place in self.order.descending.iter().rev() {
-            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+        for &switch in self.order.descending.iter().rev() {
+            let (exits, steps) = (&batch.exits[switch], &self.steps_by_port[switch]);
             for (index, exit) in exits.iter().enumerate() {
-                if let Step::Down { place: next, .. } = steps[usize::from(*exit)]
+                if let PortStep::Down { switch: next, .. } = steps[usize::from(*exit)]
                     && reach[next as usize][index] == Reach::Down
                 {
-                    reach[place][index] = Reach::Down;
+                    reach[switch][index] = Reach::Down;
                 }
             }
         }
         let mut lost = [false; BATCH];
-        for &place in &self.order.descending {
-            let (exits, steps) = (&batch.exits[place], &self.steps_by_port[place]);
+        for &switch in &self.order.descending {
+            let (exits, steps) = (&batch.exits[switch], &self.steps_by_port[switch]);
             for (index, exit) in exits.iter().enumerate() {
-                if reach[place][index] != Reach::Not {
+                if reach[switch][index] != Reach::Not {
                     continue;
                 }
                 match steps[usize::from(*exit)] {
-                    Step::Up { place: next, .. } if reach[next as usize][index] != Reach::Not => {
-                        reach[place][index] = Reach::Other;
+                    PortStep::Up { switch: next, .. } if reach[next as usize][index] != Reach::Not => {
+                        reach[switch][index] = Reach::Other;
                     }
                     _ => lost[index] = true,
                 }
@@ -249,52 +248,53 @@ impl<'a> Judge<'a> {
         lost
     }
 
-    /// Gives switches another exit where theirs leads nowhere; whether all have one then.
-    fn repair(&mut self, end: &End, column: &mut [u8], turns: &Turns<'_>) -> bool {
+    /// Replaces exits that lead nowhere; returns whether all switches reach the destination then.
+    fn repair(&mut self, end: &AdapterEnd, column: &mut [u8], hops: &DownUpHops<'_>) -> bool {
         self.descend(end, column);
         let lost = self.climb(end, column);
-        self.turn(end.lid, column, lost, turns)
+        self.hop(end.lid, column, lost, hops)
     }
 
-    fn step(&self, place: Place, exit: u8) -> Step {
-        self.steps_by_port[place][usize::from(exit)]
+    fn step(&self, index: SwitchIndex, exit: u8) -> PortStep {
+        self.steps_by_port[index][usize::from(exit)]
     }
 
-    /// From the lowest switch upwards: who goes down to one that goes down. Switches whose exit leads nowhere do so too if
-    /// they can.
-    fn descend(&mut self, end: &End, column: &mut [u8]) {
+    /// From the lowest switch upwards, finds the switches with a path down. Switches whose exit leads nowhere get one if
+    /// possible.
+    fn descend(&mut self, end: &AdapterEnd, column: &mut [u8]) {
         self.reach.fill(Reach::Not);
-        self.reach[end.home] = Reach::Down;
-        self.steps[end.home] = 0;
-        for &place in self.order.descending.iter().rev().filter(|place| **place != end.home) {
-            match self.step(place, column[place]) {
-                Step::Up { .. } => {}
-                Step::Down { place: next, .. } if self.reach[next as usize] == Reach::Down => {
-                    self.arrive(place, next as usize, Reach::Down);
+        self.reach[end.switch] = Reach::Down;
+        self.steps[end.switch] = 0;
+        for &index in self.order.descending.iter().rev().filter(|index| **index != end.switch) {
+            match self.step(index, column[index]) {
+                PortStep::Up { .. } => {}
+                PortStep::Down { switch: next, .. } if self.reach[next as usize] == Reach::Down => {
+                    self.arrive(index, next as usize, Reach::Down);
                 }
-                Step::Down { .. } | Step::Nowhere => {
-                    self.reroute(place, column, end.lid, Reach::Down);
+                PortStep::Down { .. } | PortStep::Nowhere => {
+                    self.reroute(index, column, end.lid, Reach::Down);
                 }
             }
         }
     }
 
-    /// From the highest switch downwards: who goes up to one that arrives. Returns those who do not, in that order.
-    fn climb(&mut self, end: &End, column: &mut [u8]) -> Vec<Place> {
+    /// From the highest switch downwards, finds the switches with a path up and then down. Returns the others, in that
+    /// order.
+    fn climb(&mut self, end: &AdapterEnd, column: &mut [u8]) -> Vec<SwitchIndex> {
         let mut lost = Vec::new();
-        for &place in &self.order.descending {
-            if self.reach[place] != Reach::Not {
+        for &index in &self.order.descending {
+            if self.reach[index] != Reach::Not {
                 continue;
             }
-            match self.step(place, column[place]) {
-                Step::Up { place: next, .. } if self.reach[next as usize] != Reach::Not => {
-                    self.arrive(place, next as usize, Reach::Other);
+            match self.step(index, column[index]) {
+                PortStep::Up { switch: next, .. } if self.reach[next as usize] != Reach::Not => {
+                    self.arrive(index, next as usize, Reach::Other);
                 }
                 _ => {
-                    let is_led = self.reroute(place, column, end.lid, Reach::Other)
-                        || self.reroute(place, column, end.lid, Reach::Down);
+                    let is_led = self.reroute(index, column, end.lid, Reach::Other)
+                        || self.reroute(index, column, end.lid, Reach::Down);
                     if !is_led {
-                        lost.push(place);
+                        lost.push(index);
                     }
                 }
             }
@@ -302,54 +302,61 @@ impl<'a> Judge<'a> {
         lost
     }
 
-    fn arrive(&mut self, place: Place, next: Place, reach: Reach) {
-        self.reach[place] = reach;
-        self.steps[place] = self.steps[next] + 1;
+    fn arrive(&mut self, index: SwitchIndex, next: SwitchIndex, reach: Reach) {
+        self.reach[index] = reach;
+        self.steps[index] = self.steps[next] + 1;
     }
 
-    /// Sends down to neighbours that go down, or up to any that arrive: to the nearest, by hash among equals.
-    fn reroute(&mut self, place: Place, column: &mut [u8], lid: Lid, reach: Reach) -> bool {
-        let neighbours = &self.fabric.switches[place].neighbours;
-        let slots = if reach == Reach::Down { &self.order.down[place] } else { &self.order.up[place] };
+    /// Gives a switch an exit down to a neighbour with a path down, or up to any that reaches the destination: the nearest,
+    /// by hash among equals.
+    fn reroute(&mut self, index: SwitchIndex, column: &mut [u8], lid: Lid, reach: Reach) -> bool {
+        let neighbours = &self.fabric.switches[index].neighbours;
+        let slots = if reach == Reach::Down { &self.order.down[index] } else { &self.order.up[index] };
         let arrives = |slot: &&usize| {
-            let there = self.reach[neighbours[**slot].place];
+            let there = self.reach[neighbours[**slot].switch];
             there == Reach::Down || reach == Reach::Other && there == Reach::Other
         };
-        let steps = |slot: &usize| self.steps[neighbours[*slot].place];
+        let steps = |slot: &usize| self.steps[neighbours[*slot].switch];
         let Some(nearest) = slots.iter().filter(arrives).map(steps).min() else { return false };
         let slots = slots.iter().filter(arrives).filter(|slot| steps(slot) == nearest);
         let ports: Vec<PortNum> =
             slots.flat_map(|slot| neighbours[*slot].cables.iter().map(|cable| cable.near)).collect();
-        let Some(port) = hash::choose(hash::seed(self.fabric.switches[place].guid), &ports, lid) else {
+        let Some(port) = hash::choose(hash::seed(self.fabric.switches[index].guid), &ports, lid) else {
             return false;
         };
-        column[place] = port.to_wire();
-        self.reach[place] = reach;
-        self.steps[place] = nearest + 1;
+        column[index] = port.to_wire();
+        self.reach[index] = reach;
+        self.steps[index] = nearest + 1;
         true
     }
 
-    /// Leads switches that have no way by going up, then down, by turns that our own routes may use too.
-    fn turn(&mut self, lid: Lid, column: &mut [u8], mut lost: Vec<Place>, turns: &Turns<'_>) -> bool {
+    /// Routes the remaining switches by down-up hops that our own routes may use as well.
+    fn hop(
+        &mut self,
+        lid: Lid,
+        column: &mut [u8],
+        mut lost: Vec<SwitchIndex>,
+        hops: &DownUpHops<'_>,
+    ) -> bool {
         while !lost.is_empty() {
             let before = lost.len();
-            lost.retain(|&place| {
+            lost.retain(|&index| {
                 let fabric = self.fabric;
-                let neighbours = &fabric.switches[place].neighbours;
+                let neighbours = &fabric.switches[index].neighbours;
                 let follow = |slot: &usize| {
-                    let here = neighbours[*slot].place;
+                    let here = neighbours[*slot].switch;
                     let next = match self.step(here, column[here]) {
-                        Step::Up { slot, .. } | Step::Down { slot, .. } => usize::from(slot),
-                        Step::Nowhere => return false,
+                        PortStep::Up { slot, .. } | PortStep::Down { slot, .. } => usize::from(slot),
+                        PortStep::Nowhere => return false,
                     };
-                    self.reach[here] != Reach::Not && turns.may_follow(place, *slot, next)
+                    self.reach[here] != Reach::Not && hops.may_follow(index, *slot, next)
                 };
                 let Some(slot) = (0..neighbours.len()).find(follow) else { return true };
                 let ports: Vec<PortNum> = neighbours[slot].cables.iter().map(|cable| cable.near).collect();
-                let seed = hash::seed(fabric.switches[place].guid);
+                let seed = hash::seed(fabric.switches[index].guid);
                 let Some(port) = hash::choose(seed, &ports, lid) else { return true };
-                column[place] = port.to_wire();
-                self.arrive(place, neighbours[slot].place, Reach::Other);
+                column[index] = port.to_wire();
+                self.arrive(index, neighbours[slot].switch, Reach::Other);
                 false
             });
             if lost.len() == before {
@@ -361,14 +368,14 @@ impl<'a> Judge<'a> {
 }
 
 /// Where the ports of a switch lead.
-fn steps_by_port(fabric: &Fabric, order: &Order, from: Place) -> [Step; 256] {
-    let mut steps = [Step::Nowhere; 256];
+fn steps_by_port(fabric: &Fabric, order: &Order, from: SwitchIndex) -> [PortStep; 256] {
+    let mut steps = [PortStep::Nowhere; 256];
     for (slot, neighbour) in (0..).zip(&fabric.switches[from].neighbours) {
-        let place = neighbour.place as u32;
-        let is_up = order.is_above(neighbour.place, from);
+        let switch = neighbour.switch as u32;
+        let is_up = order.is_above(neighbour.switch, from);
         for cable in &neighbour.cables {
             steps[cable.near.index()] =
-                if is_up { Step::Up { place, slot } } else { Step::Down { place, slot } };
+                if is_up { PortStep::Up { switch, slot } } else { PortStep::Down { switch, slot } };
         }
     }
     steps

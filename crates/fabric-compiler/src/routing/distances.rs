@@ -1,25 +1,25 @@
-//! How far every switch is from one destination switch, going up first and then down.
+//! Distances of all switches to one destination switch, going up first and then down. One breadth-first search: O(links).
 
 use std::collections::VecDeque;
 
 use super::order::Order;
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 
-/// No way.
-pub(crate) const NEVER: u16 = u16::MAX;
+/// The distance of a switch that does not reach the destination.
+pub(crate) const UNREACHABLE: u16 = u16::MAX;
 
-/// The switches above and below each, flat, because every destination looks at all of them.
+/// The neighbours above each switch in a compact form, because every destination reads all of them.
 #[derive(Debug)]
-pub(crate) struct Ways {
+pub(crate) struct UpNeighbours {
     up: Vec<Vec<u32>>,
-    descending: Vec<Place>,
+    descending: Vec<SwitchIndex>,
 }
 
-impl Ways {
+impl UpNeighbours {
     pub fn of(fabric: &Fabric, order: &Order) -> Self {
-        let place = |here: Place, slot: &usize| fabric.switches[here].neighbours[*slot].place as u32;
+        let index = |here: SwitchIndex, slot: &usize| fabric.switches[here].neighbours[*slot].switch as u32;
         let up = order.up.iter().enumerate();
-        let up = up.map(|(here, slots)| slots.iter().map(|slot| place(here, slot)).collect()).collect();
+        let up = up.map(|(here, slots)| slots.iter().map(|slot| index(here, slot)).collect()).collect();
         Self { up, descending: order.descending.clone() }
     }
 }
@@ -27,34 +27,34 @@ impl Ways {
 /// Distances to one switch.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// Going down only.
+    /// By switch: going down only.
     pub down: Vec<u16>,
-    /// Going up until a way down begins. Switches that have a way down take it, even if it is the longer one: otherwise
+    /// By switch: going up until a path down begins. A switch with a path down takes it even if it is longer: otherwise
     /// packets would go up again after they went down.
     pub any: Vec<u16>,
-    queue: VecDeque<Place>,
+    queue: VecDeque<SwitchIndex>,
 }
 
 impl Distances {
     /// Measures the distances to a switch.
-    pub fn measure(&mut self, ways: &Ways, target: Place) {
+    pub fn measure(&mut self, up_neighbours: &UpNeighbours, target: SwitchIndex) {
         self.down.clear();
-        self.down.resize(ways.up.len(), NEVER);
+        self.down.resize(up_neighbours.up.len(), UNREACHABLE);
         self.down[target] = 0;
         self.queue.push_back(target);
         while let Some(here) = self.queue.pop_front() {
-            for &above in &ways.up[here] {
-                if self.down[above as usize] == NEVER {
+            for &above in &up_neighbours.up[here] {
+                if self.down[above as usize] == UNREACHABLE {
                     self.down[above as usize] = self.down[here].saturating_add(1);
                     self.queue.push_back(above as usize);
                 }
             }
         }
         self.any.clone_from(&self.down);
-        for &here in &ways.descending {
-            if self.down[here] == NEVER {
-                let nearest = ways.up[here].iter().map(|above| self.any[*above as usize]).min();
-                self.any[here] = nearest.unwrap_or(NEVER).saturating_add(1);
+        for &here in &up_neighbours.descending {
+            if self.down[here] == UNREACHABLE {
+                let nearest = up_neighbours.up[here].iter().map(|above| self.any[*above as usize]).min();
+                self.any[here] = nearest.unwrap_or(UNREACHABLE).saturating_add(1);
             }
         }
     }

@@ -1,37 +1,41 @@
-//! The order of switches that keeps routes free of deadlocks: every cable has an upper and a lower end, and packets go
-//! up, then down. Since no packet goes up again after it went down, no ring of links can wait for each other.
+//! The order of switches that keeps routes free of deadlocks: every link has an upper and a lower end, and packets go up,
+//! then down. Since no packet goes up after it went down, no cycle of links can wait for each other (up*/down* routing).
+//!
+//! Heights are distances from the leaves (trees, O(links)), or minus the distance from a central root (O(switches · links)
+//! up to 2,048 switches, O(links) above). Heights of before are kept, so that a changed cable does not reorder the fabric.
 
 use std::collections::VecDeque;
 
 use fabric_model::decisions::{RoutingDecision, Scheme};
 
-use crate::fabric::{Fabric, Place};
+use crate::fabric::{Fabric, SwitchIndex};
 
-/// A switch with fewer adapters than this share of the fullest one's may be a spine that serves a few service nodes.
+/// A switch with less than a fourth of the adapters of the fullest one may be a spine that serves a few service nodes.
 const LEAF_SHARE: usize = 4;
 
-/// Switches up to which every one is tried as the root; above, one in the middle of a longest path is taken, because a
-/// search from each would take seconds.
+/// Up to this many switches, each is tried as the root. Above, the middle of a long path is taken, because a search from
+/// each would take seconds.
 const ROOTS_TRIED_MAX: usize = 2048;
 
-/// Heights of switches, and what follows from them.
+/// The heights of switches, and for each the neighbours above and below.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub scheme: Scheme,
-    /// By place.
+    /// By switch.
     pub heights: Vec<i32>,
     /// The switches, highest first; of equal ones the one with the higher GUID.
-    pub descending: Vec<Place>,
-    /// Which neighbours of each switch are above it, as places in its list of neighbours.
+    pub descending: Vec<SwitchIndex>,
+    /// By switch: the indices of the neighbours above it.
     pub up: Vec<Vec<usize>>,
-    /// Which are below.
+    /// By switch: the indices of the neighbours below it.
     pub down: Vec<Vec<usize>>,
-    /// Whether every cable joins a height to the next.
+    /// Whether every link joins a height to the next.
     pub is_strict: bool,
 }
 
 impl Order {
-    /// The heights of before, and for new switches those that the cables suggest; `None` if there is no before.
+    /// With the heights of a decision, and for new switches those that follow from their links. `None` if the decision knows
+    /// none of the switches, or new ones cannot be fitted in.
     pub fn kept(fabric: &Fabric, previous: &RoutingDecision) -> Option<Self> {
         let known: Vec<Option<i32>> = (fabric.switches.iter())
             .map(|switch| previous.switches.get(&switch.guid).map(|decision| decision.height))
@@ -43,8 +47,8 @@ impl Order {
             Scheme::Levels => match known.iter().copied().collect() {
                 Some(heights) => heights,
                 None => {
-                    let levels = levels(fabric)?;
-                    known.into_iter().zip(levels).map(|(known, level)| known.unwrap_or(level)).collect()
+                    let tiers = tiers(fabric)?;
+                    known.into_iter().zip(tiers).map(|(known, tier)| known.unwrap_or(tier)).collect()
                 }
             },
             Scheme::Root => rehung(fabric, hung_below(fabric, known))?,
@@ -52,20 +56,20 @@ impl Order {
         Some(Self::of(fabric, previous.scheme, heights))
     }
 
-    /// Levels by the distance from the adapters, if there are any.
-    pub fn by_levels(fabric: &Fabric) -> Option<Self> {
-        Some(Self::of(fabric, Scheme::Levels, levels(fabric)?))
+    /// With heights by the distance from the leaves; `None` if they do not order the fabric.
+    pub fn by_tiers(fabric: &Fabric) -> Option<Self> {
+        Some(Self::of(fabric, Scheme::Levels, tiers(fabric)?))
     }
 
-    /// Heights by the distance from one root. Every two switches of a connected fabric reach each other by it.
+    /// With heights by the distance from one root, through which any two switches of a connected fabric reach each other.
     pub fn by_root(fabric: &Fabric) -> Self {
         let from_root = center(fabric).map(|root| distances(fabric, [root]));
         let heights = from_root.unwrap_or_default().into_iter().map(|d| -d.unwrap_or(0)).collect();
         Self::of(fabric, Scheme::Root, heights)
     }
 
-    /// Whether the first of two switches is above the second.
-    pub fn is_above(&self, a: Place, b: Place) -> bool {
+    /// Whether switch `a` is above switch `b`. Of equal heights, the higher GUID is above.
+    pub fn is_above(&self, a: SwitchIndex, b: SwitchIndex) -> bool {
         (self.heights[a], a) > (self.heights[b], b)
     }
 
@@ -73,11 +77,11 @@ impl Order {
         let is_strict = is_strict(fabric, &heights);
         let (up, down) = (Vec::new(), Vec::new());
         let mut order = Self { scheme, heights, descending: Vec::new(), up, down, is_strict };
-        let mut descending: Vec<Place> = (0..fabric.switches.len()).collect();
-        descending.sort_by_key(|place| std::cmp::Reverse((order.heights[*place], *place)));
+        let mut descending: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
+        descending.sort_by_key(|index| std::cmp::Reverse((order.heights[*index], *index)));
         order.descending = descending;
-        for (place, switch) in fabric.switches.iter().enumerate() {
-            let above = |slot: &usize| order.is_above(switch.neighbours[*slot].place, place);
+        for (index, switch) in fabric.switches.iter().enumerate() {
+            let above = |slot: &usize| order.is_above(switch.neighbours[*slot].switch, index);
             let (up, down) = (0..switch.neighbours.len()).partition(above);
             order.up.push(up);
             order.down.push(down);
@@ -86,106 +90,107 @@ impl Order {
     }
 }
 
-/// How far each switch is from the nearest of some.
-fn distances(fabric: &Fabric, from: impl IntoIterator<Item = Place>) -> Vec<Option<i32>> {
+/// By switch: the distance to the nearest of some; `None` if none is reached.
+fn distances(fabric: &Fabric, from: impl IntoIterator<Item = SwitchIndex>) -> Vec<Option<i32>> {
     let mut distances = vec![None; fabric.switches.len()];
     let mut queue = VecDeque::new();
-    for place in from {
-        distances[place] = Some(0);
-        queue.push_back((place, 0));
+    for index in from {
+        distances[index] = Some(0);
+        queue.push_back((index, 0));
     }
     while let Some((here, distance)) = queue.pop_front() {
         for neighbour in &fabric.switches[here].neighbours {
-            if distances[neighbour.place].is_none() {
-                distances[neighbour.place] = Some(distance + 1);
-                queue.push_back((neighbour.place, distance + 1));
+            if distances[neighbour.switch].is_none() {
+                distances[neighbour.switch] = Some(distance + 1);
+                queue.push_back((neighbour.switch, distance + 1));
             }
         }
     }
     distances
 }
 
-/// Levels from 1 upwards. Trees in the strict sense come first: every cable joins a level to the next. Where some join
-/// switches of one level (a Dragonfly+), levels still order the fabric, unless all switches have the same.
-fn levels(fabric: &Fabric) -> Option<Vec<i32>> {
-    let adapters = |place: Place| fabric.switches[place].adapters.len();
-    let places = 0..fabric.switches.len();
-    let fullest = places.clone().map(adapters).max().unwrap_or(0);
-    let levels_over = |at_least: usize| -> Option<Vec<i32>> {
-        let leaves = places.clone().filter(|place| adapters(*place) >= at_least);
+/// Tiers from 1 (leaves) upwards. Preferably every link joins a tier to the next. Where links join switches of one tier (a
+/// Dragonfly+), tiers still order the fabric, unless all switches have the same; `None` then.
+fn tiers(fabric: &Fabric) -> Option<Vec<i32>> {
+    let adapters = |index: SwitchIndex| fabric.switches[index].adapters.len();
+    let indices = 0..fabric.switches.len();
+    let fullest = indices.clone().map(adapters).max().unwrap_or(0);
+    let tiers_over = |at_least: usize| -> Option<Vec<i32>> {
+        let leaves = indices.clone().filter(|index| adapters(*index) >= at_least);
         distances(fabric, leaves).into_iter().map(|distance| distance.map(|d| d + 1)).collect()
     };
     let mostly_leaves = (fullest / LEAF_SHARE).max(1);
-    let all = levels_over(1).filter(|levels| is_strict(fabric, levels));
-    let most = || levels_over(mostly_leaves).filter(|levels| is_strict(fabric, levels));
-    let loose = || levels_over(mostly_leaves).filter(|levels| levels.iter().any(|level| *level > 1));
+    let all = tiers_over(1).filter(|tiers| is_strict(fabric, tiers));
+    let most = || tiers_over(mostly_leaves).filter(|tiers| is_strict(fabric, tiers));
+    let loose = || tiers_over(mostly_leaves).filter(|tiers| tiers.iter().any(|tier| *tier > 1));
     all.or_else(most).or_else(loose)
 }
 
-/// Whether every cable joins a level to the next.
-fn is_strict(fabric: &Fabric, levels: &[i32]) -> bool {
-    (fabric.switches.iter().zip(levels)).all(|(switch, level)| {
-        switch.neighbours.iter().all(|neighbour| level.abs_diff(levels[neighbour.place]) == 1)
+/// Whether every link joins a tier to the next.
+fn is_strict(fabric: &Fabric, tiers: &[i32]) -> bool {
+    (fabric.switches.iter().zip(tiers)).all(|(switch, tier)| {
+        switch.neighbours.iter().all(|neighbour| tier.abs_diff(tiers[neighbour.switch]) == 1)
     })
 }
 
-/// Gives switches without a height one below their highest neighbour that has one.
+/// Puts switches without a height one below their highest neighbour.
 fn hung_below(fabric: &Fabric, mut heights: Vec<Option<i32>>) -> Vec<i32> {
     loop {
-        let next: Vec<(Place, i32)> = (0..heights.len())
-            .filter(|place| heights[*place].is_none())
-            .filter_map(|place| {
-                let neighbours = fabric.switches[place].neighbours.iter();
-                let highest = neighbours.filter_map(|neighbour| heights[neighbour.place]).max()?;
-                Some((place, highest.saturating_sub(1)))
+        let next: Vec<(SwitchIndex, i32)> = (0..heights.len())
+            .filter(|index| heights[*index].is_none())
+            .filter_map(|index| {
+                let neighbours = fabric.switches[index].neighbours.iter();
+                let highest = neighbours.filter_map(|neighbour| heights[neighbour.switch]).max()?;
+                Some((index, highest.saturating_sub(1)))
             })
             .collect();
         if next.is_empty() {
             return heights.into_iter().map(Option::unwrap_or_default).collect();
         }
-        for (place, height) in next {
-            heights[place] = Some(height);
+        for (index, height) in next {
+            heights[index] = Some(height);
         }
     }
 }
 
-/// Hangs every switch that has lost all cables upwards below its highest neighbour, until only one is above all its
-/// neighbours. Then everyone reaches everyone by that one. `None` if it does not come to an end soon.
+/// Puts every switch that has lost all links upwards below its highest neighbour, until only one switch is above all its
+/// neighbours. Then all switches reach each other through that one. `None` if that takes more steps than switches.
 fn rehung(fabric: &Fabric, mut heights: Vec<i32>) -> Option<Vec<i32>> {
-    let top = (0..heights.len()).max_by_key(|place| (heights[*place], *place))?;
+    let top = (0..heights.len()).max_by_key(|index| (heights[*index], *index))?;
     for _ in 0..=heights.len() {
-        let is_lost = |place: &Place| {
-            let mut neighbours = fabric.switches[*place].neighbours.iter();
-            neighbours.all(|n| (heights[n.place], n.place) < (heights[*place], *place))
+        let is_lost = |index: &SwitchIndex| {
+            let mut neighbours = fabric.switches[*index].neighbours.iter();
+            neighbours.all(|n| (heights[n.switch], n.switch) < (heights[*index], *index))
         };
-        let Some(lost) = (0..heights.len()).find(|place| *place != top && is_lost(place)) else {
+        let Some(lost) = (0..heights.len()).find(|index| *index != top && is_lost(index)) else {
             return Some(heights);
         };
         let neighbours = fabric.switches[lost].neighbours.iter();
-        heights[lost] = neighbours.map(|n| heights[n.place]).max()?.checked_sub(1)?;
+        heights[lost] = neighbours.map(|n| heights[n.switch]).max()?.checked_sub(1)?;
     }
     None
 }
 
-/// The switch from which the farthest is nearest; of several the one nearest to all, then the one with the lowest GUID.
-fn center(fabric: &Fabric) -> Option<Place> {
+/// The switch with the least distance to the farthest other; of several, the one with the least sum of distances, then the
+/// lowest GUID.
+fn center(fabric: &Fabric) -> Option<SwitchIndex> {
     let count = fabric.switches.len();
     if count > ROOTS_TRIED_MAX {
         return middle_of_a_long_path(fabric);
     }
-    (0..count).min_by_key(|place| {
-        let distances = distances(fabric, [*place]);
+    (0..count).min_by_key(|index| {
+        let distances = distances(fabric, [*index]);
         let farthest = distances.iter().flatten().max().copied();
-        (farthest, distances.iter().flatten().map(|d| i64::from(*d)).sum::<i64>(), *place)
+        (farthest, distances.iter().flatten().map(|d| i64::from(*d)).sum::<i64>(), *index)
     })
 }
 
-fn middle_of_a_long_path(fabric: &Fabric) -> Option<Place> {
+fn middle_of_a_long_path(fabric: &Fabric) -> Option<SwitchIndex> {
     let farthest =
-        |from: &[Option<i32>]| (0..from.len()).max_by_key(|place| (from[*place], std::cmp::Reverse(*place)));
+        |from: &[Option<i32>]| (0..from.len()).max_by_key(|index| (from[*index], std::cmp::Reverse(*index)));
     let one = farthest(&distances(fabric, [0]))?;
     let from_one = distances(fabric, [one]);
     let other = farthest(&from_one)?;
     let from_other = distances(fabric, [other]);
-    (0..from_one.len()).min_by_key(|place| (from_one[*place].max(from_other[*place]), *place))
+    (0..from_one.len()).min_by_key(|index| (from_one[*index].max(from_other[*index]), *index))
 }

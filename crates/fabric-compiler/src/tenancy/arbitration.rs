@@ -1,77 +1,69 @@
-//! The low-priority arbitration table of a port: which entries serve which lane.
+//! The low-priority VL arbitration table of a port: allocation of entries to lanes, and the service they guarantee.
 //!
-//! A lane that is to be served every `d` entries, `d` a power of two, gets the entries `j, j + d, j + 2d …`. With the bits
-//! of an entry's position reversed, such a sequence is an aligned block of addresses, so the table is filled by a buddy
-//! allocator: the lowest free block that is large enough. As long as nothing is released a request fails only if too few
-//! entries are free; after releases [`Table::defragment`] makes that true again, and [`Table::make_room`] for one request.
+//! # Allocation
 //!
-//! [`ServiceCurve`] tells what a lane gets however the others behave.
+//! A lane that is to be served at least every `d` entries, `d` a power of two, gets the entries `j, j + d, j + 2d, …`
+//! (Alfaro et al., IEEE Transactions on Computers 2007). With the bits of each position reversed, such a sequence is an
+//! aligned block of addresses, so the scheme is a binary buddy allocator: the lowest free block that is large enough is
+//! taken. While nothing is released, the free blocks have distinct sizes, so a request fails only if too few entries are
+//! free. After releases [`ArbitrationTable::defragment`] restores that for all requests, and
+//! [`ArbitrationTable::make_room`] for one. A request takes O(log n) operations on a 64-bit set.
+//!
+//! Only the low-priority table is used, because the limit of the high-priority one is not reliable in all devices, and no
+//! entry ever has weight 0.
+//!
+//! # Service
+//!
+//! An arbiter visits the entries in turn and sends packets of the lane until the weight of the entry (in units of 64 bytes)
+//! is used up; the last packet is sent whole and may exceed it. [`ServiceCurve`] is the rate-latency service curve that
+//! follows for a lane, whatever the other lanes send (network calculus, Le Boudec and Thiran), and [`packet_bound_s`] the
+//! delay bound along a path.
 
 use ib_wire::{VirtualLane, VlArbEntry};
 use thiserror::Error;
 
-/// Bytes of a unit of weight.
+/// The unit of weight, in bytes (IBA).
 pub const WEIGHT_BYTES: u64 = 64;
 
-/// The largest packet on the wire: 4096 bytes of payload, LRH 8, BTH 12, ICRC 4, VCRC 2.
+/// The largest packet on the wire, in bytes: payload 4096, LRH 8, BTH 12, ICRC 4, VCRC 2.
 pub const PACKET_BYTES_MAX: u64 = 4122;
 
-/// Lanes that can be named.
+/// The number of lanes that 4 bits can name.
 const LANES_MAX: usize = 16;
 
-/// Bytes by which the last packet of a visit may go beyond the weight.
+/// The most bytes by which the last packet of a visit may exceed the weight of its entry.
 pub const OVERSHOOT_BYTES: u64 = PACKET_BYTES_MAX - WEIGHT_BYTES;
 
-/// Why a lane got no entries.
+/// Why a lane gets no entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum TableError {
-    /// Tables have 8, 16, 32 or 64 entries.
-    #[error("an arbitration table of {0} entries: 8, 16, 32 or 64 are possible")]
+pub enum ArbitrationError {
+    #[error("an arbitration table must have 8, 16, 32 or 64 entries, got {0}")]
     Length(u8),
-    /// A lane is to be served every so many entries, a power of two not above the length.
-    #[error("entries at a distance of {distance}: a power of two up to {length} is possible")]
-    Distance {
-        /// What was asked for.
-        distance: u8,
-        /// Entries of the table.
-        length: u8,
-    },
-    /// More weight than the entries can carry, or none.
-    #[error("a weight of {weight} on {entries} entries: 1..={} is possible", u32::from(*.entries) * 255)]
-    Weight {
-        /// What was asked for.
-        weight: u32,
-        /// Entries at that distance.
-        entries: u8,
-    },
-    /// The lane has entries already.
-    #[error("lane {0} has entries already")]
+    #[error("the distance of entries must be a power of two up to {length}, got {distance}")]
+    Distance { distance: u8, length: u8 },
+    #[error("the weight of {entries} entries must be between 1 and {}, got {weight}", u32::from(*.entries) * 255)]
+    Weight { weight: u32, entries: u8 },
+    #[error("lane {0} already has entries")]
     Taken(VirtualLane),
-    /// Too few entries are free, or they do not lie together.
+    /// Too few entries are free (`free < needed`), or enough are free but not at equal distances.
     #[error("{needed} entries are needed, {free} are free")]
-    Full {
-        /// Entries.
-        needed: u8,
-        /// Free entries; enough of them if they do not lie together.
-        free: u8,
-    },
+    Full { needed: u8, free: u8 },
 }
 
 /// The entries of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequence {
-    /// The lane.
+pub struct EntrySequence {
     pub lane: VirtualLane,
-    /// Weight of each entry; never 0.
+    /// The weight of each entry; never 0.
     pub weight: u8,
-    /// Where its block of addresses begins.
+    /// The first address of its block.
     address: u8,
-    /// Entries: a power of two.
+    /// The number of entries: a power of two.
     count: u8,
 }
 
-impl Sequence {
-    /// How many entries serve the lane.
+impl EntrySequence {
+    /// The number of entries.
     pub fn entries(&self) -> u8 {
         self.count
     }
@@ -81,116 +73,119 @@ impl Sequence {
     }
 }
 
-/// A lane's entries copied to other ones. The copy is made before the old entries are given up, so that the lane is never
-/// served more seldom than before.
+/// A move of a lane's entries to other positions. Devices must write the new entries before they clear the old ones, so
+/// that the lane is never served less often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The entries as they were.
-    pub from: Sequence,
-    /// The entries as they are now.
-    pub to: Sequence,
+pub struct EntryMove {
+    pub from: EntrySequence,
+    pub to: EntrySequence,
 }
 
-/// Entries that nothing is to be moved to; none, unless [`Table::spared`] names some.
+/// Entries that nothing may be moved to: none, or those of [`ArbitrationTable::spared`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spared(u64);
+pub struct SparedEntries(u64);
 
-/// What stands where no lane has a sequence.
-const NOBODY: Sequence = Sequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
+/// Fills unused places of the list of sequences.
+const UNUSED: EntrySequence =
+    EntrySequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
 
-/// Which entries serve which lane. A port's table is small and there are many ports, so it is held in one piece.
+/// The entries of a port's table by lane. `Copy` and without allocations, because there are many ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct ArbitrationTable {
     length: u8,
-    /// Lanes that have a sequence.
+    /// The number of lanes that have a sequence.
     lanes: u8,
-    /// A bit for each address that is taken.
+    /// A bit for each address in use.
     taken: u64,
-    /// By lane, then [`NOBODY`].
-    sequences: [Sequence; LANES_MAX],
+    /// Ordered by lane; the rest is [`UNUSED`].
+    sequences: [EntrySequence; LANES_MAX],
 }
 
-impl Table {
-    /// A table without entries.
-    pub fn new(length: u8) -> Result<Self, TableError> {
+impl ArbitrationTable {
+    /// An empty table of `length` entries: 8, 16, 32 or 64.
+    pub fn new(length: u8) -> Result<Self, ArbitrationError> {
         let fits = length.is_power_of_two() && (8..=64).contains(&length);
-        let table = Self { length, lanes: 0, taken: 0, sequences: [NOBODY; LANES_MAX] };
-        fits.then_some(table).ok_or(TableError::Length(length))
+        let table = Self { length, lanes: 0, taken: 0, sequences: [UNUSED; LANES_MAX] };
+        fits.then_some(table).ok_or(ArbitrationError::Length(length))
     }
 
-    /// Entries it can have.
+    /// The number of entries, used and free.
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Entries that serve nobody.
+    /// The number of free entries.
     pub fn free(&self) -> u8 {
         self.length - self.taken.count_ones() as u8
     }
 
-    /// What lanes have, by lane.
-    pub fn sequences(&self) -> &[Sequence] {
+    /// Ordered by lane.
+    pub fn sequences(&self) -> &[EntrySequence] {
         &self.sequences[..self.lanes.into()]
     }
 
-    /// What a lane has.
-    pub fn sequence(&self, lane: VirtualLane) -> Option<&Sequence> {
+    pub fn sequence(&self, lane: VirtualLane) -> Option<&EntrySequence> {
         self.sequences().iter().find(|sequence| sequence.lane == lane)
     }
 
-    /// The position of a lane's first entry. The others follow at equal distances.
+    /// The position of a lane's first entry; the others follow at equal distances.
     pub fn first_entry(&self, lane: VirtualLane) -> Option<u8> {
         self.sequence(lane).map(|sequence| self.reversed(sequence.address))
     }
 
-    /// Gives a lane entries not more than `distance` apart that carry a weight together.
-    pub fn request(&mut self, lane: VirtualLane, distance: u8, weight: u32) -> Result<Sequence, TableError> {
+    /// Allocates entries for a lane that has none: at most `distance` apart, with a total weight of at least `weight`.
+    pub fn request(
+        &mut self,
+        lane: VirtualLane,
+        distance: u8,
+        weight: u32,
+    ) -> Result<EntrySequence, ArbitrationError> {
         self.request_at(lane, distance, weight, None)
     }
 
-    /// The same; the entries that begin at a position, if they are free.
+    /// Like [`Self::request`], but prefers the entries that start at position `first`, if they are free.
     pub fn request_at(
         &mut self,
         lane: VirtualLane,
         distance: u8,
         weight: u32,
         first: Option<u8>,
-    ) -> Result<Sequence, TableError> {
+    ) -> Result<EntrySequence, ArbitrationError> {
         if !distance.is_power_of_two() || distance > self.length {
-            return Err(TableError::Distance { distance, length: self.length });
+            return Err(ArbitrationError::Distance { distance, length: self.length });
         }
         let count = self.length / distance;
         let each = u8::try_from(weight.div_ceil(count.into())).ok().filter(|each| *each != 0);
-        let each = each.ok_or(TableError::Weight { weight, entries: count })?;
+        let each = each.ok_or(ArbitrationError::Weight { weight, entries: count })?;
         if self.sequence(lane).is_some() {
-            return Err(TableError::Taken(lane));
+            return Err(ArbitrationError::Taken(lane));
         }
-        let full = TableError::Full { needed: count, free: self.free() };
+        let full = ArbitrationError::Full { needed: count, free: self.free() };
         let preferred = first.filter(|first| *first < distance).map(|first| self.reversed(first));
         let preferred = preferred.filter(|address| self.taken & block(*address, count) == 0);
         let address = preferred.or_else(|| self.lowest_free(count)).ok_or(full)?;
-        let sequence = Sequence { lane, weight: each, address, count };
+        let sequence = EntrySequence { lane, weight: each, address, count };
         self.taken |= sequence.mask();
-        let place = self.sequences().partition_point(|other| other.lane < lane);
-        self.sequences.copy_within(place..self.lanes.into(), place + 1);
-        self.sequences[place] = sequence;
+        let index = self.sequences().partition_point(|other| other.lane < lane);
+        self.sequences.copy_within(index..self.lanes.into(), index + 1);
+        self.sequences[index] = sequence;
         self.lanes += 1;
         Ok(sequence)
     }
 
-    /// Takes back what a lane had.
-    pub fn release(&mut self, lane: VirtualLane) -> Option<Sequence> {
-        let place = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
-        let sequence = std::mem::replace(&mut self.sequences[place], NOBODY);
-        self.sequences[place..self.lanes.into()].rotate_left(1);
+    /// Frees the entries of a lane; `None` if it has none.
+    pub fn release(&mut self, lane: VirtualLane) -> Option<EntrySequence> {
+        let index = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
+        let sequence = std::mem::replace(&mut self.sequences[index], UNUSED);
+        self.sequences[index..self.lanes.into()].rotate_left(1);
         self.lanes -= 1;
         self.taken &= !sequence.mask();
         Some(sequence)
     }
 
-    /// Moves sequences until free entries lie together: afterwards a request fails only if too few entries are free.
-    /// The moves are to be made one after the other; weights and distances stay.
-    pub fn defragment(&mut self) -> Vec<Move> {
+    /// Moves sequences until a request fails only if too few entries are free. Weights and distances stay. The moves must be
+    /// carried out in order.
+    pub fn defragment(&mut self) -> Vec<EntryMove> {
         let mut moves = Vec::new();
         let mut size = 1;
         while size < self.length {
@@ -202,14 +197,16 @@ impl Table {
         moves
     }
 
-    /// Moves sequences until so many entries, a power of two, are free at equal distances, if as many are free at all. As
-    /// few entries as possible go, to such that are free before any has gone and are not spared; only where that does not
-    /// do, the table is defragmented. What lies at the first position is never moved.
-    pub fn make_room(&mut self, count: u8, spared: Spared) -> Vec<Move> {
+    /// Moves sequences until `count` entries, a power of two, are free at equal distances, if as many are free at all.
+    ///
+    /// As few entries as possible are moved, and only to entries that are free beforehand and not spared, so that the moves
+    /// can be carried out in any order. Where that is impossible the table is defragmented. The entry at position 0 is not
+    /// moved except by defragmentation.
+    pub fn make_room(&mut self, count: u8, spared: SparedEntries) -> Vec<EntryMove> {
         let blocks = (count..self.length).step_by(count.max(1).into());
-        let ways = blocks.filter_map(|address| self.emptied(address, count, spared));
+        let options = blocks.filter_map(|address| self.emptied(address, count, spared));
         let fewest =
-            ways.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
+            options.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
         match fewest {
             Some((table, moves)) if self.free() >= count => {
                 *self = table;
@@ -219,15 +216,15 @@ impl Table {
         }
     }
 
-    /// Entries at equal distances that nothing is to be moved to.
-    pub fn spared(&self, first: u8, entries: u8) -> Spared {
+    /// Spares `entries` entries that start at position `first`.
+    pub fn spared(&self, first: u8, entries: u8) -> SparedEntries {
         let is_sequence =
             entries.is_power_of_two() && entries <= self.length && first < self.length / entries;
-        Spared(if is_sequence { block(self.reversed(first), entries) } else { 0 })
+        SparedEntries(if is_sequence { block(self.reversed(first), entries) } else { 0 })
     }
 
-    /// Puts a lane's entries back to where they were before a move, if they are where it took them.
-    pub fn take_back(&mut self, step: &Move) {
+    /// Undoes a move, if the lane's entries are still where it put them.
+    pub fn undo_move(&mut self, step: &EntryMove) {
         let lanes = usize::from(self.lanes);
         if let Some(sequence) = self.sequences[..lanes].iter_mut().find(|sequence| **sequence == step.to) {
             *sequence = step.from;
@@ -235,12 +232,12 @@ impl Table {
         }
     }
 
-    /// The entries that serve a lane, in order of their positions.
+    /// The used entries, in order of their positions.
     pub fn entries(&self) -> Vec<VlArbEntry> {
         self.positions().into_iter().flatten().collect()
     }
 
-    /// What serves each position.
+    /// By position; `None` where an entry is free.
     pub fn positions(&self) -> Vec<Option<VlArbEntry>> {
         let mut positions = vec![None; self.length.into()];
         for sequence in self.sequences() {
@@ -252,7 +249,7 @@ impl Table {
         positions
     }
 
-    /// The position at an address, and the other way round.
+    /// The position of an address, and the address of a position.
     fn reversed(&self, address: u8) -> u8 {
         address.reverse_bits() >> (8 - self.length.trailing_zeros())
     }
@@ -261,7 +258,7 @@ impl Table {
         let mut free = !self.taken & block(0, self.length);
         let mut size = 1;
         while size < count {
-            // An address stays if the one that begins the second half of its block is free too.
+            // An address stays if the second half of its block is free too.
             free &= free >> size;
             size *= 2;
         }
@@ -270,21 +267,21 @@ impl Table {
         (address < self.length).then_some(address)
     }
 
-    /// The table if everything in a block of addresses goes elsewhere; `None` if it does not fit there.
-    fn emptied(&self, address: u8, count: u8, spared: Spared) -> Option<(Self, Vec<Move>)> {
+    /// The table after everything in a block of addresses was moved elsewhere; `None` if it does not fit.
+    fn emptied(&self, address: u8, count: u8, spared: SparedEntries) -> Option<(Self, Vec<EntryMove>)> {
         let whole = block(address, count);
         let inside = self.sequences().iter().filter(|sequence| sequence.mask() & whole != 0);
-        let mut inside: Vec<Sequence> = inside.copied().collect();
+        let mut inside: Vec<EntrySequence> = inside.copied().collect();
         inside.sort_by_key(|sequence| (std::cmp::Reverse(sequence.count), sequence.address));
         let mut table = *self;
         table.taken |= whole | spared.0;
         let mut moves = Vec::new();
         for from in inside {
-            let to = Sequence { address: table.lowest_free(from.count)?, ..from };
+            let to = EntrySequence { address: table.lowest_free(from.count)?, ..from };
             table.taken |= to.mask();
-            moves.push(Move { from, to });
+            moves.push(EntryMove { from, to });
         }
-        for Move { from, to } in &moves {
+        for EntryMove { from, to } in &moves {
             if let Some(sequence) = table.sequences.iter_mut().find(|sequence| *sequence == from) {
                 *sequence = *to;
             }
@@ -293,7 +290,7 @@ impl Table {
         Some((table, moves))
     }
 
-    /// The lowest two free blocks of a size whose buddies are not free.
+    /// The lowest two free blocks of a size whose buddies are in use.
     fn two_free(&self, size: u8) -> Option<(u8, u8)> {
         let is_free = |address: u8| self.taken & block(address, size) == 0;
         let mut blocks = (0..self.length)
@@ -302,69 +299,68 @@ impl Table {
         Some((blocks.next()?, blocks.next()?))
     }
 
-    /// Moves what lies in the block at `from` to the free one at `to`. The block is full or made of smaller sequences,
-    /// because free blocks of smaller sizes were joined before.
-    fn empty(&mut self, from: u8, to: u8, size: u8, moves: &mut Vec<Move>) {
+    /// Moves the sequences in the block at `from` to the free one at `to`. The block has no free entry, because free blocks
+    /// of smaller sizes were joined before.
+    fn empty(&mut self, from: u8, to: u8, size: u8, moves: &mut Vec<EntryMove>) {
         for sequence in &mut self.sequences[..self.lanes.into()] {
             if sequence.mask() & !block(from, size) == 0 {
                 let old = *sequence;
                 sequence.address = to + (sequence.address - from);
                 self.taken = self.taken & !old.mask() | sequence.mask();
-                moves.push(Move { from: old, to: *sequence });
+                moves.push(EntryMove { from: old, to: *sequence });
             }
         }
     }
 }
 
-/// The addresses of a block as bits.
+/// The addresses of a block as a bit set.
 fn block(address: u8, count: u8) -> u64 {
     let low = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
     low << address
 }
 
-/// What a lane gets at one port whatever others do: nothing for at most a while, then a rate.
+/// The rate-latency service curve of a lane at one port, whatever other lanes send: no service for at most `wait_s`, then at
+/// least `rate_bytes_per_s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServiceCurve {
-    /// Bytes per second.
     pub rate_bytes_per_s: f64,
-    /// The longest wait in seconds.
     pub wait_s: f64,
 }
 
-/// The packets that other lanes may send.
+/// The sizes of packets that other lanes send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packets {
-    /// Any size: the last packet of a visit goes beyond the weight by up to [`OVERSHOOT_BYTES`].
+pub enum PacketSizes {
+    /// Any size: the last packet of a visit exceeds the weight by up to [`OVERSHOOT_BYTES`].
     AnySize,
-    /// All as large as they can be, with weights that are multiples of their size: nothing goes beyond.
+    /// The largest size only, with weights that are multiples of it: nothing exceeds the weight.
     FullSize,
 }
 
 impl ServiceCurve {
-    /// What the entries of a table give a lane on a link of a rate; `None` if the lane has none.
+    /// The service curve of a lane by the entries of a table, on a link of the given rate; `None` if it has no entry.
     pub fn of(
         entries: &[VlArbEntry],
         lane: VirtualLane,
         link_bytes_per_s: f64,
-        packets: Packets,
+        packets: PacketSizes,
     ) -> Option<Self> {
         let visit = |entry: &VlArbEntry| {
             let weight = u64::from(entry.weight);
             match packets {
-                Packets::AnySize => WEIGHT_BYTES * weight + OVERSHOOT_BYTES,
-                // 65 units hold the largest packet; what they hold beyond it is not sent.
-                Packets::FullSize => {
+                PacketSizes::AnySize => WEIGHT_BYTES * weight + OVERSHOOT_BYTES,
+                // 65 units hold the largest packet; the 38 bytes beyond it are not used.
+                PacketSizes::FullSize => {
                     weight.div_ceil(PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES)) * PACKET_BYTES_MAX
                 }
             }
         };
         let own = |entry: &VlArbEntry| match packets {
-            Packets::AnySize => WEIGHT_BYTES * u64::from(entry.weight),
-            Packets::FullSize => visit(entry),
+            PacketSizes::AnySize => WEIGHT_BYTES * u64::from(entry.weight),
+            PacketSizes::FullSize => visit(entry),
         };
         let first = entries.iter().position(|entry| entry.lane == lane)?;
         let (mut gap, mut gap_max, mut quantum) = (0, 0, u64::MAX);
-        // Once around, from the lane's first entry back to it.
+        // One round, from the lane's first entry back to it.
         for entry in entries[first + 1..].iter().chain(&entries[..=first]) {
             if entry.lane == lane {
                 gap_max = gap_max.max(gap);
@@ -382,21 +378,20 @@ impl ServiceCurve {
     }
 }
 
-/// A port on the way of a packet.
+/// The delays at one port of a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hop {
-    /// Seconds that others take at most before the lane's next visit.
+pub struct HopDelay {
+    /// The longest time that other lanes take before the lane's next visit.
     pub wait_s: f64,
-    /// Bytes per second of the link.
     pub link_bytes_per_s: f64,
-    /// Seconds from the packet's arrival to where it waits, and along the cable.
+    /// The time through the device to its output queue, and along the cable.
     pub passage_s: f64,
 }
 
-/// By when a packet that finds its lane empty is through at the latest, in seconds, if its receiver takes what comes. At
-/// every hop it waits for all others once: a visit begins with any packet, however large.
-pub fn packet_bound_s(hops: &[Hop]) -> f64 {
-    let packet_s = |hop: &Hop| PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s;
+/// An upper bound on the time, in seconds, of a packet of the largest size along a path, if its own lane is empty and its
+/// receiver accepts at link rate. At each hop it waits for all other lanes once, since a visit sends a packet of any size.
+pub fn packet_bound_s(hops: &[HopDelay]) -> f64 {
+    let packet_s = |hop: &HopDelay| PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s;
     hops.iter().map(|hop| hop.wait_s + packet_s(hop) + hop.passage_s).sum()
 }
 

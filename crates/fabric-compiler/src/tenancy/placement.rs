@@ -1,8 +1,9 @@
-//! Where clusters go: compact, so that they need few links, and leaving whole leaves and pods to those that need them.
+//! Placement: selects hosts for clusters, compact so that they need few links, and best fit so that whole leaves and pods
+//! stay free for large clusters.
 //!
-//! A request goes to one leaf if it fits there, else to one pod, else to several; each time to the fullest that can take
-//! it. Every place is proposed to the [`Ledger`], which knows lanes, service levels and rates; the first that it admits
-//! is taken. What runs is never moved.
+//! A request goes to one leaf if it fits there, else to one pod, else to several pods; each time to the fullest that can
+//! hold it. If [`Admission`] refuses those candidates, hosts are picked by what their up-links have left (`balance`), then
+//! from anywhere. The first candidate that is admitted is taken. Running nodes never move.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,42 +11,38 @@ use std::sync::Arc;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use thiserror::Error;
 
-use super::balance::{Balance, Picked, Survey};
-use super::ledger::{Grant, Ledger, Refusal, Request, Routes};
-use super::network::HostIndex;
-use super::proposals::{Proposals, Shape, few_leaves};
-use super::refused::Refused;
-use super::tree::Tree;
+use super::admission::{Admission, AdmissionRequest, Grant, Refusal, RouteChoice};
+use super::balance::{Balance, LeafCounts, ResidualCache};
+use super::candidates::{Candidates, HostLayout, few_leaves};
+use super::link_graph::HostIndex;
+use super::negative_cache::NegativeCache;
+use super::tree::RegularTree;
 
-/// Hosts of all places together that are tried for a cluster: bounds how long a decision takes.
+/// Hosts of all candidates together that are tried for a cluster. Bounds the time of a decision.
 const HOSTS_TRIED_MAX: usize = 2048;
 
-/// Places that are tried for the largest clusters.
-const TRIES_MIN: usize = 2;
+/// Candidates that are tried even for the largest clusters.
+const CANDIDATES_MIN: usize = 2;
 
-/// Places anywhere that are tried in a tree of one pod, each without the leaves that no way led to before. In several pods
-/// it is one: clusters that are squeezed in somewhere leave nothing whole to those that come next.
+/// Candidates across all leaves that are tried in a tree of one pod, each without the leaves that no path led to before.
+/// In several pods it is one: clusters that are scattered leave no whole leaf or pod to later ones.
 const ANYWHERE_MAX: usize = 4;
 
-/// What a host has for clusters, or a node needs of it.
+/// Resources that a host has, or that a node needs of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Processor cores.
     pub cores: u32,
-    /// Memory in MiB.
     pub memory_mib: u64,
-    /// Virtual functions of the adapter.
+    /// SR-IOV virtual functions of the adapter.
     pub functions: u16,
 }
 
 impl Capacity {
-    /// Nothing.
     pub const NONE: Self = Self { cores: 0, memory_mib: 0, functions: 0 };
 
-    /// More than anyone needs.
     pub const UNLIMITED: Self = Self { cores: u32::MAX, memory_mib: u64::MAX, functions: u16::MAX };
 
-    /// What is left of it for others.
+    /// The rest after `needs` are taken; never below zero.
     #[must_use]
     pub fn without(self, needs: Self) -> Self {
         Self {
@@ -55,7 +52,7 @@ impl Capacity {
         }
     }
 
-    /// How often it holds what is needed.
+    /// How many times `needs` fit; `usize::MAX` if nothing is needed.
     pub fn times(self, needs: Self) -> usize {
         let cores = self.cores.checked_div(needs.cores).map_or(usize::MAX, |times| times as usize);
         let memory = self.memory_mib.checked_div(needs.memory_mib).map_or(usize::MAX, |times| times as usize);
@@ -63,187 +60,200 @@ impl Capacity {
         cores.min(memory).min(functions)
     }
 
-    /// Whether it holds what is needed.
+    /// Whether `needs` fit at least once.
     pub fn holds(self, needs: Self) -> bool {
         self.cores >= needs.cores && self.memory_mib >= needs.memory_mib && self.functions >= needs.functions
     }
 }
 
-/// A guaranteed cluster that wants a place. Every node gets a host of its own.
+/// A request to place a guaranteed cluster. Every node gets a host of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// Its number, which no other has.
+pub struct PlacementRequest {
+    /// Must not be in use.
     pub cluster: ClusterNumber,
-    /// How many nodes.
     pub nodes: usize,
-    /// What each needs of its host.
+    /// The capacity that each node takes of its host.
     pub needs: Capacity,
-    /// What every node can sustain while all send to all others evenly.
+    /// The rate that every node can sustain while all nodes send to all others evenly.
     pub bandwidth: Bandwidth,
-    /// How its packets are told from others'.
     pub mode: SlMode,
 }
 
-/// Why a cluster has no place.
+/// Why a cluster cannot be placed or grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NoPlace {
-    /// Too few free hosts hold what a node needs.
-    #[error("{asked} nodes were asked for, {free} free hosts hold one")]
-    Hosts {
-        /// Nodes.
-        asked: usize,
-        /// Hosts.
-        free: usize,
-    },
-    /// There are hosts, but links between them have not enough left. The first place that was tried failed by this.
-    #[error("no place has the links: {0}")]
-    Links(Refusal),
+pub enum PlacementError {
+    /// Too few free hosts have the capacity that a node needs.
+    #[error("{requested} nodes requested, but only {free} free hosts can hold one")]
+    TooFewHosts { requested: usize, free: usize },
+    /// There are enough hosts, but admission control refused every candidate. This is the refusal of the first one.
+    #[error("no candidate placement has enough left on its links: {0}")]
+    Refused(Refusal),
 }
 
-/// What was tried for a wish.
+/// The candidates that were tried for a request.
 #[derive(Debug)]
-struct Tries {
-    wish: Wish,
-    /// Why the first place was refused.
+struct Attempts {
+    request: PlacementRequest,
+    /// Of the first candidate.
     refusal: Option<Refusal>,
 }
 
-/// Places clusters and keeps the books of what they have.
+/// Places clusters on hosts, and admits them.
+///
+/// # Contract
+///
+/// - [`place`](Self::place) adds a cluster, [`grow`](Self::grow) and [`shrink`](Self::shrink) resize it,
+///   [`release`](Self::release) removes it. [`largest`](Self::largest) and [`largest_growth`](Self::largest_growth) only
+///   ask. Calls may follow each other in any order.
+/// - A refused request changes nothing. Hosts of other clusters never change.
+/// - A host belongs to one guaranteed cluster at most. Hosts shared by best-effort clusters are excluded by giving them
+///   [`Capacity::NONE`].
+/// - Deterministic: refusals are cached, but the cache never changes an answer.
+///
+/// The search is a bounded heuristic: a refusal does not prove that no placement exists.
 #[derive(Debug)]
-pub struct Places {
-    pub(super) ledger: Ledger,
+pub struct Placer {
+    pub(super) admission: Admission,
     capacities: Vec<Capacity>,
-    /// All hosts have the same capacity.
+    /// Whether all hosts have the same capacity.
     is_uniform: bool,
-    pub(super) shape: Arc<Shape>,
-    /// The leaf of each host.
+    pub(super) layout: Arc<HostLayout>,
     leaf_of: Vec<u32>,
-    /// Free hosts of each leaf.
+    /// By leaf: the number of hosts without an owner.
     free: Vec<u32>,
-    /// What a node of each cluster needs of its host.
+    /// Of each node of a cluster.
     needs: BTreeMap<ClusterNumber, Capacity>,
-    refused: Refused,
-    survey: Survey,
+    negative_cache: NegativeCache,
+    residual_cache: ResidualCache,
 }
 
-impl Places {
-    /// All hosts that the ledger knows nobody to own are free.
-    pub fn new(ledger: Ledger, capacities: impl Fn(HostIndex) -> Capacity) -> Self {
-        let network = Arc::clone(ledger.network());
-        let hosts: Vec<HostIndex> = (0..network.hosts().len() as u32).map(HostIndex).collect();
+impl Placer {
+    /// Starts with the clusters that are admitted already. Their hosts are not free.
+    pub fn new(admission: Admission, capacities: impl Fn(HostIndex) -> Capacity) -> Self {
+        let graph = Arc::clone(admission.graph());
+        let hosts: Vec<HostIndex> = (0..graph.hosts().len() as u32).map(HostIndex).collect();
         let (mut leaves, mut pods): (Vec<Vec<HostIndex>>, Vec<Vec<usize>>) = Default::default();
         let mut leaf_of = vec![0; hosts.len()];
-        for chunk in hosts.chunk_by(|a, b| network.switch_of(*a) == network.switch_of(*b)) {
-            let pod = network.tree().map_or(0, |tree| tree.pod_of(tree.leaf_of(chunk[0])));
+        for chunk in hosts.chunk_by(|a, b| graph.switch_of(*a) == graph.switch_of(*b)) {
+            let pod = graph.tree().map_or(0, |tree| tree.pod_of(tree.leaf_of(chunk[0])));
             chunk.iter().for_each(|host| leaf_of[host.index()] = leaves.len() as u32);
             pods.resize(pods.len().max(pod + 1), Vec::new());
             pods[pod].push(leaves.len());
             leaves.push(chunk.to_vec());
         }
-        let is_free = |host: &&HostIndex| ledger.owner(**host).is_none();
+        let is_free = |host: &&HostIndex| admission.owner(**host).is_none();
         let free = leaves.iter().map(|hosts| hosts.iter().filter(is_free).count() as u32).collect();
         let capacities: Vec<Capacity> = hosts.iter().map(|host| capacities(*host)).collect();
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
-        let refused = Refused::new(leaves.len(), &pods);
+        let negative_cache = NegativeCache::new(leaves.len(), &pods);
         Self {
-            ledger,
+            admission,
             capacities,
             is_uniform,
-            shape: Arc::new(Shape { leaves, pods }),
+            layout: Arc::new(HostLayout { leaves, pods }),
             leaf_of,
             free,
             needs: BTreeMap::new(),
-            refused,
-            survey: Survey::default(),
+            negative_cache,
+            residual_cache: ResidualCache::default(),
         }
     }
 
-    /// The books.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    /// Says anew what hosts have, in their order.
+    /// Replaces the capacities of all hosts, in order of [`LinkGraph::hosts`](super::link_graph::LinkGraph::hosts).
     pub fn set_capacities(&mut self, capacities: Vec<Capacity>) {
         self.is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
         self.capacities = capacities;
-        self.refused = Refused::new(self.shape.leaves.len(), &self.shape.pods);
-        self.survey = Survey::default();
+        self.negative_cache = NegativeCache::new(self.layout.leaves.len(), &self.layout.pods);
+        self.residual_cache = ResidualCache::default();
     }
 
-    /// Says what a node of a cluster needs of its host that was there before.
+    /// Sets the needs of each node of a cluster that was not placed here, before it is grown.
     pub fn set_needs(&mut self, cluster: ClusterNumber, needs: Capacity) {
         self.needs.insert(cluster, needs);
     }
 
-    /// Finds a place and takes it.
-    pub fn place(&mut self, wish: Wish) -> Result<&Grant, NoPlace> {
-        let free = self.free_for(wish.needs);
+    /// Selects hosts for a cluster and admits it there.
+    pub fn place(&mut self, request: PlacementRequest) -> Result<&Grant, PlacementError> {
+        let free = self.free_for(request.needs);
         let total: u32 = free.iter().sum();
-        if wish.nodes == 0 || (total as usize) < wish.nodes {
-            return Err(NoPlace::Hosts { asked: wish.nodes, free: total as usize });
+        if request.nodes == 0 || (total as usize) < request.nodes {
+            return Err(PlacementError::TooFewHosts { requested: request.nodes, free: total as usize });
         }
-        self.refused.begin(wish);
-        let shape = Arc::clone(&self.shape);
-        let proposals = Proposals::new(&free, &shape, wish.nodes as u32);
-        let tries_max = (HOSTS_TRIED_MAX / wish.nodes).max(TRIES_MIN);
-        let mut tries = Tries { wish, refusal: None };
-        let is_placed =
-            proposals.in_one_pod().take(tries_max).any(|place| self.tried(&mut tries, &place).is_ok())
-                || proposals.in_several_pods().any(|place| self.tried(&mut tries, &place).is_ok())
-                || self.place_balanced(&mut tries, &free, &shape)
-                || self.place_anywhere(&mut tries, free.clone());
+        self.negative_cache.begin(request);
+        let layout = Arc::clone(&self.layout);
+        let candidates = Candidates::new(&free, &layout, request.nodes as u32);
+        let candidates_max = (HOSTS_TRIED_MAX / request.nodes).max(CANDIDATES_MIN);
+        let mut attempts = Attempts { request, refusal: None };
+        let is_placed = candidates
+            .in_one_pod()
+            .take(candidates_max)
+            .any(|candidate| self.try_candidate(&mut attempts, &candidate).is_ok())
+            || candidates
+                .in_several_pods()
+                .any(|candidate| self.try_candidate(&mut attempts, &candidate).is_ok())
+            || self.place_balanced(&mut attempts, &free, &layout)
+            || self.place_anywhere(&mut attempts, free.clone());
         if is_placed {
-            return Ok(&self.ledger.grants()[&wish.cluster]);
+            return Ok(&self.admission.grants()[&request.cluster]);
         }
-        Err(NoPlace::Links(tries.refusal.unwrap_or(Refusal::Hosts)))
+        Err(PlacementError::Refused(attempts.refusal.unwrap_or(Refusal::InvalidHosts)))
     }
 
-    /// Hosts with as much left on all up-ports as an even spread needs.
-    fn place_balanced(&mut self, tries: &mut Tries, free: &[u32], shape: &Shape) -> bool {
-        let network = Arc::clone(self.ledger.network());
-        let (nodes, rate) = (tries.wish.nodes as u32, tries.wish.bandwidth.bits_per_s());
-        let Some(tree) = network.tree().filter(|_| rate > 0) else { return false };
-        let pods = shape.by_free(free);
+    /// Tries hosts whose up-links have enough left for an even spread of destinations.
+    fn place_balanced(&mut self, attempts: &mut Attempts, free: &[u32], layout: &HostLayout) -> bool {
+        let graph = Arc::clone(self.admission.graph());
+        let (nodes, rate) = (attempts.request.nodes as u32, attempts.request.bandwidth.bits_per_s());
+        let Some(tree) = graph.tree().filter(|_| rate > 0) else { return false };
+        let pods = layout.by_free(free);
         for pod in pods.iter().rev().filter(|pod| pod.free >= nodes) {
-            if self.refused.has_no_even(pod.pod) {
+            if self.negative_cache.lacks_even_pick(pod.pod) {
                 continue;
             }
             let picked = self.balance(tree, free, nodes, rate).in_pod(&pod.leaves);
-            if picked.is_some_and(|picked| self.tried(tries, &picked).is_ok()) {
+            if picked.is_some_and(|picked| self.try_candidate(attempts, &picked).is_ok()) {
                 return true;
             }
-            self.refused.note_no_even(pod.pod);
+            self.negative_cache.note_no_even(pod.pod);
         }
         if tree.pods == 1 {
             return false;
         }
         let picked = self.balance(tree, free, nodes, rate).in_pods(&pods);
-        picked.is_some_and(|picked| self.tried(tries, &picked).is_ok())
+        picked.is_some_and(|picked| self.try_candidate(attempts, &picked).is_ok())
     }
 
-    fn balance<'a>(&'a mut self, tree: &'a Tree, free: &'a [u32], nodes: u32, rate: u64) -> Balance<'a> {
-        let seen = (&mut self.survey, self.refused.changes());
-        Balance::new(tree, self.ledger.books(), seen, free, (nodes, rate))
+    fn balance<'a>(
+        &'a mut self,
+        tree: &'a RegularTree,
+        free: &'a [u32],
+        nodes: u32,
+        rate: u64,
+    ) -> Balance<'a> {
+        let cached = (&mut self.residual_cache, self.negative_cache.changes());
+        Balance::new(tree, self.admission.reservations(), cached, free, (nodes, rate))
     }
 
-    /// Whole leaves and large parts of leaves from anywhere, without those that no way leads to.
-    fn place_anywhere(&mut self, tries: &mut Tries, mut free: Vec<u32>) -> bool {
+    /// Tries whole leaves and large parts of leaves from anywhere, without those that no path leads to.
+    fn place_anywhere(&mut self, attempts: &mut Attempts, mut free: Vec<u32>) -> bool {
         let all: Vec<usize> = (0..free.len()).collect();
-        let tries_max = if self.shape.pods.len() == 1 { ANYWHERE_MAX } else { 1 };
-        for _ in 0..tries_max {
-            if (free.iter().sum::<u32>() as usize) < tries.wish.nodes {
+        let candidates_max = if self.layout.pods.len() == 1 { ANYWHERE_MAX } else { 1 };
+        for _ in 0..candidates_max {
+            if (free.iter().sum::<u32>() as usize) < attempts.request.nodes {
                 break;
             }
-            let place = few_leaves(&free, &all, tries.wish.nodes as u32);
-            match self.tried(tries, &place) {
+            let candidate = few_leaves(&free, &all, attempts.request.nodes as u32);
+            match self.try_candidate(attempts, &candidate) {
                 Ok(()) => return true,
-                Err(Refusal::NoWay { to, .. }) => {
-                    let hosts = self.ledger.network().hosts();
+                Err(Refusal::NoPath { to, .. }) => {
+                    let hosts = self.admission.graph().hosts();
                     let has_it = |(leaf, _): &&(usize, u32)| {
-                        self.shape.leaves[*leaf].iter().any(|host| hosts[host.index()].port == to)
+                        self.layout.leaves[*leaf].iter().any(|host| hosts[host.index()].port == to)
                     };
-                    let Some((leaf, _)) = place.iter().find(has_it) else { break };
+                    let Some((leaf, _)) = candidate.iter().find(has_it) else { break };
                     free[*leaf] = 0;
                 }
                 Err(_) => break,
@@ -252,38 +262,39 @@ impl Places {
         false
     }
 
-    fn tried(&mut self, tries: &mut Tries, place: &Picked) -> Result<(), Refusal> {
-        // On other shapes than trees, links of anywhere may be on the way.
-        let is_tree = self.ledger.network().tree().is_some();
-        let answer = match self.refused.why(place).filter(|_| is_tree) {
+    fn try_candidate(&mut self, attempts: &mut Attempts, candidate: &LeafCounts) -> Result<(), Refusal> {
+        // In other topologies than trees, a path may use links far from its hosts, so cached refusals prove nothing.
+        let is_tree = self.admission.graph().tree().is_some();
+        let answer = match self.negative_cache.refusal(candidate).filter(|_| is_tree) {
             Some(refusal) => Err(refusal),
             None => {
-                let hosts = self.hosts_of(place, tries.wish.needs);
-                self.admit(tries.wish, &hosts)
+                let hosts = self.hosts_of(candidate, attempts.request.needs);
+                self.admit_request(attempts.request, &hosts)
             }
         };
         if let Err(refusal) = answer {
-            tries.refusal = tries.refusal.or(Some(refusal));
-            self.refused.note(place.clone(), refusal);
+            attempts.refusal = attempts.refusal.or(Some(refusal));
+            self.negative_cache.note(candidate.clone(), refusal);
         }
         answer
     }
 
-    /// Takes back all that a cluster had.
+    /// Removes a cluster and returns its grant; `None` if it is not admitted.
     pub fn release(&mut self, cluster: ClusterNumber) -> Option<Grant> {
-        let grant = self.ledger.release(cluster)?;
+        let grant = self.admission.release(cluster)?;
         grant.hosts.iter().for_each(|host| self.count_free(*host, 1));
         self.needs.remove(&cluster);
         Some(grant)
     }
 
-    /// The most nodes that a wish like this one would be given now, without giving them.
-    pub fn largest(&mut self, wish: Wish) -> usize {
-        let (mut fits, mut fails) = (0, wish.nodes + 1);
+    /// The most nodes, up to those requested, that [`Self::place`] would place now. Changes nothing. Takes O(log n)
+    /// placements, and assumes that whatever fits also fits with fewer nodes.
+    pub fn largest(&mut self, request: PlacementRequest) -> usize {
+        let (mut fits, mut fails) = (0, request.nodes + 1);
         while fits + 1 < fails {
             let nodes = fits + (fails - fits) / 2;
-            if self.place(Wish { nodes, ..wish }).is_ok() {
-                self.release(wish.cluster);
+            if self.place(PlacementRequest { nodes, ..request }).is_ok() {
+                self.release(request.cluster);
                 fits = nodes;
             } else {
                 fails = nodes;
@@ -292,61 +303,67 @@ impl Places {
         fits
     }
 
-    /// What a node of a cluster needs, and the hosts it has.
-    pub(super) fn had(&self, cluster: ClusterNumber) -> Result<(Capacity, Vec<HostIndex>), NoPlace> {
-        let grant = self.ledger.grants().get(&cluster).ok_or(NoPlace::Links(Refusal::Unknown(cluster)))?;
+    /// The needs of a cluster's nodes, and its hosts.
+    pub(super) fn current(
+        &self,
+        cluster: ClusterNumber,
+    ) -> Result<(Capacity, Vec<HostIndex>), PlacementError> {
+        let grant = self
+            .admission
+            .grants()
+            .get(&cluster)
+            .ok_or(PlacementError::Refused(Refusal::UnknownCluster(cluster)))?;
         let needs = self.needs.get(&cluster).copied().unwrap_or(Capacity::NONE);
         Ok((needs, grant.hosts.clone()))
     }
 
-    /// The leaf of a host.
     pub(super) fn leaf_of(&self, host: HostIndex) -> usize {
         self.leaf_of[host.index()] as usize
     }
 
-    /// Counts a host that becomes free, or not.
+    /// Counts a host that becomes free (1) or taken (-1).
     pub(super) fn count_free(&mut self, host: HostIndex, more: i32) {
         let leaf = self.leaf_of[host.index()] as usize;
         self.free[leaf] = self.free[leaf].saturating_add_signed(more);
-        self.refused.change(leaf);
+        self.negative_cache.change(leaf);
     }
 
-    /// Free hosts of each leaf that hold what a node needs.
+    /// By leaf: the number of free hosts with enough capacity.
     pub(super) fn free_for(&self, needs: Capacity) -> Vec<u32> {
         match self.capacities.first() {
             Some(capacity) if self.is_uniform && capacity.holds(needs) => self.free.clone(),
             Some(_) if self.is_uniform => vec![0; self.free.len()],
             _ => {
                 let suits = |host: &&HostIndex| self.suits(**host, needs);
-                self.shape.leaves.iter().map(|hosts| hosts.iter().filter(suits).count() as u32).collect()
+                self.layout.leaves.iter().map(|hosts| hosts.iter().filter(suits).count() as u32).collect()
             }
         }
     }
 
-    /// Whether a host is free and has what a node needs.
+    /// Whether a host is free and has enough capacity.
     pub fn suits(&self, host: HostIndex, needs: Capacity) -> bool {
-        self.ledger.owner(host).is_none() && self.capacities[host.index()].holds(needs)
+        self.admission.owner(host).is_none() && self.capacities[host.index()].holds(needs)
     }
 
-    pub(super) fn hosts_of(&self, proposal: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
+    pub(super) fn hosts_of(&self, candidate: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
         let mut hosts = Vec::new();
-        for (leaf, count) in proposal {
-            let suiting = self.shape.leaves[*leaf].iter().filter(|host| self.suits(**host, needs));
+        for (leaf, count) in candidate {
+            let suiting = self.layout.leaves[*leaf].iter().filter(|host| self.suits(**host, needs));
             hosts.extend(suiting.take(*count as usize));
         }
         hosts
     }
 
-    fn admit(&mut self, wish: Wish, hosts: &[HostIndex]) -> Result<(), Refusal> {
-        let Wish { cluster, bandwidth, mode, .. } = wish;
-        self.admit_on(Request { cluster, hosts, bandwidth, mode, routes: Routes::Chosen })?;
-        self.needs.insert(cluster, wish.needs);
+    fn admit_request(&mut self, request: PlacementRequest, hosts: &[HostIndex]) -> Result<(), Refusal> {
+        let PlacementRequest { cluster, bandwidth, mode, .. } = request;
+        self.admit_on(AdmissionRequest { cluster, hosts, bandwidth, mode, routes: RouteChoice::Selected })?;
+        self.needs.insert(cluster, request.needs);
         Ok(())
     }
 
-    /// Admits a cluster on hosts that somebody has chosen.
-    pub fn admit_on(&mut self, request: Request<'_>) -> Result<(), Refusal> {
-        self.ledger.admit(request)?;
+    /// Admits a cluster on the hosts of a request, whatever their capacity.
+    pub fn admit_on(&mut self, request: AdmissionRequest<'_>) -> Result<(), Refusal> {
+        self.admission.admit(request)?;
         request.hosts.iter().for_each(|host| self.count_free(*host, -1));
         Ok(())
     }

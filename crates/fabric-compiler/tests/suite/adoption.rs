@@ -1,4 +1,4 @@
-//! A fabric that somebody else configured changes as little as it can.
+//! Adoption of a foreign configuration changes as little as possible.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use fabric_model::{Decisions, Endpoint, FabricPlan, Found, Topology, TopologyBui
 use ib_wire::{Guid, Lid, PartitionNumber, Pkey};
 use proptest::prelude::*;
 
-use crate::found::{Choose, in_turn, programmed, scattered, shortest_ways};
+use crate::found::{Choose, by_lid, programmed, scattered, shortest_paths};
 use crate::world::{Walk, Walker, again, changes, fresh, intents, switch_cables, without_cable};
 
 fn adopted(topology: &Topology, found: &Found) -> FabricPlan {
@@ -17,7 +17,7 @@ fn adopted(topology: &Topology, found: &Found) -> FabricPlan {
     compile(topology, &intents(topology), &adoption.decisions).unwrap()
 }
 
-/// Entries for adapters that differ from what was found, and how many there are.
+/// The number of forwarding entries for adapters that differ from those found, and of all.
 fn moved(plan: &FabricPlan, found: &Found) -> (usize, usize) {
     let (mut moved, mut all) = (0, 0);
     for switch in plan.switches() {
@@ -39,10 +39,10 @@ fn trees() -> Vec<Topology> {
 }
 
 #[test]
-fn shortest_ways_of_a_tree_stay_entry_by_entry() {
+fn shortest_paths_of_a_tree_are_adopted_unchanged() {
     for tree in trees() {
-        for choose in [scattered as Choose, in_turn] {
-            let found = shortest_ways(&tree, choose);
+        for choose in [scattered as Choose, by_lid] {
+            let found = shortest_paths(&tree, choose);
             let adoption = adopt(&tree, &intents(&tree), &found).unwrap();
             assert_eq!(adoption.routes_kept, adoption.routes);
             assert_eq!(adoption.lids_kept, found.lids.len());
@@ -54,7 +54,7 @@ fn shortest_ways_of_a_tree_stay_entry_by_entry() {
             assert_eq!(walker.assert_reachable(), 0);
             assert_eq!(again(&tree, &plan), plan);
 
-            // The control: without what was adopted, the routes are our own.
+            // Control: without the adopted tables, the routes are our own.
             let mut own = plan.decisions().clone();
             own.adopted.clear();
             let own = compile(&tree, &intents(&tree), &own).unwrap();
@@ -64,21 +64,21 @@ fn shortest_ways_of_a_tree_stay_entry_by_entry() {
 }
 
 #[test]
-fn routes_that_could_lock_up_are_replaced() {
+fn routes_that_could_deadlock_are_replaced() {
     let mut kept = Vec::new();
     for fabric in [
         Torus::new([4, 4]).generate().unwrap(),
         DragonflyPlus::new(5).generate().unwrap(),
         RandomFabric { hosts_per_switch: 2, ..RandomFabric::new(16, 4, 7) }.generate().unwrap(),
     ] {
-        let found = shortest_ways(&fabric, scattered);
+        let found = shortest_paths(&fabric, scattered);
         let adoption = adopt(&fabric, &intents(&fabric), &found).unwrap();
         let plan = compile(&fabric, &intents(&fabric), &adoption.decisions).unwrap();
         let walker = Walker::new(&fabric, &plan);
         walker.assert_deadlock_free();
         walker.assert_reachable();
         assert!(plan.lids().all(|(lid, guid)| found.lids[&guid] == lid));
-        assert!(adoption.routes_kept < adoption.routes, "some shortest ways turn upwards");
+        assert!(adoption.routes_kept < adoption.routes, "some shortest paths have down-up hops");
         kept.push((adoption.routes_kept, adoption.routes));
         assert_eq!(again(&fabric, &plan), plan);
     }
@@ -86,26 +86,26 @@ fn routes_that_could_lock_up_are_replaced() {
 }
 
 #[test]
-fn what_we_programmed_ourselves_is_adopted_as_the_same_plan() {
+fn a_fabric_programmed_from_a_plan_is_adopted_as_that_plan() {
     for fabric in trees().into_iter().chain([Torus::new([4, 4]).generate().unwrap()]) {
         let plan = fresh(&fabric);
         let found = programmed(&plan);
         assert_eq!(adopted(&fabric, &found), plan);
-        let theirs = adopted(&fabric, &shortest_ways(&fabric, scattered));
+        let theirs = adopted(&fabric, &shortest_paths(&fabric, scattered));
         assert_eq!(changes(&theirs, &adopted(&fabric, &programmed(&theirs))).entries, []);
     }
 }
 
-/// Whether the way from a switch to a LID used a cable.
+/// Whether the route from a switch to a LID uses a cable.
 fn used(topology: &Topology, walker: &Walker<'_>, from: Guid, lid: Lid, cable: (Endpoint, Endpoint)) -> bool {
     let Walk::Arrived(channels) = walker.walk(topology.by_guid(from).unwrap(), lid) else { return true };
     channels.iter().any(|(node, port)| [cable.0, cable.1].contains(&Endpoint::new(*node, *port)))
 }
 
 #[test]
-fn a_failed_cable_moves_only_what_used_it() {
+fn a_failed_cable_moves_only_routes_that_used_it() {
     for tree in trees().into_iter().take(3) {
-        let plan = adopted(&tree, &shortest_ways(&tree, scattered));
+        let plan = adopted(&tree, &shortest_paths(&tree, scattered));
         let hosts: BTreeSet<Lid> = plan.adapter_ports().map(|port| port.lid).collect();
         for cable in switch_cables(&tree).into_iter().step_by(7) {
             let cut = without_cable(&tree, cable.0);
@@ -129,11 +129,11 @@ fn a_failed_cable_moves_only_what_used_it() {
 #[test]
 fn many_failed_cables_leave_everyone_reachable() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
-    let plan = adopted(&tree, &shortest_ways(&tree, scattered));
+    let plan = adopted(&tree, &shortest_paths(&tree, scattered));
     for seed in 0..8 {
-        let worn = without_links(tree.clone(), 40, seed).unwrap();
-        let after = compile(&worn, &intents(&worn), plan.decisions()).unwrap();
-        let walker = Walker::new(&worn, &after);
+        let degraded = without_links(tree.clone(), 40, seed).unwrap();
+        let after = compile(&degraded, &intents(&degraded), plan.decisions()).unwrap();
+        let walker = Walker::new(&degraded, &after);
         walker.assert_deadlock_free();
         walker.assert_reachable();
         assert_eq!(again(&tree, &after), plan);
@@ -141,7 +141,7 @@ fn many_failed_cables_leave_everyone_reachable() {
 }
 
 #[test]
-fn new_hosts_and_new_switches_find_their_way() {
+fn new_hosts_and_switches_get_routes() {
     let whole = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
     let mut builder = TopologyBuilder::from(whole.clone());
     let leaf = switch_cables(&whole)[0].0.node;
@@ -149,13 +149,13 @@ fn new_hosts_and_new_switches_find_their_way() {
         builder.disconnect(Endpoint::new(leaf, port)).unwrap();
     }
     let part = builder.build().unwrap();
-    let mut wishes = intents(&part);
+    let mut desired = intents(&part);
     let far = whole.end_nodes().last().unwrap().1.ports().next().unwrap().1.guid;
-    wishes.manager = far;
+    desired.manager = far;
     let found = shortest_ways_of_reached(&part, far);
-    let adoption = adopt(&part, &wishes, &found).unwrap();
-    let before = compile(&part, &wishes, &adoption.decisions).unwrap();
-    let after = compile(&whole, &wishes, before.decisions()).unwrap();
+    let adoption = adopt(&part, &desired, &found).unwrap();
+    let before = compile(&part, &desired, &adoption.decisions).unwrap();
+    let after = compile(&whole, &desired, before.decisions()).unwrap();
     let known: BTreeSet<Lid> = before.adapter_ports().map(|port| port.lid).collect();
     let moved = changes(&before, &after).entries;
     assert_eq!(moved.iter().filter(|(_, lid, was, _)| known.contains(lid) && was.is_some()).count(), 0);
@@ -165,7 +165,7 @@ fn new_hosts_and_new_switches_find_their_way() {
     walker.assert_reachable();
 }
 
-/// As [`shortest_ways`], of what a port reaches.
+/// Like [`shortest_paths`], for the part that a port reaches.
 fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
     let mut builder = TopologyBuilder::from(topology.clone());
     let plan = compile(topology, &fabric_model::Intents::new(from), &Decisions::default()).unwrap();
@@ -183,7 +183,7 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
     let own = programmed(&plan);
     found.lids = own.lids;
     found.pkeys = own.pkeys;
-    // Our own routes shifted by one up-link: other ones than we would choose, and as good.
+    // Our own routes shifted by one up-link: different from those we choose, and as good.
     for switch in plan.switches() {
         let index = kept.by_guid(switch.guid).unwrap();
         let ups: Vec<u8> = (kept[index].cabled_ports())
@@ -191,7 +191,7 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
             .map(|(port, _)| port.to_wire())
             .collect();
         let shift = |exit: &u8| match ups.iter().position(|up| up == exit) {
-            Some(place) => ups[(place + 1) % ups.len()],
+            Some(index) => ups[(index + 1) % ups.len()],
             None => *exit,
         };
         let shifted: Vec<u8> = switch.linear.to_exits().iter().map(shift).collect();
@@ -201,17 +201,17 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
 }
 
 #[test]
-fn lids_that_cannot_stay_are_given_anew() {
+fn invalid_lids_are_reassigned() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
-    let mut found = shortest_ways(&tree, scattered);
-    let mut wishes = intents(&tree);
-    wishes.capabilities.usual_switch.linear = 1000;
+    let mut found = shortest_paths(&tree, scattered);
+    let mut desired = intents(&tree);
+    desired.capabilities.usual_switch.linear = 1000;
     let ports: Vec<Guid> = found.lids.keys().copied().collect();
     found.lids.insert(ports[5], Lid::from_wire(1000).unwrap());
     found.lids.insert(ports[7], found.lids[&ports[6]]);
     found.lids.remove(&ports[8]);
-    let adoption = adopt(&tree, &wishes, &found).unwrap();
-    let plan = compile(&tree, &wishes, &adoption.decisions).unwrap();
+    let adoption = adopt(&tree, &desired, &found).unwrap();
+    let plan = compile(&tree, &desired, &adoption.decisions).unwrap();
     assert_eq!(adoption.lids_kept, ports.len() - 3);
     assert_eq!(plan.lids().len(), ports.len());
     assert_eq!(plan.lid_owner(found.lids[&ports[6]]), Some(ports[6]), "the lower GUID keeps it");
@@ -221,38 +221,39 @@ fn lids_that_cannot_stay_are_given_anew() {
 }
 
 #[test]
-fn keys_stay_where_they_were_found() {
+fn adopted_pkeys_keep_their_index() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
-    let mut found = shortest_ways(&tree, in_turn);
+    let mut found = shortest_paths(&tree, by_lid);
     let member = tree.end_nodes().nth(4).unwrap().1.ports().next().unwrap().1.guid;
     let key = Pkey::from_wire(0x8101).unwrap();
     let keys = vec![Some(Pkey::DEFAULT_FULL), Pkey::from_wire(0x8999), None, Some(key)];
     found.pkeys.insert(member, PkeyTable::from_keys(keys));
-    let mut wishes = intents(&tree);
-    wishes.partitions = partitions_conf::parse("blue=0x101, defmember=full : ALL_CAS;").unwrap();
-    let adoption = adopt(&tree, &wishes, &found).unwrap();
-    let plan = compile(&tree, &wishes, &adoption.decisions).unwrap();
+    let mut desired = intents(&tree);
+    desired.partitions = partitions_conf::parse("blue=0x101, defmember=full : ALL_CAS;").unwrap();
+    let adoption = adopt(&tree, &desired, &found).unwrap();
+    let plan = compile(&tree, &desired, &adoption.decisions).unwrap();
     let limited = PartitionNumber::DEFAULT.key(ib_wire::Membership::Limited);
     let table = &plan.adapter_port(member).unwrap().pkeys;
     assert_eq!(table.entries(), [Some(limited), None, None, Some(key)]);
-    let other = plan.adapter_ports().find(|port| port.guid != member && port.guid != wishes.manager).unwrap();
+    let other =
+        plan.adapter_ports().find(|port| port.guid != member && port.guid != desired.manager).unwrap();
     assert_eq!(other.pkeys.entries(), [Some(limited), Some(key)]);
 }
 
 #[test]
-fn wishes_change_on_an_adopted_fabric_as_on_any_other() {
+fn intents_can_change_on_an_adopted_fabric() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
-    let plan = adopted(&tree, &shortest_ways(&tree, scattered));
-    let mut wishes = intents(&tree);
-    wishes.partitions = partitions_conf::parse("blue=0x101, ipoib, defmember=full : ALL_CAS;").unwrap();
-    let compiled = compile(&tree, &wishes, plan.decisions()).unwrap();
-    assert_eq!(recompile(&tree, &wishes, &plan).unwrap(), compiled);
+    let plan = adopted(&tree, &shortest_paths(&tree, scattered));
+    let mut desired = intents(&tree);
+    desired.partitions = partitions_conf::parse("blue=0x101, ipoib, defmember=full : ALL_CAS;").unwrap();
+    let compiled = compile(&tree, &desired, plan.decisions()).unwrap();
+    assert_eq!(recompile(&tree, &desired, &plan).unwrap(), compiled);
     assert_eq!(changes(&plan, &compiled).entries, []);
 }
 
-/// Tables that nobody made.
+/// Random forwarding tables.
 fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
-    let found = shortest_ways(topology, scattered);
+    let found = shortest_paths(topology, scattered);
     let guids: Vec<Guid> = found.linear.keys().copied().collect();
     let edit = (prop::sample::select(guids), 0usize..80, prop_oneof![0u8..9, Just(0xff), any::<u8>()]);
     prop::collection::vec(edit, 0..60).prop_map(move |edits| {
@@ -271,7 +272,7 @@ fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
 fn assert_any_found_does(topology: &Topology, found: &Found, all: bool) {
     let mut adoption = adopt(topology, &intents(topology), found).unwrap();
     if all {
-        // As if everything had been taken over: decisions may come from anywhere.
+        // As if everything had been adopted: decisions may come from anywhere.
         adoption.decisions.adopted =
             found.linear.iter().map(|(guid, table)| (*guid, std::sync::Arc::new(table.clone()))).collect();
     }
@@ -294,12 +295,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_found_a_tree_is_routed(found in any_tables(&small_tree()), all in any::<bool>()) {
+    fn trees_with_random_adopted_tables_are_routed(found in any_tables(&small_tree()), all in any::<bool>()) {
         assert_any_found_does(&small_tree(), &found, all);
     }
 
     #[test]
-    fn whatever_is_found_any_fabric_is_routed(found in any_tables(&small_random()), all in any::<bool>()) {
+    fn fabrics_with_random_adopted_tables_are_routed(found in any_tables(&small_random()), all in any::<bool>()) {
         assert_any_found_does(&small_random(), &found, all);
     }
 }

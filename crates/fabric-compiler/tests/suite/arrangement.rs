@@ -1,8 +1,8 @@
-//! Clusters get places: what is arranged keeps what it should, and what is refused would fit if it were as small as told.
+//! Arrangements are sound and stable, and a refused cluster fits at the size that the refusal names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric_compiler::arrangement::{Arrangement, ClusterWish, InnerPartition, NotArranged, arrange};
+use fabric_compiler::arrangement::{ArrangeError, Arrangement, DesiredCluster, InnerPartition, arrange};
 use fabric_compiler::tenancy::placement::Capacity;
 use fabric_model::generate::{DragonflyPlus, FatTree, RandomFabric, Torus, without_links};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
@@ -48,9 +48,9 @@ fn fabric(topology: &Topology) -> Intents {
     Intents::new(host.ports().next().unwrap().1.guid)
 }
 
-fn wish(name: &str, nodes: usize, class: Class) -> ClusterWish {
+fn desired(name: &str, nodes: usize, class: Class) -> DesiredCluster {
     let (name, partitions) = (name.to_owned(), Vec::new());
-    ClusterWish { name, nodes, needs: NODE, class, sl_mode: SlMode::Cluster, partitions }
+    DesiredCluster { name, nodes, needs: NODE, class, sl_mode: SlMode::Cluster, partitions }
 }
 
 fn class(random: &mut Pcg64) -> Class {
@@ -63,44 +63,48 @@ fn class(random: &mut Pcg64) -> Class {
     }
 }
 
-/// What every arrangement keeps.
-fn assert_sound(topology: &Topology, wishes: &[ClusterWish], arranged: &Arrangement) {
+/// Checks the invariants of every arrangement.
+fn assert_sound(topology: &Topology, clusters: &[DesiredCluster], arranged: &Arrangement) {
     let mut findings = verify(topology, &arranged.intents, &arranged.plan);
     findings.retain(|finding| !is_told(finding, &arranged.plan));
     assert_eq!(findings, []);
     let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
     let mut owners: BTreeMap<Guid, BTreeSet<&str>> = BTreeMap::new();
-    for wish in wishes {
-        let ports = &arranged.seats[&wish.name];
-        assert_eq!(ports.len(), wish.nodes);
+    for cluster in clusters {
+        let ports = &arranged.node_ports[&cluster.name];
+        assert_eq!(ports.len(), cluster.nodes);
         assert!(!ports.contains(&arranged.intents.manager));
         for port in ports {
             *nodes.entry(*port).or_default() += 1;
-            owners.entry(*port).or_default().insert(&wish.name);
+            owners.entry(*port).or_default().insert(&cluster.name);
         }
-        if wish.class != Class::BestEffort {
-            assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), wish.nodes, "each has a host of its own");
+        if cluster.class != Class::BestEffort {
+            assert_eq!(
+                ports.iter().collect::<BTreeSet<_>>().len(),
+                cluster.nodes,
+                "each has a host of its own"
+            );
         }
     }
     assert!(nodes.values().all(|count| *count <= 4), "a host has four cores");
-    for wish in wishes.iter().filter(|wish| wish.class != Class::BestEffort) {
+    for cluster in clusters.iter().filter(|cluster| cluster.class != Class::BestEffort) {
         assert!(
-            arranged.seats[&wish.name].iter().all(|port| owners[port].len() == 1),
-            "and nobody else is there"
+            arranged.node_ports[&cluster.name].iter().all(|port| owners[port].len() == 1),
+            "no other cluster uses it"
         );
     }
 }
 
 #[test]
-fn whatever_is_wanted_is_refused_with_a_reason_or_arranged_soundly_and_who_has_a_place_keeps_it() {
+fn random_clusters_are_placed_soundly_or_refused_with_a_size() {
     let mut random = Pcg64::seed_from_u64(SEED);
     let (mut arranged_count, mut refused_count) = (0, 0);
     for (what, topology) in fabrics() {
         let fabric = fabric(&topology);
-        let mut wishes: Vec<ClusterWish> = Vec::new();
+        let mut clusters: Vec<DesiredCluster> = Vec::new();
         let mut now: Option<Arrangement> = None;
         for step in 0..40 {
-            let mut next = wishes.clone();
+            let mut next = clusters.clone();
             match random.random_range(0..4) {
                 0 if !next.is_empty() => drop(next.remove(random.random_range(0..next.len()))),
                 1 if !next.is_empty() => {
@@ -109,15 +113,15 @@ fn whatever_is_wanted_is_refused_with_a_reason_or_arranged_soundly_and_who_has_a
                 }
                 _ => {
                     let nodes = *[1, 2, 3, 5, 9, 20].choose(&mut random).unwrap();
-                    next.push(wish(&format!("c{step}"), nodes, class(&mut random)));
+                    next.push(desired(&format!("c{step}"), nodes, class(&mut random)));
                 }
             }
             match arrange(&topology, &fabric, HOST, &next, now.as_ref()) {
                 Ok(arranged) => {
                     assert_sound(&topology, &next, &arranged);
-                    for wish in &next {
-                        let before = now.as_ref().and_then(|now| now.seats.get(&wish.name));
-                        let after = &arranged.seats[&wish.name];
+                    for cluster in &next {
+                        let before = now.as_ref().and_then(|now| now.node_ports.get(&cluster.name));
+                        let after = &arranged.node_ports[&cluster.name];
                         let stays = before.map_or(0, |before| before.len().min(after.len()));
                         assert_eq!(
                             before.map(|before| &before[..stays]),
@@ -125,25 +129,26 @@ fn whatever_is_wanted_is_refused_with_a_reason_or_arranged_soundly_and_who_has_a
                             "{what}"
                         );
                         let decided =
-                            |it: &Arrangement| it.plan.decisions().clusters.get(&wish.name).cloned();
-                        if let Some(now) = now.as_ref().filter(|_| wishes.contains(wish)) {
+                            |it: &Arrangement| it.plan.decisions().clusters.get(&cluster.name).cloned();
+                        if let Some(now) = now.as_ref().filter(|_| clusters.contains(cluster)) {
                             assert_eq!(
                                 decided(now),
                                 decided(&arranged),
-                                "{what}: nobody touched {}",
-                                wish.name
+                                "{what}: untouched {}",
+                                cluster.name
                             );
                         }
                     }
                     let again = arrange(&topology, &fabric, HOST, &next, Some(&arranged)).unwrap();
-                    assert_eq!(again, arranged, "{what}: nothing is wanted anew");
-                    (wishes, now) = (next, Some(arranged));
+                    assert_eq!(again, arranged, "{what}: nothing changed");
+                    (clusters, now) = (next, Some(arranged));
                     arranged_count += 1;
                 }
-                Err(NotArranged::NoPlace { cluster, reason, largest }) => {
+                Err(ArrangeError::NotPlaced { cluster: refused, error }) => {
+                    let largest = error.largest;
                     refused_count += 1;
-                    let at = next.iter().position(|wish| wish.name == cluster).unwrap();
-                    assert!(largest < next[at].nodes && !reason.is_empty(), "{what}: {reason} {largest}");
+                    let at = next.iter().position(|cluster| cluster.name == refused).unwrap();
+                    assert!(largest < next[at].nodes && !error.to_string().is_empty(), "{what}: {error}");
                     next[at].nodes = largest;
                     if largest > 0 {
                         let smaller = arrange(&topology, &fabric, HOST, &next, now.as_ref());
@@ -164,19 +169,20 @@ fn whatever_is_wanted_is_refused_with_a_reason_or_arranged_soundly_and_who_has_a
 #[test]
 fn partitions_inside_a_cluster_keep_their_members_apart() {
     let topology = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
-    let mut wish = wish("acme/blue", 5, Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None });
+    let mut cluster =
+        desired("acme/blue", 5, Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None });
     let inner = |name: &str, full: &[u32], limited: &[u32]| InnerPartition {
         name: name.to_owned(),
         full: full.iter().copied().collect(),
         limited: limited.iter().copied().collect(),
     };
-    wish.partitions = vec![inner("left", &[1, 2], &[]), inner("right", &[3], &[4])];
-    let arranged = arrange(&topology, &fabric(&topology), HOST, &[wish], None).unwrap();
+    cluster.partitions = vec![inner("left", &[1, 2], &[]), inner("right", &[3], &[4])];
+    let arranged = arrange(&topology, &fabric(&topology), HOST, &[cluster], None).unwrap();
     assert_eq!(verify(&topology, &arranged.intents, &arranged.plan), []);
     let keys =
-        |node: usize| &arranged.plan.adapter_port(arranged.seats["acme/blue"][node - 1]).unwrap().pkeys;
+        |node: usize| &arranged.plan.adapter_port(arranged.node_ports["acme/blue"][node - 1]).unwrap().pkeys;
     let own: BTreeSet<_> = arranged.plan.partitions().map(|partition| partition.number).collect();
-    // Whether two nodes meet in a partition other than the default one.
+    // Whether two nodes share a partition other than the default one.
     let meet = |a: usize, b: usize| {
         keys(a)
             .keys()

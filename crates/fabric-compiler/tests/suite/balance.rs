@@ -1,4 +1,4 @@
-//! Load spreads: on full trees every shift of the hosts keeps every link at one flow.
+//! Balance of routes: on full trees every shift permutation of the hosts loads every link with one flow.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ fn worst_shift(topology: &Topology, shifts: impl Iterator<Item = usize>) -> usiz
 }
 
 #[test]
-fn every_shift_keeps_every_link_of_two_level_trees_at_one_flow() {
+fn shifts_load_links_of_two_tier_trees_with_one_flow() {
     for leaves in [2, 3, 9] {
         let tree = FatTree::new(FatTreeSize::Leaves(leaves)).generate().unwrap();
         assert_eq!(worst_shift(&tree, 1..usize::from(leaves) * 18), 1, "{leaves} leaves");
@@ -42,7 +42,7 @@ fn every_shift_keeps_every_link_of_two_level_trees_at_one_flow() {
 }
 
 #[test]
-fn every_shift_keeps_every_link_of_three_level_trees_at_one_flow() {
+fn shifts_load_links_of_three_tier_trees_with_one_flow() {
     for (radix, pods) in [(4, 4), (8, 2), (8, 3), (8, 8), (12, 4)] {
         let tree = FatTree { radix, ..FatTree::new(FatTreeSize::Pods(pods)) }.generate().unwrap();
         let hosts = tree.end_nodes().count();
@@ -51,8 +51,8 @@ fn every_shift_keeps_every_link_of_three_level_trees_at_one_flow() {
 }
 
 #[test]
-fn the_order_of_guids_does_not_matter() {
-    // Real switches have GUIDs in no order: turn them around within each kind.
+fn balance_does_not_depend_on_guid_order() {
+    // Real switches have GUIDs in no order: reverse them within each kind.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(4)) }.generate().unwrap();
     let mut text = ibnetdiscover::write(&tree);
     let guids: Vec<u64> = tree.switches().map(|(_, node)| node.guid.to_wire()).collect();
@@ -78,8 +78,8 @@ fn oversubscribed_trees_share_links_evenly() {
 }
 
 #[test]
-fn a_torus_uses_every_way_that_is_allowed() {
-    // 16 switches with 4 hosts each: no exit of a switch towards a switch is left out.
+fn a_torus_uses_every_allowed_path() {
+    // 16 switches with 4 hosts each: every exit of a switch towards a switch is used.
     let torus = Torus { hosts_per_switch: 4, ..Torus::new([4, 4]) }.generate().unwrap();
     let plan = fresh(&torus);
     let walker = Walker::new(&torus, &plan);
@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn sampled_shifts_keep_every_link_of_large_trees_at_one_flow(shift in 1usize..1944) {
+    fn sampled_shifts_load_links_of_large_trees_with_one_flow(shift in 1usize..1944) {
         for tree in [FatTree::new(FatTreeSize::Leaves(36)), FatTree::new(FatTreeSize::Pods(6))] {
             let tree = tree.generate().unwrap();
             prop_assert!(worst_shift(&tree, [shift].into_iter()) <= 1);

@@ -12,32 +12,32 @@ fn tree() -> Topology {
     FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap()
 }
 
-/// How often packets between hosts go up after they went down, by the order that the plan tells.
-fn turns_upward(topology: &Topology, plan: &FabricPlan) -> usize {
+/// The number of hops, on all routes between hosts, that go up after going down by the order of the plan.
+fn down_up_hops(topology: &Topology, plan: &FabricPlan) -> usize {
     let walker = Walker::new(topology, plan);
     let guid = |node: NodeIndex| topology[node].guid;
-    let mut turns = 0;
+    let mut hops = 0;
     for (lid, home) in walker.hosts() {
         for (_, from) in walker.hosts() {
             let Walk::Arrived(channels) = walker.walk(from, lid) else { panic!("{lid} is not reached") };
             let nodes: Vec<Guid> = channels.iter().map(|(node, _)| guid(*node)).chain([guid(home)]).collect();
             let ups: Vec<bool> = nodes.windows(2).map(|w| plan.is_above(w[1], w[0]).unwrap()).collect();
-            turns += ups.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+            hops += ups.windows(2).filter(|pair| !pair[0] && pair[1]).count();
         }
     }
-    turns
+    hops
 }
 
 #[test]
-fn routes_follow_the_order_that_the_plan_tells() {
+fn routes_follow_the_channel_order_of_the_plan() {
     for topology in [tree(), RandomFabric::new(20, 4, 1).generate().unwrap()] {
         let plan = fresh(&topology);
-        assert_eq!(turns_upward(&topology, &plan), 0);
+        assert_eq!(down_up_hops(&topology, &plan), 0);
         let switch = plan.switches().next().unwrap().guid;
         assert_eq!(plan.is_above(switch, switch), Some(false));
         assert_eq!(plan.is_above(switch, guid(1)), None);
 
-        // The control: upside down, routes do not follow it.
+        // Control: with heights reversed, routes do not follow the order.
         let mut decisions = plan.decisions().clone();
         decisions.routing.switches.values_mut().for_each(|switch| switch.height = -switch.height);
         let flipped = FabricPlan::from_parts(fabric_model::plan::PlanParts {
@@ -49,13 +49,13 @@ fn routes_follow_the_order_that_the_plan_tells() {
             findings: Vec::new(),
             decisions,
         });
-        assert!(turns_upward(&topology, &flipped) > 0);
+        assert!(down_up_hops(&topology, &flipped) > 0);
         assert!(!plan.same_channel_order(&flipped));
     }
 }
 
 #[test]
-fn a_failed_cable_leaves_the_order_as_it_was_and_another_root_does_not() {
+fn a_failed_cable_keeps_the_order_but_another_root_does_not() {
     let tree = tree();
     let plan = fresh(&tree);
     let cut = without_cable(&tree, switch_cables(&tree)[5].0);
@@ -82,13 +82,13 @@ fn heights_may_change_while_the_order_stays() {
 }
 
 #[test]
-fn plans_that_turn_elsewhere_cannot_be_mixed() {
+fn plans_with_different_pivots_have_different_orders() {
     let tree = tree();
     let plan = fresh(&tree);
     let mut decisions = plan.decisions().clone();
-    let turn = decisions.routing.turn.unwrap();
-    let level = decisions.routing.switches[&turn].height;
-    let leaf = decisions.routing.switches.iter().find(|(guid, s)| **guid != turn && s.height == level);
+    let pivot = decisions.routing.turn.unwrap();
+    let height = decisions.routing.switches[&pivot].height;
+    let leaf = decisions.routing.switches.iter().find(|(guid, s)| **guid != pivot && s.height == height);
     decisions.routing.turn = Some(*leaf.unwrap().0);
     let elsewhere = compile(&tree, &intents(&tree), &decisions).unwrap();
     assert_ne!(elsewhere.decisions().routing.turn, plan.decisions().routing.turn);
@@ -96,20 +96,20 @@ fn plans_that_turn_elsewhere_cannot_be_mixed() {
 }
 
 #[test]
-fn turns_that_missing_cables_ask_for_are_listed_and_compared() {
+fn hops_around_missing_cables_are_listed_and_compared() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
     let whole = fresh(&tree);
     assert!(whole.decisions().routing.further_turns.is_empty());
-    // Enough missing cables that the turn alone does not join all tops.
-    let worn = (1..40).find_map(|seed| {
-        let worn = without_links(tree.clone(), 60, seed).ok()?;
-        let plan = compile(&worn, &intents(&worn), whole.decisions()).ok()?;
+    // Enough missing cables that the pivot tree does not connect all core switches.
+    let degraded = (1..40).find_map(|seed| {
+        let degraded = without_links(tree.clone(), 60, seed).ok()?;
+        let plan = compile(&degraded, &intents(&degraded), whole.decisions()).ok()?;
         (!plan.decisions().routing.further_turns.is_empty()).then_some(plan)
     });
-    let worn = worn.expect("one of these fabrics needs further turns");
-    for TurnAt { from, at, to } in &worn.decisions().routing.further_turns {
-        assert_eq!((worn.is_above(*from, *at), worn.is_above(*to, *at)), (Some(true), Some(true)));
+    let degraded = degraded.expect("one of these fabrics needs further hops");
+    for TurnAt { from, at, to } in &degraded.decisions().routing.further_turns {
+        assert_eq!((degraded.is_above(*from, *at), degraded.is_above(*to, *at)), (Some(true), Some(true)));
     }
-    assert!(!whole.same_channel_order(&worn));
-    assert!(worn.same_channel_order(&worn));
+    assert!(!whole.same_channel_order(&degraded));
+    assert!(degraded.same_channel_order(&degraded));
 }

@@ -1,4 +1,4 @@
-//! Classes that owners of clusters wish for: they divide what the cluster has, and nothing else.
+//! Traffic classes of tenants divide the grant of their cluster and change nothing else.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::clusters::{GIGABIT, cluster, ports, tree, unexpected};
 
 const SEED: u64 = 20_261_117;
 
-/// The same cluster with a promise of time as well.
-fn in_time(mut cluster: ClusterIntent, latency_ns: u64) -> ClusterIntent {
-    if let Class::Guaranteed { latency_ns: promised, .. } = &mut cluster.class {
-        *promised = Some(latency_ns);
+/// The same cluster with a latency guarantee.
+fn with_latency(mut cluster: ClusterIntent, latency_ns: u64) -> ClusterIntent {
+    if let Class::Guaranteed { latency_ns: guaranteed, .. } = &mut cluster.class {
+        *guaranteed = Some(latency_ns);
     }
     cluster
 }
 
 /// Why a cluster is not divided.
-fn not_taken<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p str> {
+fn rejection<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p str> {
     plan.findings().iter().find_map(|finding| match finding {
         Finding::ClassesNotTaken { cluster, reason } if cluster == name => Some(reason.as_str()),
         _ => None,
     })
 }
 
-/// How every port of a plan shares its link.
+/// The sharing tables of every port.
 fn sharing(plan: &FabricPlan) -> impl Iterator<Item = (PortName, &PortSharing)> {
     let switches = plan.switches().flat_map(|switch| {
         let name = |port| PortName { node: switch.guid, port };
@@ -43,13 +43,13 @@ fn sharing(plan: &FabricPlan) -> impl Iterator<Item = (PortName, &PortSharing)> 
     switches.chain(plan.adapter_ports().filter_map(|port| Some((port.name, port.sharing.as_deref()?))))
 }
 
-/// What a lane may send in a round.
+/// The weight of a lane per round.
 fn weight(sharing: &PortSharing, lane: VirtualLane) -> u32 {
     sharing.low.iter().filter(|entry| entry.lane == lane).map(|entry| u32::from(entry.weight)).sum()
 }
 
 #[test]
-fn a_share_is_divided_and_neighbours_keep_every_entry() {
+fn classes_divide_a_grant_and_leave_others_unchanged() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -60,15 +60,15 @@ fn a_share_is_divided_and_neighbours_keep_every_entry() {
     ];
     let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
-    let mut wished = intents.clone();
-    wished.classes.insert("blue".to_owned(), vec![3, 1]);
-    let after = Arc::clone(planner.change(&wished).unwrap());
-    assert_eq!(not_taken(&after, "blue"), None);
-    assert_eq!(unexpected(&topology, &wished, &after), [""; 0]);
-    assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
-    assert!(*after == recompile(&topology, &wished, &before).unwrap());
-    assert!(*after == recompile(&topology, &wished, &after).unwrap());
-    assert!(*after == compile(&topology, &wished, after.decisions()).unwrap());
+    let mut divided = intents.clone();
+    divided.classes.insert("blue".to_owned(), vec![3, 1]);
+    let after = Arc::clone(planner.change(&divided).unwrap());
+    assert_eq!(rejection(&after, "blue"), None);
+    assert_eq!(unexpected(&topology, &divided, &after), [""; 0]);
+    assert_eq!(after.decisions().clusters, before.decisions().clusters, "no grant changed");
+    assert!(*after == recompile(&topology, &divided, &before).unwrap());
+    assert!(*after == recompile(&topology, &divided, &after).unwrap());
+    assert!(*after == compile(&topology, &divided, after.decisions()).unwrap());
 
     let classes = &after.decisions().classes["blue"];
     let blue = &after.decisions().clusters["blue"];
@@ -78,9 +78,9 @@ fn a_share_is_divided_and_neighbours_keep_every_entry() {
     for (link, grant) in classes.links.iter().zip(&blue.links) {
         let [own, further] = [grant.lane, link.lanes[0]].map(|lane| weight(shared[&grant.port], lane));
         assert_eq!((grant.port, vec![own, further]), (link.port, link.weights.clone()));
-        let promised = u32::from(grant.entries) * u32::from(grant.weight);
-        assert!((promised..=promised + 65).contains(&(own + further)), "{own} {further} of {promised}");
-        // As close as whole packets come.
+        let granted = u32::from(grant.entries) * u32::from(grant.weight);
+        assert!((granted..=granted + 65).contains(&(own + further)), "{own} {further} of {granted}");
+        // As close as whole packets allow.
         assert!((own * 4).abs_diff(3 * (own + further)) <= 4 * 65 / 2 + 20, "{own} to {further}");
     }
     let links: BTreeSet<PortName> = blue.links.iter().map(|grant| grant.port).collect();
@@ -92,11 +92,11 @@ fn a_share_is_divided_and_neighbours_keep_every_entry() {
         }
     }
     assert!((225..=275).contains(&classes.least_part(1).unwrap()), "{:?}", classes.least_part(1));
-    assert!(**planner.change(&intents).unwrap() == *before, "as if nothing had been");
+    assert!(**planner.change(&intents).unwrap() == *before, "as before");
 }
 
 #[test]
-fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
+fn classes_that_cannot_be_applied_are_findings() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -107,8 +107,8 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
     let reason = |intents: &Intents| {
         let plan = compile(&topology, intents, &Decisions::default()).unwrap();
         assert_eq!(unexpected(&topology, intents, &plan), [""; 0]);
-        assert_eq!(plan.decisions().classes.is_empty(), not_taken(&plan, "blue").is_some());
-        not_taken(&plan, "blue").map(str::to_owned)
+        assert_eq!(plan.decisions().classes.is_empty(), rejection(&plan, "blue").is_some());
+        rejection(&plan, "blue").map(str::to_owned)
     };
     assert_eq!(reason(&intents), None, "the control");
 
@@ -121,30 +121,30 @@ fn classes_that_find_no_lane_no_level_or_no_time_are_told() {
     assert!(reason(&many).unwrap().contains("levels"));
     let mut paths = intents.clone();
     paths.clusters[0].sl_mode = SlMode::Path;
-    assert!(reason(&paths).unwrap().contains("every two"));
+    assert!(reason(&paths).unwrap().contains("every pair of switches"));
     let mut nothing = intents.clone();
     nothing.clusters[0].class = Class::BestEffort;
-    assert!(reason(&nothing).unwrap().contains("promised"));
+    assert!(reason(&nothing).unwrap().contains("no guarantee"));
     nothing.clusters.clear();
-    assert!(reason(&nothing).unwrap().contains("promised"));
+    assert!(reason(&nothing).unwrap().contains("no guarantee"));
 
-    // Packets that are to be in time wait no longer for the other class; a class that is too light cannot keep that.
+    // With a latency guarantee, packets of the first class wait no longer; a class that is too light cannot keep that.
     let mut timely = intents.clone();
     timely.capabilities.usual_port.arbitration = 64;
     timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
     let plan = compile(&topology, &timely, &Decisions::default()).unwrap();
     let bound = plan.decisions().clusters["blue"].bound_ns;
-    timely.clusters[0] = in_time(timely.clusters[0].clone(), bound);
+    timely.clusters[0] = with_latency(timely.clusters[0].clone(), bound);
     assert_eq!(reason(&timely), None);
     timely.classes.insert("blue".to_owned(), vec![1, 100]);
-    let told = reason(&timely).unwrap();
-    assert!(told.contains("divided"), "{told}");
+    let rejected = reason(&timely).unwrap();
+    assert!(rejected.contains("divided"), "{rejected}");
     timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
-    assert_eq!(reason(&timely), None, "without a promise of time it can be");
+    assert_eq!(reason(&timely), None, "possible without a latency guarantee");
 }
 
 #[test]
-fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_divided() {
+fn random_classes_are_planned_as_if_recompiled() {
     let topology = tree();
     let ports = ports(&topology);
     let mut random = Pcg64::seed_from_u64(SEED);
@@ -154,7 +154,7 @@ fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_d
         let mut planner =
             Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
         let mut verified = Verified::of(&topology, &intents, Arc::clone(planner.plan()));
-        let (mut taken, mut told) = (0, 0);
+        let (mut taken, mut rejected) = (0, 0);
         for step in 0..250 {
             let before = Arc::clone(planner.plan());
             match random.random_range(0..5) {
@@ -164,13 +164,13 @@ fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_d
                     free.shuffle(&mut random);
                     free.truncate(random.random_range(2..6));
                     let is_timely = random.random_bool(0.3);
-                    let wish = cluster(&format!("c{step}"), &free, random.random_range(0..8) * GIGABIT);
-                    intents.clusters.push(if is_timely { in_time(wish, 1_000_000) } else { wish });
+                    let intent = cluster(&format!("c{step}"), &free, random.random_range(0..8) * GIGABIT);
+                    intents.clusters.push(if is_timely { with_latency(intent, 1_000_000) } else { intent });
                 }
                 2 if !intents.clusters.is_empty() => {
                     let gone = random.random_range(0..intents.clusters.len());
                     let gone = intents.clusters.remove(gone);
-                    // Also wishes of clusters that are gone.
+                    // Classes of a removed cluster may stay in the intents.
                     if random.random_bool(0.8) {
                         intents.classes.remove(&gone.name);
                     }
@@ -203,9 +203,9 @@ fn plans_made_one_after_the_other_are_those_made_at_once_and_sound_whatever_is_d
             let whole = verify(&topology, &intents, &after);
             assert!(delta.findings().eq(whole.iter()), "step {step}");
             taken += after.decisions().classes.len();
-            told += intents.classes.len() - after.decisions().classes.len();
+            rejected += intents.classes.len() - after.decisions().classes.len();
             verified = delta;
         }
-        assert!(taken > 100 && told > 20, "{lanes:?}: {taken} {told}");
+        assert!(taken > 100 && rejected > 20, "{lanes:?}: {taken} {rejected}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the compiler promises, over many fabrics and clusters.
+//! Properties of the compiler over many fabrics and clusters.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adoption;
@@ -7,16 +7,16 @@ mod balance;
 mod channels;
 mod classes;
 mod clusters;
-mod detours;
 mod found;
+mod guarantees;
 mod multicast;
 mod partitions;
 mod planner;
-mod promises;
 mod recompile;
+mod route_overrides;
 mod routes;
+mod serialization;
 mod stability;
 mod tenancy;
 mod tenancy_exact;
-mod travel;
 mod world;

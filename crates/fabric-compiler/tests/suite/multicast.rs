@@ -1,4 +1,4 @@
-//! Broadcasts reach every member once and nobody else, and groups that share a LID share no switch.
+//! Broadcasts reach each member exactly once and no other port; groups that share a multicast LID share no switch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +23,13 @@ fn planned(topology: &Topology, conf: &str) -> FabricPlan {
     compile(topology, &with_conf(topology, conf), &Decisions::default()).unwrap()
 }
 
-/// A rule that makes an IP partition of some hosts.
+/// A rule for a partition of some hosts with IPoIB.
 fn rule(number: u16, members: &[Guid]) -> String {
     let members: Vec<String> = members.iter().map(Guid::to_string).collect();
     format!("p{number}={number}, ipoib, defmember=full : {};\n", members.join(", "))
 }
 
-/// Where a packet that a host sends to a group arrives, by port GUID; panics if it comes to a switch twice.
+/// The port GUIDs that receive a packet sent by a host to a group. Panics if it reaches a switch twice.
 fn flood(topology: &Topology, plan: &FabricPlan, group: &GroupPlan, from: Guid) -> Vec<Guid> {
     let start = topology.peer(topology.by_port_guid(from).unwrap()).unwrap();
     let mut open = vec![start];
@@ -106,7 +106,7 @@ fn broadcasts_reach_every_member_once_and_nobody_else() {
 }
 
 #[test]
-fn tops_of_trees_spread_over_the_spines() {
+fn roots_of_trees_spread_over_the_spines() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let hosts = hosts(&tree);
     let conf: String =
@@ -118,7 +118,7 @@ fn tops_of_trees_spread_over_the_spines() {
 }
 
 #[test]
-fn groups_on_different_leaves_share_a_lid() {
+fn groups_on_different_leaves_share_a_multicast_lid() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);
     let conf: String = (0..8).map(|leaf| rule(leaf + 1, &hosts[4 * usize::from(leaf)..][..4])).collect();
@@ -133,7 +133,7 @@ fn groups_on_different_leaves_share_a_lid() {
 }
 
 #[test]
-fn a_group_keeps_its_lid_and_its_top() {
+fn a_group_keeps_its_multicast_lid_and_root() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);
     let all = [rule(1, &hosts), rule(2, &hosts), rule(3, &hosts)].concat();
@@ -147,7 +147,7 @@ fn a_group_keeps_its_lid_and_its_top() {
 }
 
 #[test]
-fn when_lids_run_out_the_group_is_named() {
+fn exhausted_multicast_lids_name_the_group() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let hosts = hosts(&tree);
     let conf = |groups: u16| (1..=groups).map(|number| rule(number, &hosts[..8])).collect::<String>();
@@ -162,7 +162,7 @@ fn when_lids_run_out_the_group_is_named() {
 }
 
 #[test]
-fn a_tree_without_a_top_above_all_turns_where_routes_may() {
+fn a_tree_without_a_common_root_uses_allowed_hops() {
     // Two spines; leaf 1 hangs on the first only, leaf 2 on the second only.
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Leaves(4)) }.generate().unwrap();
     let mut builder = fabric_model::TopologyBuilder::from(tree.clone());
@@ -178,7 +178,7 @@ fn a_tree_without_a_top_above_all_turns_where_routes_may() {
     let group = plan.groups().next().unwrap();
     assert!(!goes_up_then_down(&damaged, &plan, group) && plan.findings().is_empty());
     assert!(!plan.decisions().routing.crown.is_empty());
-    // One group has a switch above all its members, and does not go by the crown.
+    // One group has a switch above all its members and does not use the core tree.
     let near: Vec<Guid> = hosts(&damaged).into_iter().take(4).collect();
     let other = planned(&damaged, &rule(1, &near));
     assert!(other.groups().all(|group| goes_up_then_down(&damaged, &other, group)));
@@ -188,7 +188,7 @@ fn a_tree_without_a_top_above_all_turns_where_routes_may() {
 }
 
 #[test]
-fn groups_of_nobody_and_of_one_are_planned() {
+fn groups_with_no_or_one_member_are_planned() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
     let host = hosts(&tree)[7];
     let plan = planned(&tree, &format!("none=1, ipoib : 0xdead; one=2, ipoib : {host};"));
@@ -204,7 +204,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_groups_on_any_fabric_deliver_and_never_overlap(
+    fn random_groups_deliver_and_never_overlap(
         groups in prop::collection::vec(prop::collection::btree_set(0usize..24, 1..10), 1..12),
         missing in 0usize..8,
         seed: u64,
@@ -219,7 +219,7 @@ proptest! {
         let fabric = without_links(fabric, missing.min(spare), seed).unwrap();
         let hosts = hosts(&fabric);
         let conf: String = (1..).zip(&groups).map(|(number, members)| {
-            rule(number, &members.iter().map(|place| hosts[*place]).collect::<Vec<_>>())
+            rule(number, &members.iter().map(|index| hosts[*index]).collect::<Vec<_>>())
         }).collect();
         let plan = planned(&fabric, &conf);
         assert_delivers(&fabric, &plan);

@@ -1,4 +1,4 @@
-//! Who holds which key, at which index, and who enforces it.
+//! P_Key tables: keys, indices and enforcement.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,13 +36,13 @@ fn planned(topology: &Topology, conf: &str) -> FabricPlan {
     compile(topology, &with_conf(topology, conf), &Decisions::default()).unwrap()
 }
 
-/// A host's table, 0 where empty.
+/// The P_Key table of a host, 0 where empty.
 fn table(plan: &FabricPlan, guid: Guid) -> Vec<u16> {
     let entries = plan.adapter_port(guid).unwrap().pkeys.entries();
     entries.iter().map(|key| key.map_or(0, Pkey::to_wire)).collect()
 }
 
-/// A partition whose members are some hosts.
+/// A partition of some hosts.
 fn partition(raw: u16, members: &[Guid]) -> PartitionIntent {
     let member = |guid: &Guid| Member { who: Who::Port(*guid), role: Role::Full, place: KeyPlace::Anywhere };
     PartitionIntent {
@@ -54,7 +54,7 @@ fn partition(raw: u16, members: &[Guid]) -> PartitionIntent {
 }
 
 #[test]
-fn everyone_but_the_manager_is_a_limited_member_of_the_default_partition() {
+fn the_default_partition_has_one_full_member() {
     let tree = tree();
     let plan = planned(&tree, "");
     let hosts = hosts(&tree);
@@ -68,7 +68,7 @@ fn everyone_but_the_manager_is_a_limited_member_of_the_default_partition() {
 }
 
 #[test]
-fn a_file_may_open_the_default_partition() {
+fn a_partitions_file_may_add_full_members_to_default() {
     let tree = tree();
     let plan = planned(&tree, "Default=0x7fff : ALL=full, ALL_SWITCHES=limited;");
     assert!(hosts(&tree).into_iter().all(|host| table(&plan, host) == [FULL]));
@@ -101,7 +101,7 @@ fn switch_ports_enforce_the_table_of_the_adapter_behind_them() {
 }
 
 #[test]
-fn index_zero_is_for_the_default_partition_unless_it_is_claimed() {
+fn index_zero_holds_the_default_partition_unless_claimed() {
     let tree = tree();
     let [a, b] = hosts(&tree)[1..3] else { panic!() };
     let conf = format!("one=1 : {a}=both;\ntwo=2, indx0 : {b}=both;\n");
@@ -111,25 +111,25 @@ fn index_zero_is_for_the_default_partition_unless_it_is_claimed() {
     assert_eq!(plan.findings(), []);
 
     let contested = planned(&tree, &format!("{conf} three=3, indx0 : {b}=full;"));
-    assert_eq!(table(&contested, b)[0], 0x8002, "the first that asked");
+    assert_eq!(table(&contested, b)[0], 0x8002, "the first claim");
     let finding = Finding::IndexZeroContested { port: b, given: number(2), refused: number(3) };
     assert_eq!(contested.findings(), [finding]);
 }
 
 #[test]
-fn a_key_that_changes_its_membership_stays_where_it_was() {
+fn a_key_that_changes_membership_keeps_its_index() {
     let tree = tree();
     let host = hosts(&tree)[5];
     let conf = |role: &str| format!("a=1 : {host}=full; b=2 : {host}={role}; c=3 : {host}=full;");
     let plan = planned(&tree, &conf("full"));
-    let place = |plan: &FabricPlan, raw| table(plan, host).iter().position(|key| *key == raw);
+    let index_of = |plan: &FabricPlan, raw| table(plan, host).iter().position(|key| *key == raw);
     let after = compile(&tree, &with_conf(&tree, &conf("limited")), plan.decisions()).unwrap();
-    assert_eq!(place(&after, 0x0002), place(&plan, 0x8002));
-    assert_eq!(place(&after, 0x8003), place(&plan, 0x8003));
+    assert_eq!(index_of(&after, 0x0002), index_of(&plan, 0x8002));
+    assert_eq!(index_of(&after, 0x8003), index_of(&plan, 0x8003));
 }
 
 #[test]
-fn a_table_that_is_too_small_is_named_with_what_it_needs() {
+fn a_full_pkey_table_is_named_with_the_entries_needed() {
     let tree = tree();
     let host = hosts(&tree)[3];
     let mut intents = intents(&tree);
@@ -167,7 +167,7 @@ fn a_switch_port_zero_holds_few_keys() {
 }
 
 #[test]
-fn partitions_without_a_number_keep_the_one_they_got() {
+fn assigned_partition_numbers_are_kept() {
     let tree = tree();
     let numbers =
         |plan: &FabricPlan| plan.partitions().map(|p| (p.name.clone(), p.number)).collect::<BTreeMap<_, _>>();
@@ -182,12 +182,12 @@ fn partitions_without_a_number_keep_the_one_they_got() {
 }
 
 #[test]
-fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
+fn a_partition_in_use_keeps_its_number() {
     let tree = tree();
     let mut intents = intents(&tree);
     let named = |name: &str| PartitionIntent { name: name.to_owned(), number: None, ..partition(1, &[]) };
     let mut decisions = Decisions::default();
-    // Those in use come last by name; one of them has the number of one that rests.
+    // Names in use sort last; one of them has the number that is reserved for a removed name.
     for raw in 1..=5000 {
         decisions.partitions.insert(format!("gone-{raw:05}"), number(raw));
     }
@@ -200,12 +200,12 @@ fn a_partition_in_use_keeps_its_number_however_many_names_rest() {
     assert_eq!(kept.get("in-use-too"), Some(&number(17)), "before one that rests");
     let resting = kept.keys().filter(|name| name.starts_with("gone")).count();
     assert_eq!(resting, 4095, "of the 4096 that may rest one had a number that is in use");
-    assert_eq!(kept.get("new"), Some(&number(4097)), "the first that nobody has or had");
+    assert_eq!(kept.get("new"), Some(&number(4097)), "the first unused number");
     assert_eq!(compile(&tree, &intents, plan.decisions()).unwrap().decisions(), plan.decisions());
 }
 
 #[test]
-fn links_run_what_both_ends_can() {
+fn links_use_what_both_ends_support() {
     let tree = tree();
     let host = hosts(&tree)[2];
     let end = tree.by_port_guid(host).unwrap();
@@ -229,14 +229,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_key_never_moves_while_it_stays(
+    fn a_held_key_keeps_its_index(
         steps in prop::collection::vec(prop::collection::btree_set(1u16..40, 0..30), 1..8),
     ) {
         let tree = tree();
         let host = hosts(&tree)[4];
         let mut intents = intents(&tree);
         let mut decisions = Decisions::default();
-        let mut places: BTreeMap<Pkey, usize> = BTreeMap::new();
+        let mut indices: BTreeMap<Pkey, usize> = BTreeMap::new();
         for wanted in steps {
             intents.partitions = wanted.iter().map(|raw| partition(*raw, &[host])).collect();
             let plan = compile(&tree, &intents, &decisions).unwrap();
@@ -246,16 +246,16 @@ proptest! {
                 table.entries().iter().enumerate().filter_map(|(index, key)| Some(((*key)?, index))).collect();
             prop_assert_eq!(now.len(), wanted.len() + 1);
             for (key, index) in &now {
-                prop_assert_eq!(places.get(key).unwrap_or(index), index);
+                prop_assert_eq!(indices.get(key).unwrap_or(index), index);
             }
-            places = now;
+            indices = now;
             decisions = plan.decisions().clone();
         }
     }
 }
 
 #[test]
-fn a_number_with_two_owners_is_not_compiled() {
+fn a_partition_number_with_two_owners_is_rejected() {
     let topology = Arc::new(tree());
     let guids = hosts(&topology);
     let mut intents = intents(&topology);
@@ -279,7 +279,7 @@ fn a_number_with_two_owners_is_not_compiled() {
     assert!(Arc::ptr_eq(planner.plan(), &before), "everything stays as it was");
     assert_eq!(compile(&topology, &merged, &Decisions::default()).unwrap_err(), shared);
     assert_eq!(recompile(&topology, &merged, &before).unwrap_err(), shared);
-    // Without an owner of their own, entries of one number add up as always.
+    // Intents without an owner that have the same number are merged.
     merged.owners.clear();
     planner.change(&merged).unwrap();
 }

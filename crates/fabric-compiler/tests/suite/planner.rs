@@ -1,4 +1,4 @@
-//! A planner gives what recompiling gives, change after change, also after wishes that cannot be.
+//! A planner gives the plans that recompiling gives, change by change, also after rejected intents.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ fn tree(levels: usize) -> Topology {
     }
 }
 
-/// Someone who wishes this and that of a fabric.
-struct Wisher {
+/// A generator of random intents for a fabric.
+struct IntentGenerator {
     random: Pcg64,
     ports: Vec<Guid>,
     made: usize,
 }
 
-impl Wisher {
+impl IntentGenerator {
     fn new(topology: &Topology, seed: u64) -> Self {
         Self { random: Pcg64::seed_from_u64(seed), ports: ports(topology), made: 0 }
     }
 
-    /// Some ports, mostly ones that belong to nobody.
+    /// Some ports, mostly unused ones.
     fn some_ports(&mut self, intents: &Intents) -> Vec<Guid> {
         let count = self.random.random_range(1..7);
         let is_free = |port: &Guid| intents.clusters.iter().all(|cluster| !cluster.ports.contains(port));
@@ -78,7 +78,7 @@ impl Wisher {
         })
     }
 
-    /// The next wishes: one or two things are different.
+    /// The next intents, with one or two differences.
     fn next(&mut self, intents: &Intents) -> Intents {
         let mut next = intents.clone();
         for _ in 0..self.random.random_range(1..3) {
@@ -142,46 +142,46 @@ impl Wisher {
     }
 }
 
-/// What came of the wishes.
+/// Counts of outcomes.
 #[derive(Debug, Default)]
-struct Seen {
+struct Outcomes {
     refused: usize,
-    broken: usize,
-    promised: usize,
+    violated: usize,
+    guaranteed: usize,
     rerouted: usize,
 }
 
-/// Wishes one thing after the other; the planner and who recompiles from the plan of before agree on each.
-fn assert_agrees(planner: &mut Planner, steps: usize, seed: u64) -> Seen {
+/// Applies random intents one after the other, and checks that the planner and recompilation agree on each.
+fn assert_agrees(planner: &mut Planner, steps: usize, seed: u64) -> Outcomes {
     let topology = Arc::clone(planner.topology());
-    let mut wisher = Wisher::new(&topology, seed);
-    let mut seen = Seen::default();
+    let mut generator = IntentGenerator::new(&topology, seed);
+    let mut outcomes = Outcomes::default();
     for step in 0..steps {
         let before = Arc::clone(planner.plan());
-        let wishes = wisher.next(planner.intents());
-        let basis = Basis::of(&topology, &wishes);
-        let expected = recompile_on(basis, &topology, &wishes, &before);
-        let old_wishes = planner.intents().clone();
-        let given = planner.change(&wishes).map(|plan| (**plan).clone());
+        let desired = generator.next(planner.intents());
+        let basis = Basis::of(&topology, &desired);
+        let expected = recompile_on(basis, &topology, &desired, &before);
+        let old_intents = planner.intents().clone();
+        let given = planner.change(&desired).map(|plan| (**plan).clone());
         assert!(given == expected, "step {step} of seed {seed}: {}", difference(&given, &expected));
         match given {
             Ok(plan) => {
-                assert_eq!((planner.intents(), planner.basis()), (&wishes, basis));
-                seen.promised = seen.promised.max(plan.decisions().clusters.len());
-                seen.broken += broken(&plan);
+                assert_eq!((planner.intents(), planner.basis()), (&desired, basis));
+                outcomes.guaranteed = outcomes.guaranteed.max(plan.decisions().clusters.len());
+                outcomes.violated += violated(&plan);
                 let mut tables = before.switches().zip(plan.switches());
-                seen.rerouted += usize::from(tables.any(|(a, b)| a.linear != b.linear));
+                outcomes.rerouted += usize::from(tables.any(|(a, b)| a.linear != b.linear));
             }
             Err(_) => {
-                seen.refused += 1;
-                assert!(planner.intents() == &old_wishes && **planner.plan() == *before);
+                outcomes.refused += 1;
+                assert!(planner.intents() == &old_intents && **planner.plan() == *before);
             }
         }
     }
-    seen
+    outcomes
 }
 
-fn broken(plan: &FabricPlan) -> usize {
+fn violated(plan: &FabricPlan) -> usize {
     plan.findings().iter().filter(|finding| matches!(finding, Finding::PromiseBroken { .. })).count()
 }
 
@@ -214,30 +214,30 @@ fn start(topology: Topology) -> Planner {
 }
 
 #[test]
-fn trees_of_two_levels_are_planned_as_if_recompiled() {
+fn two_tier_trees_are_planned_as_if_recompiled() {
     for seed in 0..4 {
-        let seen = assert_agrees(&mut start(tree(2)), 100, SEED + seed);
-        assert!(seen.refused > 3 && seen.promised > 3, "{seen:?}");
+        let outcomes = assert_agrees(&mut start(tree(2)), 100, SEED + seed);
+        assert!(outcomes.refused > 3 && outcomes.guaranteed > 3, "{outcomes:?}");
     }
 }
 
 #[test]
-fn trees_of_three_levels_are_planned_as_if_recompiled() {
+fn three_tier_trees_are_planned_as_if_recompiled() {
     let mut rerouted = 0;
     for seed in 10..13 {
-        let seen = assert_agrees(&mut start(tree(3)), 100, SEED + seed);
-        assert!(seen.refused > 3 && seen.promised > 3, "{seen:?}");
-        rerouted += seen.rerouted;
+        let outcomes = assert_agrees(&mut start(tree(3)), 100, SEED + seed);
+        assert!(outcomes.refused > 3 && outcomes.guaranteed > 3, "{outcomes:?}");
+        rerouted += outcomes.rerouted;
     }
-    assert!(rerouted > 0, "ways were chosen");
+    assert!(rerouted > 0, "paths were selected");
 }
 
 #[test]
-fn worn_trees_are_planned_as_if_recompiled() {
+fn degraded_trees_are_planned_as_if_recompiled() {
     for seed in 20..23 {
-        let worn = without_links(tree(3), 7, seed).unwrap();
-        let seen = assert_agrees(&mut start(worn), 80, SEED + seed);
-        assert!(seen.refused > 3 && seen.promised > 3, "{seen:?}");
+        let degraded = without_links(tree(3), 7, seed).unwrap();
+        let outcomes = assert_agrees(&mut start(degraded), 80, SEED + seed);
+        assert!(outcomes.refused > 3 && outcomes.guaranteed > 3, "{outcomes:?}");
     }
 }
 
@@ -246,36 +246,36 @@ fn other_fabrics_are_planned_as_if_recompiled() {
     let torus = Torus { hosts_per_switch: 2, radix: 8, ..Torus::new([3, 4]) }.generate().unwrap();
     let dragonfly = DragonflyPlus { leaves: 2, spines: 2, hosts_per_leaf: 3, ..DragonflyPlus::new(4) };
     for (topology, seed) in [(torus, 30), (dragonfly.generate().unwrap(), 31)] {
-        let seen = assert_agrees(&mut start(topology), 100, SEED + seed);
-        assert!(seen.refused > 3 && seen.promised > 3, "{seen:?}");
+        let outcomes = assert_agrees(&mut start(topology), 100, SEED + seed);
+        assert!(outcomes.refused > 3 && outcomes.guaranteed > 3, "{outcomes:?}");
     }
 }
 
 #[test]
-fn broken_promises_are_looked_at_again_with_every_change() {
-    let mut broken = 0;
+fn violated_guarantees_are_reconsidered_with_every_change() {
+    let mut violated = 0;
     for seed in 40..44 {
         let mut whole = start(tree(2));
         assert_agrees(&mut whole, 60, SEED + seed);
-        let worn = Arc::new(without_links(tree(2), 6, seed).unwrap());
-        let mut planner = Planner::resume(worn, whole.intents().clone(), whole.plan()).unwrap();
+        let degraded = Arc::new(without_links(tree(2), 6, seed).unwrap());
+        let mut planner = Planner::resume(degraded, whole.intents().clone(), whole.plan()).unwrap();
         let expected = recompile(planner.topology(), planner.intents(), whole.plan()).unwrap();
         assert_eq!(**planner.plan(), expected);
-        broken += assert_agrees(&mut planner, 40, SEED + 100 + seed).broken;
+        violated += assert_agrees(&mut planner, 40, SEED + 100 + seed).violated;
     }
-    assert!(broken > 0, "some promises cannot be kept without those cables");
+    assert!(violated > 0, "some guarantees cannot be kept without those cables");
 }
 
 #[test]
-fn one_more_cluster_shares_what_it_does_not_touch() {
+fn one_more_cluster_shares_unchanged_tables() {
     let mut planner = start(tree(3));
     let ports = ports(planner.topology());
     let mut intents = planner.intents().clone();
-    let mut wisher = Wisher::new(planner.topology(), SEED);
+    let mut generator = IntentGenerator::new(planner.topology(), SEED);
     for (number, ports) in ports[1..].chunks(4).enumerate().take(20) {
         let (name, class) =
             (format!("c{number}"), Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None });
-        let members = wisher.members(ports);
+        let members = generator.members(ports);
         let ipoib = Some(Ipoib::default());
         intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib });
         let ports = ports.to_vec();
@@ -284,7 +284,7 @@ fn one_more_cluster_shares_what_it_does_not_touch() {
         let after = planner.change(&intents).unwrap();
         assert_eq!(compile(&tree(3), &intents, before.decisions()).unwrap(), **after);
         if number == 0 {
-            // Lanes are guarded from now on: that is everybody's business.
+            // The first guarantee changes the tables of every port.
             continue;
         }
         let switches = before.shared_switches().iter().zip(after.shared_switches());

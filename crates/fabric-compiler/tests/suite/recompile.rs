@@ -1,4 +1,4 @@
-//! Recompiling is compiling with the decisions of a plan, whatever was asked to change.
+//! Recompiling a plan gives what compiling with its decisions gives.
 
 use std::sync::Arc;
 
@@ -21,24 +21,24 @@ fn rule(number: u16, members: &[Guid]) -> String {
     format!("p{number}={number}, ipoib : {};\n", members.join(", "))
 }
 
-/// What both ways give; they have to agree.
-fn both(topology: &Topology, wishes: &Intents, previous: &FabricPlan) -> Result<FabricPlan, CompileError> {
-    let compiled = compile(topology, wishes, previous.decisions());
-    let recompiled = recompile(topology, wishes, previous);
-    assert!(compiled == recompiled, "recompiled to something else for {wishes:?}");
+/// The result of both functions, which must agree.
+fn both(topology: &Topology, desired: &Intents, previous: &FabricPlan) -> Result<FabricPlan, CompileError> {
+    let compiled = compile(topology, desired, previous.decisions());
+    let recompiled = recompile(topology, desired, previous);
+    assert!(compiled == recompiled, "recompiled to something else for {desired:?}");
     recompiled
 }
 
 #[test]
-fn one_more_partition_shares_all_that_it_does_not_touch() {
+fn one_more_partition_shares_unchanged_tables() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let hosts = hosts(&tree);
-    let mut wishes = intents(&tree);
-    wishes.partitions = partitions_conf::parse(&rule(1, &hosts[100..110])).unwrap();
-    let before = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let mut desired = intents(&tree);
+    desired.partitions = partitions_conf::parse(&rule(1, &hosts[100..110])).unwrap();
+    let before = compile(&tree, &desired, &Decisions::default()).unwrap();
     let members: Vec<Guid> = hosts.iter().step_by(20).copied().take(16).collect();
-    wishes.partitions.extend(partitions_conf::parse(&rule(2, &members)).unwrap());
-    let after = both(&tree, &wishes, &before).unwrap();
+    desired.partitions.extend(partitions_conf::parse(&rule(2, &members)).unwrap());
+    let after = both(&tree, &desired, &before).unwrap();
 
     for (old, new) in before.switches().zip(after.switches()) {
         assert!(Arc::ptr_eq(&old.linear, &new.linear));
@@ -58,21 +58,21 @@ fn one_more_partition_shares_all_that_it_does_not_touch() {
     assert_eq!(touched, members);
     assert_eq!(after.basis(), before.basis());
 
-    wishes.partitions.pop();
-    let back = both(&tree, &wishes, &after).unwrap();
+    desired.partitions.pop();
+    let back = both(&tree, &desired, &after).unwrap();
     assert_eq!(back.switches().next().unwrap().multicast, before.switches().next().unwrap().multicast);
 }
 
 #[test]
-fn a_plan_for_another_fabric_is_noticed() {
+fn a_plan_for_another_fabric_is_recompiled_in_full() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
-    let wishes = intents(&tree);
-    let plan = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let desired = intents(&tree);
+    let plan = compile(&tree, &desired, &Decisions::default()).unwrap();
     let cut = without_cable(&tree, switch_cables(&tree)[3].0);
-    let after = both(&cut, &wishes, &plan).unwrap();
+    let after = both(&cut, &desired, &plan).unwrap();
     assert_ne!(after, plan, "routes avoid the cable");
 
-    let mut small = wishes.clone();
+    let mut small = desired.clone();
     small.capabilities.usual_port.mtu = ib_wire::Mtu::B1024;
     assert_ne!(both(&tree, &small, &plan).unwrap(), plan);
     let elsewhere = Intents::new(hosts(&tree)[3]);
@@ -81,23 +81,23 @@ fn a_plan_for_another_fabric_is_noticed() {
 }
 
 #[test]
-fn a_group_that_grows_into_the_place_of_another_is_planned_as_if_from_scratch() {
-    // Groups on separate leaves share one LID; when the first grows, the other has to give way.
+fn a_group_that_needs_a_taken_mlid_is_planned_from_scratch() {
+    // Groups on separate leaves share one multicast LID; when the first grows, the other has to change its LID.
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let hosts = hosts(&tree);
-    let mut wishes = intents(&tree);
-    wishes.partitions = partitions_conf::parse(&(rule(1, &hosts[..2]) + &rule(2, &hosts[4..6]))).unwrap();
-    let before = compile(&tree, &wishes, &Decisions::default()).unwrap();
+    let mut desired = intents(&tree);
+    desired.partitions = partitions_conf::parse(&(rule(1, &hosts[..2]) + &rule(2, &hosts[4..6]))).unwrap();
+    let before = compile(&tree, &desired, &Decisions::default()).unwrap();
     let lids: Vec<_> = before.groups().map(|group| group.mlid).collect();
     assert_eq!(lids[0], lids[1]);
-    wishes.partitions = partitions_conf::parse(&(rule(1, &hosts[..6]) + &rule(2, &hosts[4..6]))).unwrap();
-    let after = both(&tree, &wishes, &before).unwrap();
+    desired.partitions = partitions_conf::parse(&(rule(1, &hosts[..6]) + &rule(2, &hosts[4..6]))).unwrap();
+    let after = both(&tree, &desired, &before).unwrap();
     let lids: Vec<_> = after.groups().map(|group| group.mlid).collect();
     assert_ne!(lids[0], lids[1]);
 }
 
-/// Up to six partitions, some asked for twice, some without a number or members, with few free places in tables.
-fn any_wishes(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
+/// Up to six partitions, some twice, some without a number or members, with small P_Key tables.
+fn any_partitions(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
     let ends: Vec<Guid> =
         topology.nodes().flat_map(|(_, node)| node.ports().map(|(_, port)| port.guid)).collect();
     let port = prop::sample::select(ends).prop_map(Who::Port);
@@ -123,7 +123,7 @@ fn tree() -> Topology {
     FatTree { radix: 4, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap()
 }
 
-fn worn_tree() -> Topology {
+fn degraded_tree() -> Topology {
     without_links(FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap(), 9, 4)
         .unwrap()
 }
@@ -132,15 +132,15 @@ fn random() -> Topology {
     RandomFabric { radix: 8, hosts_per_switch: 1, ..RandomFabric::new(12, 4, 3) }.generate().unwrap()
 }
 
-/// Goes through wishes one after the other; what is refused is refused both ways.
+/// Applies intents one after the other; both functions must reject the same ones.
 fn assert_agrees(topology: &Topology, steps: Vec<Vec<PartitionIntent>>) {
-    let mut wishes = intents(topology);
-    wishes.capabilities.usual_switch.own_pkeys = 6;
-    wishes.capabilities.usual_switch.multicast = 4;
-    let mut plan = compile(topology, &wishes, &Decisions::default()).unwrap();
+    let mut desired = intents(topology);
+    desired.capabilities.usual_switch.own_pkeys = 6;
+    desired.capabilities.usual_switch.multicast = 4;
+    let mut plan = compile(topology, &desired, &Decisions::default()).unwrap();
     for partitions in steps {
-        wishes.partitions = partitions;
-        if let Ok(next) = both(topology, &wishes, &plan) {
+        desired.partitions = partitions;
+        if let Ok(next) = both(topology, &desired, &plan) {
             plan = next;
         }
     }
@@ -150,20 +150,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn trees_are_recompiled_to_what_would_be_compiled(steps in prop::collection::vec(any_wishes(&tree()), 1..6)) {
+    fn trees_are_recompiled_as_if_compiled(steps in prop::collection::vec(any_partitions(&tree()), 1..6)) {
         assert_agrees(&tree(), steps);
     }
 
     #[test]
-    fn worn_trees_are_recompiled_to_what_would_be_compiled(
-        steps in prop::collection::vec(any_wishes(&worn_tree()), 1..4),
+    fn degraded_trees_are_recompiled_as_if_compiled(
+        steps in prop::collection::vec(any_partitions(&degraded_tree()), 1..4),
     ) {
-        assert_agrees(&worn_tree(), steps);
+        assert_agrees(&degraded_tree(), steps);
     }
 
     #[test]
-    fn random_fabrics_are_recompiled_to_what_would_be_compiled(
-        steps in prop::collection::vec(any_wishes(&random()), 1..6),
+    fn random_fabrics_are_recompiled_as_if_compiled(
+        steps in prop::collection::vec(any_partitions(&random()), 1..6),
     ) {
         assert_agrees(&random(), steps);
     }

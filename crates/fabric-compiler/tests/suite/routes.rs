@@ -1,4 +1,4 @@
-//! Everyone reaches everyone, and no ring of links can wait for each other: on trees, whole and damaged, and elsewhere.
+//! All hosts reach each other without deadlocks, on complete and degraded trees and on other topologies.
 
 use fabric_model::decisions::Scheme;
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::world::{Walker, fresh, intents, switch_cables, without_cable};
 
-/// Checks everything; returns the pairs of switches that do not reach each other.
+/// Checks reachability and deadlock freedom. Returns the number of pairs of switches that do not reach each other.
 fn check(topology: &Topology) -> usize {
     let plan = fresh(topology);
     let walker = Walker::new(topology, &plan);
@@ -36,7 +36,7 @@ fn complete_trees_are_routed_from_every_switch() {
 }
 
 #[test]
-fn oversubscribed_and_incomplete_trees_are_routed_from_every_switch() {
+fn incomplete_trees_are_routed_from_every_switch() {
     let oversubscribed =
         |text: &str, tree: FatTree| FatTree { oversubscription: text.parse().unwrap(), ..tree };
     for tree in [
@@ -50,7 +50,7 @@ fn oversubscribed_and_incomplete_trees_are_routed_from_every_switch() {
 }
 
 #[test]
-fn every_single_cable_of_a_tree_may_fail() {
+fn any_single_cable_of_a_tree_may_fail() {
     for tree in [small(FatTreeSize::Leaves(8)), small(FatTreeSize::Pods(3))] {
         let tree = tree.generate().unwrap();
         for (end, _) in switch_cables(&tree) {
@@ -60,8 +60,8 @@ fn every_single_cable_of_a_tree_may_fail() {
 }
 
 #[test]
-fn trees_that_lack_a_cable_at_every_leaf_keep_their_levels() {
-    // No leaf reaches every spine any more, so no single switch joins all spines.
+fn trees_that_lack_a_cable_per_leaf_keep_their_tiers() {
+    // No leaf reaches every spine, so no single switch joins all spines.
     let tree = small(FatTreeSize::Leaves(4)).generate().unwrap();
     let mut builder = TopologyBuilder::from(tree.clone());
     let leaves: Vec<_> = tree.switches().filter(|(_, node)| node.description.starts_with("leaf")).collect();
@@ -99,7 +99,7 @@ fn a_real_fabric_of_2014_is_routed() {
 }
 
 #[test]
-fn small_things_are_planned_too() {
+fn tiny_fabrics_are_planned() {
     for text in [
         include_str!("../../../../fixtures/topologies/short-form.ibsim"),
         include_str!("../../../../fixtures/topologies/modules.ibsim"),
@@ -112,7 +112,7 @@ fn small_things_are_planned_too() {
 }
 
 #[test]
-fn what_the_manager_does_not_reach_is_left_out_and_reported() {
+fn unreached_nodes_are_left_out_and_reported() {
     let tree = small(FatTreeSize::Leaves(2)).generate().unwrap();
     let mut builder = TopologyBuilder::from(tree.clone());
     let leaf = tree.by_description("leaf-02").unwrap();
@@ -128,11 +128,11 @@ fn what_the_manager_does_not_reach_is_left_out_and_reported() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_plan_in_whatever_order_nodes_are_listed() {
+fn plans_do_not_depend_on_the_order_of_nodes() {
     let tree = small(FatTreeSize::Pods(3)).generate().unwrap();
     let plan = fresh(&tree);
     assert_eq!(fresh(&tree), plan);
-    // The text lists switches as they were discovered; begin with another one.
+    // The text lists switches in the order of discovery; start with another one.
     let text = ibnetdiscover::write(&tree);
     let mut parts: Vec<&str> = text.split("\n\n").collect();
     parts[1..].reverse();
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_trees_are_routed(leaves in 2u16..9, pods in 0u16..5, missing in 0usize..60, seed: u64) {
+    fn degraded_trees_are_routed(leaves in 2u16..9, pods in 0u16..5, missing in 0usize..60, seed: u64) {
         let size = if pods > 1 { FatTreeSize::Pods(pods) } else { FatTreeSize::Leaves(leaves) };
         let tree = small(size).generate().unwrap();
         let spare = switch_cables(&tree).len() + 1 - tree.switches().count();
@@ -162,13 +162,13 @@ proptest! {
     }
 
     #[test]
-    fn trees_that_lack_a_few_cables_reach_even_from_switch_to_switch(pods in 2u16..6, missing in 0usize..6, seed: u64) {
+    fn trees_with_few_missing_cables_connect_all_switches(pods in 2u16..6, missing in 0usize..6, seed: u64) {
         let tree = small(FatTreeSize::Pods(pods)).generate().unwrap();
         prop_assert_eq!(check(&without_links(tree, missing, seed).unwrap()), 0);
     }
 
     #[test]
-    fn damaged_tori_and_dragonflies_are_routed(missing in 0usize..20, seed: u64, torus: bool) {
+    fn degraded_tori_and_dragonflies_are_routed(missing in 0usize..20, seed: u64, torus: bool) {
         let topology = if torus {
             Torus::new([4, 4]).generate().unwrap()
         } else {

@@ -1,4 +1,4 @@
-//! What nobody asked to change does not change.
+//! Plans are stable: only what a change affects is different.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn lids(plan: &FabricPlan) -> BTreeMap<Guid, Lid> {
     plan.lids().map(|(lid, guid)| (guid, lid)).collect()
 }
 
-/// The fabric with only some hosts plugged in; the first always is, since the manager sits there.
+/// The fabric with only some hosts connected, always with the first one, which is the manager.
 fn with_hosts(topology: &Topology, plugged: &[bool]) -> Topology {
     let mut builder = TopologyBuilder::from(topology.clone());
     for ((index, node), _) in topology.end_nodes().skip(1).zip(plugged).filter(|(_, plugged)| !**plugged) {
@@ -28,7 +28,7 @@ fn with_hosts(topology: &Topology, plugged: &[bool]) -> Topology {
 }
 
 #[test]
-fn a_plan_kept_by_its_own_decisions_is_the_same_plan() {
+fn compiling_with_its_own_decisions_gives_the_same_plan() {
     for topology in [
         FatTree::with_hosts(324).generate().unwrap(),
         FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap(),
@@ -42,7 +42,7 @@ fn a_plan_kept_by_its_own_decisions_is_the_same_plan() {
 }
 
 #[test]
-fn fresh_lids_are_consecutive_leaf_by_leaf_and_switches_come_last() {
+fn fresh_lids_are_consecutive_per_leaf() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(3)) }.generate().unwrap();
     let plan = fresh(&tree);
     let numbers: Vec<u16> = plan.lids().map(|(lid, _)| lid.to_wire()).collect();
@@ -63,7 +63,7 @@ fn contradicting_decisions_are_resolved_in_a_fixed_order() {
     let of =
         |lid: u16| EndPortDecision { lid: Lid::from_wire(lid).unwrap(), up: vec![200; 300], pkeys: vec![] };
     let ports: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
-    // An absent port and two present ones claim LID 5; homes that lead nowhere.
+    // An absent port and two present ones claim LID 5; down paths that lead nowhere.
     broken.end_ports.insert(guid(1), of(5));
     broken.end_ports.insert(ports[2], of(5));
     broken.end_ports.insert(ports[6], of(5));
@@ -76,7 +76,7 @@ fn contradicting_decisions_are_resolved_in_a_fixed_order() {
 }
 
 #[test]
-fn lids_of_absent_ports_give_way_when_there_is_no_other() {
+fn lids_of_absent_ports_are_reused_when_none_is_free() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap();
     let mut intents = intents(&tree);
     let needed = tree.node_count();
@@ -92,7 +92,7 @@ fn lids_of_absent_ports_give_way_when_there_is_no_other() {
     assert_eq!(refused, Err(CompileError::LidsExhausted { needed, available: needed - 1 }));
 }
 
-/// Every changed entry must have sent over the cable, or be for a LID to which packets came over it.
+/// Checks that every changed entry used the cable, or is for a LID whose packets came over it.
 fn assert_minimal(tree: &Topology, cable: (Endpoint, Endpoint)) -> usize {
     let plan = fresh(tree);
     let cut = without_cable(tree, cable.0);
@@ -114,7 +114,7 @@ fn assert_minimal(tree: &Topology, cable: (Endpoint, Endpoint)) -> usize {
     changes.blocks
 }
 
-/// The switch at the upper end: generated trees list lower levels first, pod by pod.
+/// The switch at the upper end: generated trees list lower tiers first, pod by pod.
 fn upper(tree: &Topology, (a, b): (Endpoint, Endpoint)) -> fabric_model::NodeIndex {
     let level =
         |end: Endpoint| ["leaf", "spine", "core"].iter().position(|l| tree[end.node].description.contains(l));
@@ -134,7 +134,7 @@ fn passed(
 }
 
 #[test]
-fn one_failed_cable_changes_only_what_used_it() {
+fn one_failed_cable_moves_only_routes_that_used_it() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let cables = switch_cables(&tree);
     for cable in cables.iter().step_by(29) {
@@ -144,7 +144,7 @@ fn one_failed_cable_changes_only_what_used_it() {
 }
 
 #[test]
-fn one_failed_cable_of_three_levels_changes_only_what_used_it() {
+fn one_failed_cable_of_three_tiers_moves_only_its_routes() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
     for cable in switch_cables(&tree).iter().step_by(7) {
         assert_minimal(&tree, *cable);
@@ -152,7 +152,7 @@ fn one_failed_cable_of_three_levels_changes_only_what_used_it() {
 }
 
 #[test]
-fn one_failed_cable_of_any_fabric_changes_only_what_used_it_or_became_longer() {
+fn one_failed_cable_of_any_fabric_moves_few_routes() {
     let fabric = RandomFabric { hosts_per_switch: 2, ..RandomFabric::new(24, 4, 7) }.generate().unwrap();
     let plan = fresh(&fabric);
     for (end, _) in switch_cables(&fabric).into_iter().step_by(5) {
@@ -171,7 +171,7 @@ fn one_failed_cable_of_any_fabric_changes_only_what_used_it_or_became_longer() {
 }
 
 #[test]
-fn a_new_leaf_changes_nothing_for_those_who_were_there() {
+fn a_new_leaf_changes_no_existing_route() {
     let whole = FatTree::with_hosts(324).generate().unwrap();
     let mut builder = TopologyBuilder::from(whole.clone());
     let leaf = whole.by_description("leaf-07").unwrap();
@@ -189,7 +189,7 @@ fn a_new_leaf_changes_nothing_for_those_who_were_there() {
 }
 
 #[test]
-fn plans_share_the_tables_that_did_not_change() {
+fn plans_share_unchanged_tables() {
     let tree = FatTree::with_hosts(324).generate().unwrap();
     let plan = fresh(&tree);
     let cable = switch_cables(&tree)[40];
@@ -203,7 +203,7 @@ fn plans_share_the_tables_that_did_not_change() {
     assert!(!moved.is_empty() && moved.len() < 27);
 }
 
-/// Decisions that nobody made: any heights, up-links, homes, tables and groups for the nodes of a fabric.
+/// Random decisions: any heights, up-links, down paths, tables and groups for the nodes of a fabric.
 fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<> {
     let guids: Vec<Guid> = topology.nodes().map(|(_, node)| node.guid).collect();
     let port_guids: Vec<Guid> =
@@ -268,12 +268,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_was_decided_a_tree_is_routed(decisions in any_decisions(&small_tree())) {
+    fn trees_with_random_decisions_are_routed(decisions in any_decisions(&small_tree())) {
         assert_any_decisions_do(&small_tree(), &decisions);
     }
 
     #[test]
-    fn whatever_was_decided_any_fabric_is_routed(decisions in any_decisions(&small_random())) {
+    fn fabrics_with_random_decisions_are_routed(decisions in any_decisions(&small_random())) {
         assert_any_decisions_do(&small_random(), &decisions);
     }
 }
@@ -282,7 +282,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_port_keeps_its_lid_through_growth_and_shrinkage(
+    fn a_port_keeps_its_lid_while_the_fabric_resizes(
         steps in prop::collection::vec(prop::collection::vec(any::<bool>(), 31), 1..6),
     ) {
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();

@@ -1,4 +1,4 @@
-//! What tests of clusters share: a small tree, wishes, and what the verifier says.
+//! Shared by tests of clusters: a small tree, cluster intents, and unexpected findings.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -23,13 +23,13 @@ pub fn ports(topology: &Topology) -> Vec<Guid> {
     topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
 }
 
-/// A cluster that is promised so many bits per second.
+/// A cluster with a guarantee of `bits_per_s` per host.
 pub fn cluster(name: &str, ports: &[Guid], bits_per_s: u64) -> ClusterIntent {
     let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bits_per_s), latency_ns: None };
     ClusterIntent { name: name.to_owned(), ports: ports.to_vec(), class, sl_mode: SlMode::Cluster }
 }
 
-/// What the verifier finds that the plan does not tell itself.
+/// Findings of the verifier that the plan does not report itself.
 pub fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<String> {
     let findings = verify(topology, intents, plan);
     findings.iter().filter(|finding| !is_told(finding, plan)).map(ToString::to_string).collect()

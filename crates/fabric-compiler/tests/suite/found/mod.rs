@@ -9,10 +9,10 @@ use fabric_model::plan::{LinearTable, PkeyTable};
 use fabric_model::{Endpoint, FabricPlan, Found, NodeIndex, Topology};
 use ib_wire::{Guid, Lid, Pkey, PortNum};
 
-/// How a route is chosen among the shortest: from the exits, by switch and LID.
+/// Chooses among the exits of shortest paths, by switch and LID.
 pub type Choose = fn(usize, NodeIndex, Lid) -> usize;
 
-/// As minhop does with much balancing: any of them.
+/// Like minhop with much balancing: any of them.
 pub fn scattered(count: usize, switch: NodeIndex, lid: Lid) -> usize {
     let mut number = (switch.index() as u64) << 32 | u64::from(lid.to_wire());
     for _ in 0..3 {
@@ -21,14 +21,14 @@ pub fn scattered(count: usize, switch: NodeIndex, lid: Lid) -> usize {
     (number >> 33) as usize % count
 }
 
-/// As ftree does: the same for a LID on all switches of a level.
-pub fn in_turn(count: usize, _: NodeIndex, lid: Lid) -> usize {
+/// Like ftree: the same for a LID on all switches of a tier.
+pub fn by_lid(count: usize, _: NodeIndex, lid: Lid) -> usize {
     usize::from(lid.to_wire()) % count
 }
 
-/// What a manager leaves that sends every packet by a shortest way, gives LIDs in the order of nodes, and gives everyone
-/// the default partition as full member.
-pub fn shortest_ways(topology: &Topology, choose: Choose) -> Found {
+/// The configuration of a manager that uses shortest paths, assigns LIDs in the order of nodes, and makes all ports full
+/// members of the default partition.
+pub fn shortest_paths(topology: &Topology, choose: Choose) -> Found {
     let mut found = Found::default();
     let mut homes: BTreeMap<Lid, (NodeIndex, PortNum)> = BTreeMap::new();
     let mut numbers = (1..).filter_map(Lid::from_wire);
@@ -82,7 +82,7 @@ fn distances(topology: &Topology, from: NodeIndex) -> BTreeMap<NodeIndex, usize>
     distances
 }
 
-/// What a plan leaves on the devices.
+/// The configuration of devices that were programmed from a plan.
 pub fn programmed(plan: &FabricPlan) -> Found {
     let adapters = plan.adapter_ports().map(|port| (port.guid, (*port.pkeys).clone()));
     let switches = plan.switches().map(|switch| (switch.port_guid, (*switch.pkeys).clone()));

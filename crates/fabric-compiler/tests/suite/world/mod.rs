@@ -1,4 +1,4 @@
-//! What the tests share: a reading of plans of its own, which uses nothing of the compiler.
+//! Shared by the tests: an evaluation of plans that is independent of the compiler.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -9,7 +9,7 @@ use fabric_model::plan::Finding;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, NodeIndex, Topology, TopologyBuilder};
 use ib_wire::{Guid, Lid, PortNum};
 
-/// The manager sits at the first cabled port of the first host, or at the first switch if there is no host.
+/// Intents with the manager at the first cabled port of the first host, or at the first switch if there is no host.
 pub fn intents(topology: &Topology) -> Intents {
     let port = topology.end_nodes().find_map(|(index, node)| {
         let (number, _) = node.cabled_ports().next()?;
@@ -38,7 +38,7 @@ pub fn without_cable(topology: &Topology, end: Endpoint) -> Topology {
     builder.build().unwrap()
 }
 
-/// A switch's linear entries and blocks that differ between two plans.
+/// The linear forwarding entries and blocks that differ between two plans.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Switch, LID, exit before and after.
@@ -63,7 +63,7 @@ pub fn changes(before: &FabricPlan, after: &FabricPlan) -> Changes {
     changes
 }
 
-/// Where packets go, read from a plan and the cables.
+/// Follows packets by the tables of a plan and the cables.
 pub struct Walker<'a> {
     topology: &'a Topology,
     pub plan: &'a FabricPlan,
@@ -72,7 +72,7 @@ pub struct Walker<'a> {
     switches: Vec<NodeIndex>,
 }
 
-/// What a packet did.
+/// The path of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Walk {
     /// The channels it took: switch and exit port.
@@ -131,8 +131,8 @@ impl<'a> Walker<'a> {
         Walk::Circled
     }
 
-    /// Asserts that everyone reaches everyone: hosts always, switches but for the pairs that the plan's findings count.
-    /// Returns how many pairs of switches that are.
+    /// Asserts that all hosts reach each other, and all switches but the pairs that the plan's findings count. Returns the
+    /// number of such pairs.
     pub fn assert_reachable(&self) -> usize {
         let serving: BTreeSet<NodeIndex> = self.hosts().into_iter().map(|(_, switch)| switch).collect();
         let mut missing = BTreeSet::new();
@@ -157,10 +157,10 @@ impl<'a> Walker<'a> {
         missing.len()
     }
 
-    /// Asserts that no ring of channels can wait for each other, whoever sends to whom.
+    /// Asserts that the channel dependency graph of all routes has no cycle.
     pub fn assert_deadlock_free(&self) {
-        let place: HashMap<NodeIndex, usize> = self.switches.iter().copied().zip(0..).collect();
-        let channel = |switch: NodeIndex, port: PortNum| place[&switch] * 256 + port.index();
+        let index: HashMap<NodeIndex, usize> = self.switches.iter().copied().zip(0..).collect();
+        let channel = |switch: NodeIndex, port: PortNum| index[&switch] * 256 + port.index();
         let mut followers: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.switches.len() * 256];
         for (&lid, &(home, _)) in &self.homes {
             for &from in &self.switches {
@@ -174,12 +174,12 @@ impl<'a> Walker<'a> {
                 }
             }
         }
-        assert_eq!(ring(&followers), None, "channels of switch * 256 + port that wait for each other");
+        assert_eq!(cycle(&followers), None, "channels of switch * 256 + port that wait for each other");
     }
 }
 
-/// A node from which a directed graph leads back to itself: depth first, grey nodes being on the way.
-fn ring(followers: &[BTreeSet<usize>]) -> Option<usize> {
+/// A node on a cycle of a directed graph, by depth-first search.
+fn cycle(followers: &[BTreeSet<usize>]) -> Option<usize> {
     #[derive(Clone, Copy, PartialEq)]
     enum Colour {
         White,
@@ -192,17 +192,17 @@ fn ring(followers: &[BTreeSet<usize>]) -> Option<usize> {
             continue;
         }
         colours[start] = Colour::Grey;
-        let mut way = vec![(start, followers[start].iter())];
-        while let Some((node, rest)) = way.last_mut() {
+        let mut path = vec![(start, followers[start].iter())];
+        while let Some((node, rest)) = path.last_mut() {
             match rest.next() {
                 None => {
                     colours[*node] = Colour::Black;
-                    way.pop();
+                    path.pop();
                 }
                 Some(&next) if colours[next] == Colour::Grey => return Some(next),
                 Some(&next) if colours[next] == Colour::White => {
                     colours[next] = Colour::Grey;
-                    way.push((next, followers[next].iter()));
+                    path.push((next, followers[next].iter()));
                 }
                 Some(_) => {}
             }
@@ -212,7 +212,7 @@ fn ring(followers: &[BTreeSet<usize>]) -> Option<usize> {
 }
 
 #[test]
-fn the_checker_sees_rings() {
+fn the_checker_finds_cycles() {
     let graph = |edges: &[(usize, usize)]| {
         let mut followers = vec![BTreeSet::new(); 4];
         for (from, to) in edges {
@@ -220,9 +220,9 @@ fn the_checker_sees_rings() {
         }
         followers
     };
-    assert_eq!(ring(&graph(&[(0, 1), (1, 2), (0, 2), (3, 0)])), None);
-    assert!(ring(&graph(&[(0, 1), (1, 2), (2, 3), (3, 1)])).is_some());
-    assert!(ring(&graph(&[(2, 2)])).is_some());
+    assert_eq!(cycle(&graph(&[(0, 1), (1, 2), (0, 2), (3, 0)])), None);
+    assert!(cycle(&graph(&[(0, 1), (1, 2), (2, 3), (3, 1)])).is_some());
+    assert!(cycle(&graph(&[(2, 2)])).is_some());
 }
 
 pub fn guid(raw: u64) -> Guid {

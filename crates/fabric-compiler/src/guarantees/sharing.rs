@@ -1,4 +1,4 @@
-//! How ports share their links: the tables that follow from who has what.
+//! The SL-to-VL and arbitration tables of ports, derived from the owners of lanes on each link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use fabric_model::plan::{Draft, PortSharing};
 use fabric_model::tenancy::ClusterNumber;
 use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
-use crate::fabric::Place;
+use crate::fabric::SwitchIndex;
+use crate::tenancy::admission::Grant;
 use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
-use crate::tenancy::ledger::Grant;
-use crate::tenancy::network::{LinkIndex, Network, reserved_lanes};
+use crate::tenancy::link_graph::{LinkGraph, LinkIndex, reserved_lanes};
 
 /// The lane of best effort.
 const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
@@ -18,47 +18,46 @@ const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
     None => unreachable!(),
 };
 
-/// Weight of an entry of the best-effort lane where nobody is promised anything.
+/// The weight of the best-effort entry on a link without guaranteed clusters.
 const PLAIN_WEIGHT: u8 = 64;
 
-/// Weight of a lane that has a packet of any size in a round, and no more.
+/// The weight of a lane that may send one packet of any size per round.
 const PACKET_WEIGHT: u8 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
 
-/// What stands where nobody has an entry: best effort with the least weight.
+/// A free entry of a table serves best effort with the least weight.
 pub(super) const FILLING: VlArbEntry = VlArbEntry { lane: BEST_EFFORT, weight: 1 };
 
-/// Who has what of every link.
+/// The owners of lanes, service levels and entries on every link.
 #[derive(Debug)]
-pub(super) struct Users {
-    /// By link.
-    users: Vec<Vec<User>>,
-    /// By link: the port that packets leave by.
+pub(super) struct LinkUsers {
+    users: Vec<Vec<LinkUser>>,
+    /// By link: the port that sends into it.
     ports: Vec<SendingPort>,
-    /// By link: the other direction of its cable.
+    /// By link: the opposite direction of its cable.
     opposite: Vec<Option<LinkIndex>>,
     /// By switch: the links out of it.
     exits: Vec<Vec<LinkIndex>>,
-    /// By link: the lane of management, if it has a level of its own.
+    /// By link: the lane of management, if management has a service level of its own.
     management: Vec<Option<Management>>,
-    /// By link: entries of clusters that divide what they have.
+    /// By link: positions and entries of clusters that are divided into classes.
     divided: BTreeMap<LinkIndex, Vec<(u8, VlArbEntry)>>,
-    /// Where nobody is promised anything: by whether management has a lane of its own there.
+    /// The tables of a link without guaranteed clusters: without and with a lane for management.
     plain: [Arc<PortSharing>; 2],
     table_entries: u8,
 }
 
-/// The level of management, and its lane on a link.
+/// The service level of management, and its lane on a link.
 #[derive(Clone, Copy, Debug)]
 struct Management {
-    level: ServiceLevel,
+    sl: ServiceLevel,
     lane: VirtualLane,
 }
 
 impl Management {
-    /// On a link that has so many lanes for best effort and management.
-    fn on(level: ServiceLevel, reserved: u8) -> Self {
+    /// On a link with `reserved` lanes for best effort and management.
+    fn on(sl: ServiceLevel, reserved: u8) -> Self {
         let lane = VirtualLane::from_wire(reserved.saturating_sub(1)).unwrap_or(BEST_EFFORT);
-        Self { level, lane }
+        Self { sl, lane }
     }
 
     fn has_own_lane(self) -> bool {
@@ -66,48 +65,47 @@ impl Management {
     }
 }
 
-/// What a cluster has of a link.
+/// A lane of a link that belongs to a cluster.
 #[derive(Clone, Copy, Debug)]
-struct User {
+struct LinkUser {
     cluster: ClusterNumber,
     lane: VirtualLane,
-    /// As bits.
+    /// A bit for each service level of the lane.
     service_levels: u16,
-    /// None if it is a further class of a cluster: see [`Users::divide`].
+    /// 0 for a further class of a cluster, whose entries are in [`LinkUsers::divided`].
     entries: u8,
     first_entry: u8,
     weight: u8,
 }
 
-/// A port that packets leave by.
+/// A port that sends into a link.
 #[derive(Clone, Copy, Debug)]
 enum SendingPort {
-    Switch(Place, PortNum),
-    /// By port GUID.
+    Switch(SwitchIndex, PortNum),
+    /// An adapter port by its GUID.
     Adapter(Guid),
 }
 
-impl Users {
-    /// Nobody has anything, but for management what its level needs.
-    pub fn of(network: &Network, management: Option<ServiceLevel>) -> Self {
-        let links = network.links();
-        let exits: Vec<Vec<LinkIndex>> = network.exits().map(Iterator::collect).collect();
-        // Those of adapters are put right below.
+impl LinkUsers {
+    pub fn of(graph: &LinkGraph, management: Option<ServiceLevel>) -> Self {
+        let links = graph.links();
+        let exits: Vec<Vec<LinkIndex>> = graph.exits().map(Iterator::collect).collect();
+        // Switches and adapters are set below.
         let mut ports: Vec<SendingPort> =
             links.iter().map(|link| SendingPort::Switch(0, link.from.port)).collect();
         let mut opposite: Vec<Option<LinkIndex>> =
-            (0..links.len() as u32).map(|link| network.reverse(LinkIndex(link))).collect();
-        for (place, exits) in exits.iter().enumerate() {
+            (0..links.len() as u32).map(|link| graph.reverse(LinkIndex(link))).collect();
+        for (switch_index, exits) in exits.iter().enumerate() {
             for link in exits {
-                ports[link.index()] = SendingPort::Switch(place, links[link.index()].from.port);
+                ports[link.index()] = SendingPort::Switch(switch_index, links[link.index()].from.port);
             }
         }
-        for host in network.hosts() {
+        for host in graph.hosts() {
             ports[host.inward.index()] = SendingPort::Adapter(host.port);
             opposite[host.outward.index()] = Some(host.inward);
         }
-        let table_entries = network.limits().table_entries;
-        let on = |reserved| management.map(|level| Management::on(level, reserved));
+        let table_entries = graph.limits().table_entries;
+        let on = |reserved| management.map(|sl| Management::on(sl, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
             ports,
@@ -120,10 +118,10 @@ impl Users {
         }
     }
 
-    /// A cluster has what it was granted.
+    /// Adds the grant of a cluster.
     pub fn add(&mut self, grant: &Grant) {
         for share in &grant.links {
-            self.users[share.link.index()].push(User {
+            self.users[share.link.index()].push(LinkUser {
                 cluster: grant.cluster,
                 lane: share.lane,
                 service_levels: share.service_levels,
@@ -134,14 +132,14 @@ impl Users {
         }
     }
 
-    /// It has it no longer.
+    /// Removes the grant of a cluster.
     pub fn remove(&mut self, grant: &Grant) {
         for share in &grant.links {
             self.users[share.link.index()].retain(|user| user.cluster != grant.cluster);
         }
     }
 
-    /// Entries of some links were moved. Returns the clusters whose they are.
+    /// Updates the positions of entries on links where some were moved. Returns the clusters concerned.
     pub fn replace(
         &mut self,
         links: impl Iterator<Item = LinkIndex>,
@@ -160,46 +158,46 @@ impl Users {
         moved
     }
 
-    /// A cluster has further lanes and levels on a link.
+    /// Adds lanes and service levels of further classes of a cluster on a link.
     pub fn add_classes(
         &mut self,
         link: LinkIndex,
         cluster: ClusterNumber,
         classes: impl Iterator<Item = (VirtualLane, ServiceLevel)>,
     ) {
-        self.users[link.index()].extend(classes.map(|(lane, level)| User {
+        self.users[link.index()].extend(classes.map(|(lane, sl)| LinkUser {
             cluster,
             lane,
-            service_levels: 1 << level.to_wire(),
+            service_levels: 1 << sl.to_wire(),
             entries: 0,
             first_entry: 0,
             weight: 0,
         }));
     }
 
-    /// It has them no longer.
+    /// Removes the further classes of a cluster on a link.
     pub fn remove_classes(&mut self, link: LinkIndex, cluster: ClusterNumber) {
         self.users[link.index()].retain(|user| user.cluster != cluster || user.entries != 0);
     }
 
-    /// Entries of a link serve the classes of a cluster, those that it had among them.
+    /// Sets the entries of a cluster's classes on a link. They replace the undivided entries.
     pub fn divide(&mut self, link: LinkIndex, entries: impl Iterator<Item = (u8, VlArbEntry)>) {
         self.divided.entry(link).or_default().extend(entries);
     }
 
-    /// Nobody divides what it has.
+    /// Removes the classes of all clusters.
     pub fn unite(&mut self) {
         for link in std::mem::take(&mut self.divided).into_keys() {
             self.users[link.index()].retain(|user| user.entries != 0);
         }
     }
 
-    /// Levels that somebody has on a link, as bits.
-    pub fn levels_taken(&self, link: LinkIndex) -> u16 {
+    /// The service levels on a link that have an owner, as a bit set.
+    pub fn sls_taken(&self, link: LinkIndex) -> u16 {
         self.users[link.index()].iter().fold(0, |taken, user| taken | user.service_levels)
     }
 
-    /// Lanes that somebody has on a link, as bits.
+    /// The lanes of a link that have an owner, as a bit set.
     pub fn lanes_taken(&self, link: LinkIndex) -> u16 {
         self.users[link.index()].iter().fold(0, |taken, user| taken | 1 << user.lane.to_wire())
     }
@@ -213,7 +211,7 @@ impl Users {
         table
     }
 
-    /// Every port as if nobody was promised anything.
+    /// Writes the tables of a fabric without guaranteed clusters into every port.
     pub fn put_plain(&self, draft: &mut Draft) {
         let adapters: Vec<Guid> = draft.plan().adapter_ports().map(|port| port.guid).collect();
         for port in adapters {
@@ -221,21 +219,21 @@ impl Users {
                 port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
-        for place in 0..draft.plan().shared_switches().len() {
-            let Some(switch) = draft.switch(place) else { continue };
+        for switch_index in 0..draft.plan().shared_switches().len() {
+            let Some(switch) = draft.switch(switch_index) else { continue };
             for port in Arc::make_mut(&mut switch.ports) {
                 port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
     }
 
-    /// Where nobody is promised anything, on a link that has so many lanes for best effort and management.
+    /// The tables of a link without guaranteed clusters that has `reserved` lanes for best effort and management.
     fn plain(&self, reserved: u8) -> Arc<PortSharing> {
         Arc::clone(&self.plain[usize::from(reserved > 1)])
     }
 
-    /// How the ports share that send into some links. A service level passes from link to link only in the lanes of one
-    /// cluster, so that these are all ports that a change of the links' users touches.
+    /// Writes the tables of the ports that send into some links. A change of the owners on a link concerns no other ports,
+    /// because a service level passes from link to link only in lanes of the same cluster.
     pub fn put(&self, draft: &mut Draft, links: &[LinkIndex]) {
         for link in links {
             let sharing = self.sharing(*link);
@@ -249,10 +247,12 @@ impl Users {
                         port.sharing = Some(sharing);
                     }
                 }
-                SendingPort::Switch(place, number) => {
-                    let port = plan.shared_switches().get(place).and_then(|switch| switch.port(number));
+                SendingPort::Switch(switch_index, number) => {
+                    let port =
+                        plan.shared_switches().get(switch_index).and_then(|switch| switch.port(number));
                     if port.is_some_and(|port| !is_same(&port.sharing))
-                        && let Some(port) = draft.switch(place).and_then(|switch| switch.port_mut(number))
+                        && let Some(port) =
+                            draft.switch(switch_index).and_then(|switch| switch.port_mut(number))
                     {
                         port.sharing = Some(sharing);
                     }
@@ -270,57 +270,58 @@ impl Users {
         let low = self.table(link);
         let (by_input, otherwise) = match self.ports[link.index()] {
             SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
-            SendingPort::Switch(place, _) => (self.by_input(place, link), map(management, |_| None)),
+            SendingPort::Switch(switch_index, _) => {
+                (self.by_input(switch_index, link), map(management, |_| None))
+            }
         };
         Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
     }
 
-    /// The lanes of a link out of a switch by where packets come in. A level that belongs to somebody else on the way in
-    /// is not let into the lane.
-    fn by_input(&self, place: Place, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
+    /// The SL-to-VL tables of a link out of a switch, by input port. A service level maps to a lane only if its owner is the
+    /// same on the input link.
+    fn by_input(&self, switch_index: SwitchIndex, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
         let (own, management) = (&self.users[link.index()], self.management[link.index()]);
-        let turn = |input: LinkIndex| {
+        let table_of = |input: LinkIndex| {
             let there = &self.users[input.index()];
-            let levels_of = |cluster| {
+            let sls_of = |cluster| {
                 let same = there.iter().filter(|user| user.cluster == cluster);
-                same.fold(0, |levels, user| levels | user.service_levels)
+                same.fold(0, |sls, user| sls | user.service_levels)
             };
             let let_in = own
                 .iter()
-                .map(|user| User { service_levels: user.service_levels & levels_of(user.cluster), ..*user });
-            let let_in: Vec<User> = let_in.filter(|user| user.service_levels != 0).collect();
+                .map(|user| LinkUser { service_levels: user.service_levels & sls_of(user.cluster), ..*user });
+            let let_in: Vec<LinkUser> = let_in.filter(|user| user.service_levels != 0).collect();
             (!let_in.is_empty()).then(|| map(management, |sl| lane_of(&let_in, sl)))
         };
-        let inputs = self.exits[place].iter().filter(|exit| **exit != link);
-        let turns = inputs.filter_map(|exit| {
+        let inputs = self.exits[switch_index].iter().filter(|exit| **exit != link);
+        let tables = inputs.filter_map(|exit| {
             let SendingPort::Switch(_, number) = self.ports[exit.index()] else { return None };
-            Some((number, turn(self.opposite[exit.index()]?)?))
+            Some((number, table_of(self.opposite[exit.index()]?)?))
         });
-        turns.collect()
+        tables.collect()
     }
 }
 
-/// The positions of so many entries at equal distances in a table.
+/// The positions of `entries` entries at equal distances in a table of `table_entries`.
 pub(super) fn positions(first: u8, entries: u8, table_entries: u8) -> impl Iterator<Item = usize> {
     let distance = table_entries / entries.max(1);
     (first.into()..table_entries.into()).step_by(distance.max(1).into())
 }
 
-fn lane_of(users: &[User], sl: usize) -> Option<VirtualLane> {
+fn lane_of(users: &[LinkUser], sl: usize) -> Option<VirtualLane> {
     users.iter().find(|user| user.service_levels >> sl & 1 == 1).map(|user| user.lane)
 }
 
-/// Level 0 to best effort, management's to its lane, others to a lane or nowhere.
+/// Maps service level 0 to best effort, that of management to its lane, and others to `lane`, or to VL15, which discards.
 fn map(management: Option<Management>, lane: impl Fn(usize) -> Option<VirtualLane>) -> SlToVl {
     SlToVl(std::array::from_fn(|sl| match management {
         _ if sl == 0 => BEST_EFFORT,
-        Some(management) if sl == management.level.index() => management.lane,
+        Some(management) if sl == management.sl.index() => management.lane,
         _ => lane(sl).unwrap_or(VirtualLane::MANAGEMENT),
     }))
 }
 
-/// How a link is shared on which nobody is promised anything. Where management has a lane, its entry is where it will be when
-/// clusters come.
+/// The tables of a link without guaranteed clusters. The entry of management is where it stays when clusters come.
 fn plain(management: Option<Management>, entries: u8) -> PortSharing {
     let low = match management.filter(|management| management.has_own_lane()) {
         Some(_) => table(&[], management, entries),
@@ -329,11 +330,12 @@ fn plain(management: Option<Management>, entries: u8) -> PortSharing {
     PortSharing { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
 }
 
-/// The arbitration table of a link. Everybody's entries are where they were decided to be, so that nothing moves when
-/// others come or go. Best effort has the first position, and management that in the middle if it has a lane: one packet of
-/// any size for each. The rest is for best effort with the least weight. What that takes from clusters is less than the
-/// packet that each was given beyond its share.
-fn table(users: &[User], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
+/// The arbitration table of a link.
+///
+/// Entries of clusters are at the positions of their grants, so nothing moves when others come or go. Best effort has
+/// position 0, and management the middle one if it has a lane, each with one packet of any size. Free entries serve best
+/// effort with weight 1. What these take from clusters is less than the packet that each has beyond its share.
+fn table(users: &[LinkUser], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
     let mut table = vec![FILLING; entries.into()];
     table[0].weight = PACKET_WEIGHT;
     if let Some(Management { lane, .. }) = management.filter(|management| management.has_own_lane()) {

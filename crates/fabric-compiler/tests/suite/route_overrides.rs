@@ -1,4 +1,4 @@
-//! Ways that owners of ports wish for: they change what they name, and nothing else.
+//! Route overrides of tenants change the routes to their own ports and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::clusters::{GIGABIT, cluster, ports, tree, unexpected};
 
 const SEED: u64 = 20_261_116;
 
-/// The switch in front of a port.
+/// The switch that a port is attached to.
 fn leaf(plan: &FabricPlan, port: Guid) -> Guid {
     plan.adapter_port(port).unwrap().peer.node
 }
@@ -25,12 +25,12 @@ fn is_leaf(plan: &FabricPlan, switch: Guid) -> bool {
     plan.adapter_ports().any(|port| port.peer.node == switch)
 }
 
-/// The port of a switch behind which another is.
+/// The port of a switch that leads to another.
 fn toward(plan: &FabricPlan, switch: Guid, other: Guid) -> PortNum {
     plan.switch(switch).unwrap().ports.iter().find(|port| port.peer.node == other).unwrap().number
 }
 
-/// Packets to a port go by one spine, from some leaves.
+/// An override that leads packets from some leaves to a port over one spine.
 fn by(plan: &FabricPlan, to: Guid, spine: Guid, from: &[Guid]) -> BTreeMap<Guid, PortNum> {
     let home = plan.adapter_port(to).unwrap().peer;
     let climbs = from.iter().filter(|leaf| **leaf != home.node);
@@ -40,14 +40,14 @@ fn by(plan: &FabricPlan, to: Guid, spine: Guid, from: &[Guid]) -> BTreeMap<Guid,
     exits
 }
 
-/// LIDs to which some switch forwards otherwise.
+/// The LIDs for which a forwarding entry differs.
 fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
     let switches = before.switches().zip(after.switches());
     switches.flat_map(|(old, new)| old.linear.differences(&new.linear).collect::<Vec<_>>()).collect()
 }
 
 #[test]
-fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
+fn an_override_changes_its_own_lid_and_can_be_withdrawn() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -57,27 +57,23 @@ fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
     let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
 
-    // Both hosts of a leaf change their ways, so that all links are the cluster's still.
+    // Both hosts of a leaf swap their paths, so that all links used still belong to the cluster.
     let (from, to) = (leaf(&before, members[0]), [members[2], members[3]]);
     let spines = to.map(|port| {
         let exit = before.switch(from).unwrap().linear.exit(before.adapter_port(port).unwrap().lid).unwrap();
         before.switch(from).unwrap().port(exit).unwrap().peer.node
     });
     assert_ne!(spines[0], spines[1], "there is something to change");
-    let mut wished = intents.clone();
-    wished.routes.insert(to[0], by(&before, to[0], spines[1], &[from]));
-    wished.routes.insert(to[1], by(&before, to[1], spines[0], &[from]));
-    let after = Arc::clone(planner.change(&wished).unwrap());
+    let mut overridden = intents.clone();
+    overridden.routes.insert(to[0], by(&before, to[0], spines[1], &[from]));
+    overridden.routes.insert(to[1], by(&before, to[1], spines[0], &[from]));
+    let after = Arc::clone(planner.change(&overridden).unwrap());
     let lids = to.map(|port| after.adapter_port(port).unwrap().lid);
     assert_eq!(changed(&before, &after), lids.into_iter().collect());
-    assert_eq!(
-        after.decisions().clusters,
-        before.decisions().clusters,
-        "nobody has more or less than before"
-    );
-    assert_eq!(unexpected(&topology, &wished, &after), [""; 0]);
-    assert_eq!(*after, recompile(&topology, &wished, &before).unwrap());
-    assert_eq!(*after, compile(&topology, &wished, before.decisions()).unwrap());
+    assert_eq!(after.decisions().clusters, before.decisions().clusters, "no grant changed");
+    assert_eq!(unexpected(&topology, &overridden, &after), [""; 0]);
+    assert_eq!(*after, recompile(&topology, &overridden, &before).unwrap());
+    assert_eq!(*after, compile(&topology, &overridden, before.decisions()).unwrap());
     for switch in after.switches() {
         let old = before.switch(switch.guid).unwrap();
         assert_eq!(after.usual_table(switch).to_exits(), old.linear.to_exits());
@@ -86,11 +82,11 @@ fn a_wish_changes_the_ways_to_its_port_and_can_be_taken_back() {
         }
     }
 
-    assert_eq!(**planner.change(&intents).unwrap(), *before, "as if nothing had been");
+    assert_eq!(**planner.change(&intents).unwrap(), *before, "as before");
 }
 
 #[test]
-fn ways_over_links_without_a_share_are_found() {
+fn overrides_over_links_without_a_grant_are_found() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
@@ -109,7 +105,7 @@ fn ways_over_links_without_a_share_are_found() {
 }
 
 #[test]
-fn ways_that_end_circle_or_turn_upwards_are_not_taken_and_told() {
+fn dead_ends_loops_and_down_up_hops_are_rejected() {
     let topology = tree();
     let ports = ports(&topology);
     let intents = Intents::new(ports[0]);
@@ -123,28 +119,28 @@ fn ways_that_end_circle_or_turn_upwards_are_not_taken_and_told() {
     let ends = before.adapter_port(ports[4]).unwrap().peer.port;
     let wrong: [(&str, Vec<(Guid, PortNum)>); 4] = [
         ("end at", vec![(from, ends)]),
-        ("circles", vec![up(from, 0), down(0, from)]),
+        ("in a loop", vec![up(from, 0), down(0, from)]),
         ("up again", vec![up(from, 0), down(0, other), up(other, 1), down(1, home)]),
         ("no switch", vec![(Guid::from_wire(0xdead).unwrap(), ends)]),
     ];
     for (what, exits) in wrong {
-        let mut wished = intents.clone();
-        wished.routes.insert(to, exits.into_iter().collect());
-        let after = recompile(&topology, &wished, &before).unwrap();
-        let told = after.findings().iter().any(|finding| {
+        let mut overridden = intents.clone();
+        overridden.routes.insert(to, exits.into_iter().collect());
+        let after = recompile(&topology, &overridden, &before).unwrap();
+        let reported = after.findings().iter().any(|finding| {
             matches!(finding, Finding::RouteNotTaken { port, reason } if *port == to && reason.contains(what))
         });
-        assert!(told, "{what}: {:?}", after.findings());
+        assert!(reported, "{what}: {:?}", after.findings());
         assert_eq!(changed(&before, &after), BTreeSet::new());
     }
-    let mut wished = intents.clone();
-    wished.routes.insert(to, [up(from, 0), down(0, home)].into_iter().collect());
-    let after = recompile(&topology, &wished, &before).unwrap();
-    assert_eq!(after.findings(), before.findings(), "the control");
+    let mut overridden = intents.clone();
+    overridden.routes.insert(to, [up(from, 0), down(0, home)].into_iter().collect());
+    let after = recompile(&topology, &overridden, &before).unwrap();
+    assert_eq!(after.findings(), before.findings(), "control");
 }
 
 #[test]
-fn plans_made_one_after_the_other_are_those_made_at_once_whatever_is_wished() {
+fn random_overrides_are_planned_as_if_recompiled() {
     let topology = tree();
     let ports = ports(&topology);
     let mut random = Pcg64::seed_from_u64(SEED);

@@ -1,10 +1,10 @@
-//! What guaranteed clusters are promised, read from the tables of plans: an own walk from port to port.
+//! Guarantees of clusters, checked by an independent walk through the tables of plans.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use fabric_compiler::tenancy::ledger::{Ledger, Refusal, Request, Routes};
-use fabric_compiler::tenancy::network::{HostIndex, Limits, Network};
+use fabric_compiler::tenancy::admission::{Admission, AdmissionRequest, Refusal, RouteChoice};
+use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, TenancyLimits};
 use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
@@ -25,7 +25,7 @@ fn tree(hosts: u32) -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(hosts) }.generate().unwrap()
 }
 
-/// The ports that a packet leaves by, from an adapter to a LID, with the input of each.
+/// The output ports of a packet's path from an adapter to a LID, each with its input port.
 fn walk(plan: &FabricPlan, from: Guid, to: Guid) -> Vec<(PortName, PortNum)> {
     let (start, end) = (plan.adapter_port(from).unwrap(), plan.adapter_port(to).unwrap());
     let mut steps = vec![(start.name, PortNum::MANAGEMENT)];
@@ -50,7 +50,7 @@ fn find_sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
     of_switch().or_else(of_adapter)
 }
 
-/// Lanes of a packet with a service level as far as it gets.
+/// The lanes of a packet with a service level, up to where it is discarded.
 fn lanes(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Vec<(PortName, Option<VirtualLane>)> {
     let mut lanes = Vec::new();
     for (port, input) in walk(plan, from, to) {
@@ -71,7 +71,7 @@ fn level(plan: &FabricPlan, cluster: &str) -> ServiceLevel {
     plan.decisions().clusters[cluster].service_level().unwrap()
 }
 
-/// From every port to every other, with every service level: whoever has a lane has it to himself.
+/// Checks, from every port to every other at every service level, that each lane has one owner.
 fn assert_kept(plan: &FabricPlan, intents: &Intents) {
     let all: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     let owner = |port: Guid| intents.clusters.iter().position(|cluster| cluster.ports.contains(&port));
@@ -109,7 +109,7 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
     }
 }
 
-/// Clusters of random sizes on random ports of their own, as many as are admitted.
+/// Admits clusters of random sizes on random ports until the ports are used up. Returns the number of refusals as well.
 fn crowd(topology: &Topology, random: &mut Pcg64, bandwidth: u64) -> (Intents, FabricPlan, usize) {
     let mut free = ports(topology);
     let mut intents = Intents::new(free.remove(0));
@@ -119,19 +119,19 @@ fn crowd(topology: &Topology, random: &mut Pcg64, bandwidth: u64) -> (Intents, F
     while free.len() >= 4 {
         let size = random.random_range(1..=4);
         let name = format!("c{}", free.len());
-        let wish = cluster(&name, &free[free.len() - size..], bandwidth);
+        let intent = cluster(&name, &free[free.len() - size..], bandwidth);
         free.truncate(free.len() - size);
-        intents.clusters.push(wish);
+        intents.clusters.push(intent);
         match recompile(topology, &intents, &plan) {
             Ok(next) => {
-                // Nobody who was there is touched.
+                // Existing clusters are unchanged.
                 for (name, decision) in &plan.decisions().clusters {
                     assert_eq!(next.decisions().clusters.get(name), Some(decision));
                 }
                 plan = next;
             }
             Err(CompileError::NotAdmitted { cluster, reason }) => {
-                assert!(cluster == name && reason.contains("link"), "{reason}");
+                assert!(cluster == name && reason.to_string().contains("link"), "{reason}");
                 intents.clusters.pop();
                 refused += 1;
             }
@@ -142,7 +142,7 @@ fn crowd(topology: &Topology, random: &mut Pcg64, bandwidth: u64) -> (Intents, F
 }
 
 #[test]
-fn whoever_has_a_lane_has_it_to_himself_and_level_0_always_works() {
+fn every_lane_has_one_owner_and_service_level_0_works() {
     let mut random = Pcg64::seed_from_u64(SEED);
     let mut refused = 0;
     for hosts in [16, 32, 32] {
@@ -159,12 +159,12 @@ fn whoever_has_a_lane_has_it_to_himself_and_level_0_always_works() {
 }
 
 #[test]
-fn what_is_released_is_given_to_others_and_lanes_stay_guarded() {
+fn released_lanes_are_reused_and_stay_guarded() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     let before = compile(&topology, &intents, &Decisions::default()).unwrap();
-    assert!(before.adapter_ports().all(|port| port.sharing.is_none()), "nobody asked for it");
+    assert!(before.adapter_ports().all(|port| port.sharing.is_none()), "no guarantee was requested");
     intents.clusters = vec![cluster("one", &all[1..5], 0), cluster("two", &all[5..9], 0)];
     let both = recompile(&topology, &intents, &before).unwrap();
     assert_kept(&both, &intents);
@@ -179,33 +179,33 @@ fn what_is_released_is_given_to_others_and_lanes_stay_guarded() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_with_the_limit_and_what_fits_is_not() {
+fn requests_beyond_a_limit_are_refused_with_the_limit() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     let attempt = |intents: &Intents| compile(&topology, intents, &Decisions::default());
     intents.clusters = vec![cluster("fast", &all[1..9], 1_000_000_000_000)];
     let error = attempt(&intents).unwrap_err().to_string();
-    assert!(error.contains("fast cannot be promised that") && error.contains("Gb/s left"), "{error}");
+    assert!(error.contains("cluster fast cannot be guaranteed") && error.contains("Gb/s left"), "{error}");
 
     intents.clusters = vec![cluster("fit", &all[1..9], 0)];
     let bound = attempt(&intents).unwrap().decisions().clusters["fit"].bound_ns;
     let with_latency = |latency_ns| {
-        let mut asked = intents.clone();
+        let mut request = intents.clone();
         let class = Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: Some(latency_ns) };
-        asked.clusters[0].class = class;
-        attempt(&asked)
+        request.clusters[0].class = class;
+        attempt(&request)
     };
     with_latency(bound).unwrap();
     let error = with_latency(bound - 1).unwrap_err().to_string();
-    assert!(error.contains("were asked for"), "{error}");
+    assert!(error.contains("were requested"), "{error}");
 
     intents.clusters = vec![cluster("lost", &[Guid::from_wire(0xdead).unwrap()], 0)];
     assert_eq!(attempt(&intents), Err(CompileError::PortsMissing { cluster: "lost".to_owned() }));
 }
 
 #[test]
-fn ways_are_chosen_so_that_packets_to_two_hosts_need_not_share_a_cable() {
+fn paths_are_selected_to_avoid_shared_links() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
@@ -214,27 +214,31 @@ fn ways_are_chosen_so_that_packets_to_two_hosts_need_not_share_a_cable() {
     let home = |port: &Guid| &before.decisions().end_ports[port].up;
     let own: Vec<Guid> =
         all[1..].iter().copied().filter(|port| leaf(port) == leaf(&all[1])).take(2).collect();
-    // Two hosts elsewhere to which packets come by the same up-port.
+    // Two hosts on other leaves that are reached by the same up-port.
     let far: Vec<Guid> = all.iter().copied().filter(|port| leaf(port) != leaf(&all[1])).collect();
     let pairs = far.iter().flat_map(|a| far.iter().map(move |b| (*a, *b)));
     let (a, b) = pairs.into_iter().find(|(a, b)| leaf(a) != leaf(b) && home(a) == home(b)).unwrap();
     let hosts = [own[0], own[1], a, b];
 
-    let network = Arc::new(Network::of(&topology, &before, Limits { table_entries: 8, ..Limits::default() }));
-    let host = |port: &Guid| network.hosts().iter().position(|host| host.port == *port).unwrap() as u32;
-    let places: Vec<HostIndex> = hosts.iter().map(|port| HostIndex(host(port))).collect();
-    let mut ledger = Ledger::new(Arc::clone(&network));
-    let usable = ledger.usable(network.route(places[0], places[2]).unwrap()[1]);
+    let graph = Arc::new(LinkGraph::of(
+        &topology,
+        &before,
+        TenancyLimits { table_entries: 8, ..TenancyLimits::default() },
+    ));
+    let host = |port: &Guid| graph.hosts().iter().position(|host| host.port == *port).unwrap() as u32;
+    let host_indices: Vec<HostIndex> = hosts.iter().map(|port| HostIndex(host(port))).collect();
+    let mut admission = Admission::new(Arc::clone(&graph));
+    let usable = admission.usable(graph.route(host_indices[0], host_indices[2]).unwrap()[1]);
     let bandwidth = usable.part(0.9);
-    let request = Request {
+    let request = AdmissionRequest {
         cluster: ClusterNumber(0),
-        hosts: &places,
+        hosts: &host_indices,
         bandwidth,
         mode: SlMode::Cluster,
-        routes: Routes::Given,
+        routes: RouteChoice::Existing,
     };
-    let refused = ledger.admit(request).unwrap_err();
-    assert!(matches!(refused, Refusal::Bandwidth { .. }), "{refused}");
+    let refused = admission.admit(request).unwrap_err();
+    assert!(matches!(refused, Refusal::BandwidthShort { .. }), "{refused}");
 
     intents.clusters = vec![cluster("wide", &hosts, bandwidth.bits_per_s())];
     let plan = recompile(&topology, &intents, &before).unwrap();
@@ -247,7 +251,7 @@ fn ways_are_chosen_so_that_packets_to_two_hosts_need_not_share_a_cable() {
 }
 
 #[test]
-fn a_cluster_that_grows_or_shrinks_keeps_its_service_level() {
+fn a_resized_cluster_keeps_its_service_level() {
     let topology = tree(32);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
@@ -256,7 +260,7 @@ fn a_cluster_that_grows_or_shrinks_keeps_its_service_level() {
         (0..).zip(sizes).map(|(at, ports)| cluster(&format!("c{at}"), ports, 100_000_000)).collect();
     let mut plan = compile(&topology, &intents, &Decisions::default()).unwrap();
     let before: Vec<ServiceLevel> = ["c0", "c1", "c2"].map(|name| level(&plan, name)).to_vec();
-    // The first is gone: its level is free for whoever asks anew.
+    // The first cluster is removed, so its service level is free.
     intents.clusters.remove(0);
     for ports in [&all[4..9], &all[4..8], &all[4..6]] {
         intents.clusters[0].ports = ports.to_vec();
@@ -270,31 +274,31 @@ fn a_cluster_that_grows_or_shrinks_keeps_its_service_level() {
     assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
 }
 
-/// Where a lane has its entries.
+/// The positions of a lane's entries.
 fn positions(plan: &FabricPlan, port: PortName, lane: VirtualLane) -> Vec<usize> {
     let low = sharing(plan, port).low.iter().enumerate();
     low.filter(|(_, entry)| entry.lane == lane).map(|(position, _)| position).collect()
 }
 
-/// What a cluster has, wherever its entries are.
-fn without_places(decision: &ClusterDecision) -> ClusterDecision {
+/// A decision without the positions of entries.
+fn without_positions(decision: &ClusterDecision) -> ClusterDecision {
     let mut decision = decision.clone();
     decision.links.iter_mut().for_each(|link| link.first_entry = None);
     decision
 }
 
-/// How often something happened while clusters came and went.
+/// Counts of events while clusters come and go.
 #[derive(Debug, Default)]
 struct Turnover {
     came: usize,
     went: usize,
     refused: usize,
-    /// Sequences of entries of others, at every change.
+    /// Sequences of other clusters' entries, summed over all changes.
     moved: usize,
     stayed: usize,
 }
 
-/// Clusters of up to some ports come and go; what others have stays, and their entries where they are.
+/// Adds and removes random clusters, and checks that the grants of others stay.
 fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes: usize) -> Turnover {
     let all = ports(topology);
     let mut random = Pcg64::seed_from_u64(SEED);
@@ -304,12 +308,12 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
     let decisions = Decisions::default();
     let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
     let mut plan = Arc::clone(planner.plan());
-    let limits = Limits { table_entries, ..Limits::default() };
-    let network = Arc::new(Network::of(topology, &plan, limits));
-    let usable = Ledger::new(Arc::clone(&network)).usable(network.hosts()[0].inward).bits_per_s();
+    let limits = TenancyLimits { table_entries, ..TenancyLimits::default() };
+    let graph = Arc::new(LinkGraph::of(topology, &plan, limits));
+    let usable = Admission::new(Arc::clone(&graph)).usable(graph.hosts()[0].inward).bits_per_s();
     let mut turnover = Turnover::default();
     for change in 0..changes {
-        let wishes = intents.clone();
+        let before_change = intents.clone();
         let is_new = free.len() >= 2 && random.random_bool(0.7);
         let name = if is_new {
             free.shuffle(&mut random);
@@ -329,24 +333,24 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
             Err(_) => {
                 assert_eq!(*planner.plan(), before, "a refusal leaves nothing behind");
                 turnover.refused += 1;
-                intents = wishes;
+                intents = before_change;
                 continue;
             }
         }
-        assert_eq!(recompile(topology, &intents, &before).unwrap(), *plan, "by either way");
+        assert_eq!(recompile(topology, &intents, &before).unwrap(), *plan, "by either ports");
         assert_eq!(compile(topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
         *if is_new { &mut turnover.came } else { &mut turnover.went } += 1;
         let taken: BTreeSet<Guid> = intents.clusters.iter().flat_map(|it| it.ports.clone()).collect();
         free = all[1..].iter().copied().filter(|port| !taken.contains(port)).collect();
-        let moved = assert_places_stay(&before, &plan, &name, &mut turnover);
-        assert!(is_new || moved.is_empty(), "whoever goes needs no room");
+        let moved = assert_others_stay(&before, &plan, &name, &mut turnover);
+        assert!(is_new || moved.is_empty(), "a removal moves nothing");
         assert_tables_differ_by_one(&before, &plan, &name, &moved);
     }
     turnover
 }
 
-/// Others than one cluster have what they had. Returns the ports at which their entries moved.
-fn assert_places_stay(
+/// Checks that all clusters but one have the same grant. Returns the ports at which their entries moved.
+fn assert_others_stay(
     before: &FabricPlan,
     plan: &FabricPlan,
     changed: &str,
@@ -356,7 +360,7 @@ fn assert_places_stay(
     let others = before.decisions().clusters.iter().filter(|(name, _)| *name != changed);
     for (name, had) in others {
         let has = &plan.decisions().clusters[name];
-        assert_eq!(without_places(has), without_places(had), "{name}");
+        assert_eq!(without_positions(has), without_positions(had), "{name}");
         for (had, has) in had.links.iter().zip(&has.links) {
             let now = positions(plan, has.port, has.lane);
             let first = has.first_entry.unwrap();
@@ -373,7 +377,7 @@ fn assert_places_stay(
     moved
 }
 
-/// Tables differ only where one cluster has entries, but for ports at which room was made.
+/// Checks that tables differ only in entries of one cluster, except at ports where entries were moved.
 fn assert_tables_differ_by_one(
     before: &FabricPlan,
     plan: &FabricPlan,
@@ -390,7 +394,7 @@ fn assert_tables_differ_by_one(
     for port in all.filter(|port| !moved.contains(port)) {
         let [old, new] = [before, plan].map(|plan| find_sharing(plan, port));
         let (Some(old), Some(new)) = (old, new) else { continue };
-        // The first who comes, and the last who goes, has the port to himself.
+        // A port without other clusters has a table of another length.
         if old.low.len() == new.low.len() {
             for (old, new) in old.low.iter().zip(&new.low).filter(|(old, new)| old != new) {
                 assert!([old.lane, new.lane].contains(&own[&port]), "{port}: {old:?} {new:?}");
@@ -400,7 +404,7 @@ fn assert_tables_differ_by_one(
 }
 
 #[test]
-fn whoever_comes_or_goes_moves_no_entries_of_others_unless_room_has_to_be_made() {
+fn churn_moves_no_foreign_entries_unless_room_is_needed() {
     let wide = come_and_go(&tree(32), 4, 64, 400);
     assert!(wide.came > 100 && wide.went > 100 && wide.stayed > 10_000, "{wide:?}");
     assert_eq!(wide.moved, 0, "{wide:?}");
@@ -411,28 +415,28 @@ fn whoever_comes_or_goes_moves_no_entries_of_others_unless_room_has_to_be_made()
     }
 }
 
-/// Two leaves with one cable each to the spine: all that is between them meets there.
+/// Two leaves with one cable each to the spine, which all paths between them share.
 fn two_leaves() -> Topology {
     let oversubscription = Oversubscription { down: 11, up: 1 };
     FatTree { radix: 12, oversubscription, ..FatTree::new(FatTreeSize::Leaves(2)) }.generate().unwrap()
 }
 
 #[test]
-fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_nobody() {
+fn moved_entries_keep_their_weight_and_refusals_move_none() {
     let topology = two_leaves();
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     intents.capabilities.usual_port.arbitration = 64;
     let decisions = Decisions::default();
     let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
-    let network = Arc::new(Network::of(&topology, planner.plan(), Limits::default()));
-    let usable = Ledger::new(Arc::clone(&network)).usable(network.hosts()[0].inward);
+    let graph = Arc::new(LinkGraph::of(&topology, planner.plan(), TenancyLimits::default()));
+    let usable = Admission::new(Arc::clone(&graph)).usable(graph.hosts()[0].inward);
     let leaf = |port: &Guid| planner.plan().adapter_port(*port).unwrap().peer.node;
     let (near, far): (Vec<Guid>, Vec<Guid>) = all[1..].iter().partition(|port| leaf(port) == leaf(&all[0]));
     let pair = |name: &str, at: usize, part: f64| {
         cluster(name, &[near[at], far[at]], usable.part(part).bits_per_s())
     };
-    // They fill the first half of the table of the cable with 16, 8, 4 and 2 entries; the last is beyond.
+    // They fill the first half of the cable's table with 16, 8, 4 and 2 entries; the last cluster is in the second half.
     let parts = [0.308, 0.15, 0.072, 0.0325, 0.001];
     for (at, part) in parts.into_iter().enumerate() {
         intents.clusters.push(pair(&format!("c{at}"), at, part));
@@ -448,27 +452,27 @@ fn where_room_is_made_whoever_is_moved_keeps_all_but_places_and_a_refusal_moves_
     planner.change(&intents).unwrap();
     let before = Arc::clone(planner.plan());
 
-    // Half of all entries are free, and every second one is not.
+    // Half of all entries are free, but not at equal distances.
     let mut wide = pair("wide", 0, 0.62);
     let Class::Guaranteed { bandwidth, .. } = wide.class else { panic!("{wide:?}") };
-    let asked = intents.clone();
+    let without_wide = intents.clone();
     intents.clusters.push(wide.clone());
     intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: Some(1) };
     planner.change(&intents).unwrap_err();
-    assert_eq!(*planner.plan(), before, "nobody was moved for one who is refused");
-    intents = asked;
+    assert_eq!(*planner.plan(), before, "a refusal moves nothing");
+    intents = without_wide;
     for again in 0..2 {
         wide.name = format!("wide{again}");
         intents.clusters.push(wide.clone());
         let before = Arc::clone(planner.plan());
         let plan = Arc::clone(planner.change(&intents).unwrap());
-        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "by either way");
+        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "by either ports");
         assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
         assert_eq!(entries(&plan, &wide.name), BTreeSet::from([32]));
         let mut turnover = Turnover::default();
-        let moved = assert_places_stay(&before, &plan, &wide.name, &mut turnover);
+        let moved = assert_others_stay(&before, &plan, &wide.name, &mut turnover);
         assert_tables_differ_by_one(&before, &plan, &wide.name, &moved);
-        // Up and down at both leaves.
+        // The links up and down at both leaves.
         assert_eq!(moved.len(), if again == 0 { 4 } else { 0 }, "{moved:?}");
         assert_kept(&plan, &intents);
         intents.clusters.pop();
@@ -482,25 +486,25 @@ fn small(intents: &mut Intents, topology: &Topology) {
     intents.clusters.push(cluster("c", &[all[1], all[2], all[9]], 1_000_000_000));
 }
 
-/// The lane that a level takes on every link between two ports.
+/// The lane of a service level on every link between two ports.
 fn lanes_of(plan: &FabricPlan, from: Guid, to: Guid, raw: u8) -> Vec<Option<u8>> {
     let sl = ServiceLevel::from_wire(raw).unwrap();
     lanes(plan, from, to, sl).into_iter().map(|(_, lane)| lane.map(VirtualLane::to_wire)).collect()
 }
 
 #[test]
-fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
+fn management_has_a_lane_where_switches_can_spare_one() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
-    let nobody = compile(&topology, &intents, &Decisions::default()).unwrap();
-    assert_eq!((nobody.decisions().management, nobody.management_level().to_wire()), (None, 0));
+    let without = compile(&topology, &intents, &Decisions::default()).unwrap();
+    assert_eq!((without.decisions().management, without.management_level().to_wire()), (None, 0));
     small(&mut intents, &topology);
 
     let eight = compile(&topology, &intents, &Decisions::default()).unwrap();
     assert_eq!(eight.management_level().to_wire(), 15);
     assert_eq!(lanes_of(&eight, all[1], all[9], 15), [Some(1); 4]);
-    assert_eq!(lanes_of(&eight, all[3], all[8], 15), [Some(1); 4], "where nobody is promised anything");
+    assert_eq!(lanes_of(&eight, all[3], all[8], 15), [Some(1); 4], "on links without guarantees");
 
     // Adapters with four lanes have none to spare.
     let mut mixed = intents.clone();
@@ -518,7 +522,7 @@ fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
     assert_eq!((plan.decisions().management, plan.management_level().to_wire()), (None, 0));
     assert_eq!(lanes_of(&plan, all[1], all[9], 15), [None]);
 
-    // What was decided stays, whatever devices turn up.
+    // The decision stays, whatever devices are added.
     let after = recompile(&topology, &few, &eight).unwrap();
     assert_eq!(after.management_level().to_wire(), 15);
     assert_eq!(lanes_of(&after, all[1], all[9], 15), [Some(0); 4]);
@@ -527,7 +531,7 @@ fn management_has_a_lane_of_its_own_where_switches_have_one_to_spare() {
 }
 
 #[test]
-fn a_broadcast_group_has_level_0_or_nothing_is_promised() {
+fn groups_need_service_level_0_beside_guarantees() {
     let topology = tree(16);
     let mut intents = Intents::new(ports(&topology)[0]);
     let conf =
@@ -537,7 +541,7 @@ fn a_broadcast_group_has_level_0_or_nothing_is_promised() {
     assert_eq!(
         plain.groups().next().unwrap().sl.to_wire(),
         3,
-        "the control: without promises, as it is asked for"
+        "control: without guarantees any service level is allowed"
     );
     small(&mut intents, &topology);
     let refusals = [
@@ -545,30 +549,30 @@ fn a_broadcast_group_has_level_0_or_nothing_is_promised() {
         recompile(&topology, &intents, &plain).unwrap_err(),
     ];
     for refused in refusals {
-        assert!(matches!(refused, CompileError::GroupLevel { sl, .. } if sl.to_wire() == 3));
-        assert!(refused.to_string().contains("partition 0x0101 is to use service level 3"), "{refused}");
+        assert!(matches!(refused, CompileError::GroupServiceLevel { sl, .. } if sl.to_wire() == 3));
+        assert!(refused.to_string().contains("partition 0x0101 uses service level 3"), "{refused}");
     }
     intents.partitions = conf(0);
     let mut planner =
         Planner::new(Arc::new(topology.clone()), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
     let wrong = Intents { partitions: conf(15), ..intents.clone() };
-    assert!(matches!(planner.change(&wrong), Err(CompileError::GroupLevel { .. })), "management's");
+    assert!(matches!(planner.change(&wrong), Err(CompileError::GroupServiceLevel { .. })), "management's");
     assert_eq!(**planner.change(&intents).unwrap(), *before, "and everything stays as it was");
-    // Lanes stay guarded when nobody is promised anything any more.
+    // Lanes stay guarded after the last guarantee is gone.
     let mut later = Intents::new(ports(&topology)[0]);
     later.partitions = conf(3);
     compile(&topology, &later, before.decisions()).unwrap_err();
 }
 
 #[test]
-fn buffers_that_cannot_hold_what_a_share_sends_are_refused_with_the_numbers() {
+fn small_lane_buffers_are_refused_with_the_bytes_needed() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     intents.clusters.push(cluster("c", &[all[1], all[9]], 8_000_000_000));
     let unknown = compile(&topology, &intents, &Decisions::default()).unwrap();
-    // A gigabyte per second is a byte per nanosecond.
+    // One gigabyte per second is one byte per nanosecond.
     let narrow = unknown.adapter_port(all[1]).unwrap().name;
     let with = |bytes: u32| {
         let mut intents = intents.clone();
@@ -586,7 +590,7 @@ fn buffers_that_cannot_hold_what_a_share_sends_are_refused_with_the_numbers() {
     for part in ["4421 bytes", "4422 are needed", &format!("the link out of port {port}")] {
         assert!(refused.contains(part), "{refused}");
     }
-    // One that is known too late breaks the promise, and others need not mind.
+    // A buffer that becomes known later violates the guarantee, and nothing else.
     let broken = compile(&topology, &with(4421), unknown.decisions()).unwrap();
     assert!(broken.decisions().clusters["c"].links.is_empty() && broken.findings().len() == 1);
     let mut slower = with(4421);

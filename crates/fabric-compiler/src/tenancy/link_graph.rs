@@ -1,7 +1,7 @@
-//! The fabric as those see it who share out its links: hosts, directed links, and the links from host to host.
+//! The fabric as admission control sees it: hosts, directed links, and routes between hosts.
 //!
-//! Routes are read from the forwarding tables of a plan while they are asked for, so that no table of all pairs is needed.
-//! Where the switches form a regular tree, [`Tree`] gives the links of every way that could be chosen.
+//! Routes are followed through the forwarding tables of a plan on demand, so no table of all pairs is needed. Where the
+//! switches form a regular tree, [`RegularTree`] gives the links of every path that could be selected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +12,20 @@ use fabric_model::tenancy::Bandwidth;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{DataLanes, Guid, Lid, PortNum};
 
-use super::tree::Tree;
+use super::tree::RegularTree;
 
-/// Links that a route may have: more than any route that is free of loops in practice.
+/// The most links of a route, as a guard against loops: more than any route has in practice.
 const ROUTE_LINKS_MAX: usize = 64;
 
-/// A host's place in a [`Network`].
+/// The index of a host in [`LinkGraph::hosts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostIndex(pub u32);
 
-/// A directed link's place in a [`Network`].
+/// The index of a directed link in [`LinkGraph::links`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u32);
 
 impl HostIndex {
-    /// The place as an index.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -34,40 +33,38 @@ impl HostIndex {
 }
 
 impl LinkIndex {
-    /// The place as an index.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What guaranteed clusters may use of every link.
+/// Limits on what guaranteed clusters may use of every link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Lanes for guaranteed clusters, 14 at most; `None` takes what a link has, less [`reserved_lanes`].
+pub struct TenancyLimits {
+    /// Lanes for guaranteed clusters, at most 14. `None`: what a link has, without [`reserved_lanes`].
     pub lanes: Option<u8>,
-    /// Service levels for guaranteed clusters, from 1 on: at most 15, as level 0 is best effort, and 14 where the highest is
-    /// management's.
+    /// Service levels for guaranteed clusters, counted from 1: at most 15, because 0 is best effort, and 14 where 15 is that
+    /// of management.
     pub service_levels: u8,
-    /// Entries of the low-priority arbitration table.
+    /// Entries of the low-priority arbitration table: 8, 16, 32 or 64.
     pub table_entries: u8,
 }
 
-impl Default for Limits {
+impl Default for TenancyLimits {
     fn default() -> Self {
         Self { lanes: None, service_levels: 15, table_entries: 64 }
     }
 }
 
-/// Lanes that no guaranteed cluster gets: best effort has one, and from 8 lanes on management has one of its own.
+/// Lanes of a link that no guaranteed cluster gets: one for best effort, and one for management if there are at least 8.
 pub const fn reserved_lanes(data_lanes: u8) -> u8 {
     if data_lanes >= 8 { 2 } else { 1 }
 }
 
-/// A port of an adapter, and the links of its cable.
+/// An adapter port that is attached to a switch, and the two links of its cable.
 #[derive(Clone, Copy, Debug)]
-pub struct Host {
-    /// GUID of the port.
+pub struct AttachedHost {
     pub port: Guid,
     /// From the host into the fabric.
     pub inward: LinkIndex,
@@ -82,23 +79,22 @@ pub struct Host {
 pub struct DirectedLink {
     /// The port by which packets leave.
     pub from: PortName,
-    /// What it carries, line code taken off.
+    /// The data rate, without line coding.
     pub rate: Bandwidth,
-    /// Lanes that guaranteed clusters may have.
+    /// The number of lanes for guaranteed clusters.
     pub lanes: u8,
-    /// The first of them; the ones before are for best effort and management.
+    /// The first of them. Lanes below are for best effort and management.
     pub first_lane: u8,
-    /// What each lane has at the other end, if that is known.
+    /// The buffer of each lane at the receiving end, if known.
     pub buffer: Option<LaneBuffer>,
-    /// The switch it leads to; none if it leads to a host.
+    /// The index of the receiving switch; `None` if it leads to a host.
     to: Option<u32>,
-    /// The port it leads to.
     peer: PortName,
 }
 
-impl Host {
-    /// The place of its switch.
-    pub(super) fn switch_place(&self) -> u32 {
+impl AttachedHost {
+    /// The index of its switch.
+    pub(super) fn switch_index(&self) -> u32 {
         self.switch
     }
 }
@@ -106,51 +102,51 @@ impl Host {
 #[derive(Clone, Debug)]
 struct SwitchRow {
     table: Arc<LinearTable>,
-    /// The link by exit port.
+    /// The link out of each port, by port number.
     exits: Vec<Option<LinkIndex>>,
 }
 
-/// Hosts, directed links and routes.
+/// Hosts, directed links and routes of a fabric. Switches are numbered as in the plan.
 #[derive(Clone, Debug)]
-pub struct Network {
-    hosts: Vec<Host>,
+pub struct LinkGraph {
+    hosts: Vec<AttachedHost>,
     links: Vec<DirectedLink>,
     switches: Vec<SwitchRow>,
-    tree: Option<Tree>,
-    limits: Limits,
+    tree: Option<RegularTree>,
+    limits: TenancyLimits,
 }
 
-impl Network {
-    /// The network of a plan for a topology. Adapter ports without a switch are left out; links whose rate nobody told
-    /// count as the usual ones.
-    pub fn of(topology: &Topology, plan: &FabricPlan, limits: Limits) -> Self {
-        let places: HashMap<Guid, u32> =
+impl LinkGraph {
+    /// The graph of a plan for a topology. Adapter ports that are not attached to a switch are left out. Links of unknown
+    /// rate count as [`LinkRate::DEFAULT`].
+    pub fn of(topology: &Topology, plan: &FabricPlan, limits: TenancyLimits) -> Self {
+        let switch_indices: HashMap<Guid, u32> =
             (0..).zip(plan.switches()).map(|(at, switch)| (switch.guid, at)).collect();
-        let mut network =
+        let mut graph =
             Self { hosts: Vec::new(), links: Vec::new(), switches: Vec::new(), tree: None, limits };
         for switch in plan.switches() {
             let mut exits = Vec::new();
             for port in switch.ports.iter() {
                 let from = PortName { node: switch.guid, port: port.number };
-                let to = places.get(&port.peer.node).copied();
-                let link = network.add_link(topology, from, port.peer, port.lanes, to);
+                let to = switch_indices.get(&port.peer.node).copied();
+                let link = graph.add_link(topology, from, port.peer, port.lanes, to);
                 exits.resize(exits.len().max(port.number.index() + 1), None);
                 exits[port.number.index()] = Some(link);
             }
-            network.switches.push(SwitchRow { table: plan.usual_table(switch), exits });
+            graph.switches.push(SwitchRow { table: plan.usual_table(switch), exits });
         }
         for port in plan.adapter_ports() {
-            let Some(switch) = places.get(&port.peer.node).copied() else { continue };
-            let Some(outward) = network.exit(switch, port.peer.port) else { continue };
-            let inward = network.add_link(topology, port.name, port.peer, port.lanes, Some(switch));
-            network.hosts.push(Host { port: port.guid, inward, outward, lid: port.lid, switch });
+            let Some(switch) = switch_indices.get(&port.peer.node).copied() else { continue };
+            let Some(outward) = graph.exit(switch, port.peer.port) else { continue };
+            let inward = graph.add_link(topology, port.name, port.peer, port.lanes, Some(switch));
+            graph.hosts.push(AttachedHost { port: port.guid, inward, outward, lid: port.lid, switch });
         }
-        network.hosts.sort_by_key(|host| (host.switch, network.links[host.outward.index()].from.port));
-        network.tree = Tree::of(&network);
-        network
+        graph.hosts.sort_by_key(|host| (host.switch, graph.links[host.outward.index()].from.port));
+        graph.tree = RegularTree::of(&graph);
+        graph
     }
 
-    /// The same where buffers are as devices' owners say.
+    /// Sets the lane buffers that the capabilities declare.
     #[must_use]
     pub fn with_buffers(mut self, capabilities: &Capabilities) -> Self {
         for link in &mut self.links {
@@ -159,38 +155,37 @@ impl Network {
         self
     }
 
-    /// The hosts, those of a switch next to each other.
-    pub fn hosts(&self) -> &[Host] {
+    /// Ordered by switch, then by switch port.
+    pub fn hosts(&self) -> &[AttachedHost] {
         &self.hosts
     }
 
-    /// The directed links.
     pub fn links(&self) -> &[DirectedLink] {
         &self.links
     }
 
-    /// The ways that could be chosen, if the switches form a regular tree.
-    pub fn tree(&self) -> Option<&Tree> {
+    /// The tree that the switches form; `None` if they form no regular tree of two or three tiers.
+    pub fn tree(&self) -> Option<&RegularTree> {
         self.tree.as_ref()
     }
 
-    /// What guaranteed clusters may use.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> TenancyLimits {
         self.limits
     }
 
-    /// The switch a host hangs on, by its place among the switches.
+    /// The index of the switch that a host is attached to.
     #[inline]
     pub fn switch_of(&self, host: HostIndex) -> u32 {
         self.hosts[host.index()].switch
     }
 
-    /// The same by node GUID.
+    /// The node GUID of the switch that a host is attached to.
     pub fn switch_guid(&self, host: HostIndex) -> Guid {
         self.links[self.hosts[host.index()].outward.index()].from.node
     }
 
-    /// The links from a switch to a host, the last one leading to the host; false if they do not lead there.
+    /// Visits the links from a switch to a host by the forwarding tables; the last one leads to the host. Returns false if
+    /// packets do not arrive; some links may have been visited then.
     pub fn links_from(&self, switch: u32, to: HostIndex, mut visit: impl FnMut(LinkIndex)) -> bool {
         let host = &self.hosts[to.index()];
         let mut here = switch;
@@ -208,13 +203,13 @@ impl Network {
         false
     }
 
-    /// All links between two hosts; `None` if there is no route.
+    /// The links from one host to another by the forwarding tables; `None` if packets do not arrive.
     pub fn route(&self, from: HostIndex, to: HostIndex) -> Option<Vec<LinkIndex>> {
         let mut links = vec![self.hosts[from.index()].inward];
         self.links_from(self.switch_of(from), to, |link| links.push(link)).then_some(links)
     }
 
-    /// Cables from a switch to others, by port: the port's number, the link, and the other switch.
+    /// The links from a switch to other switches: port number, link, and index of the other switch, by port number.
     pub(super) fn cables(&self, switch: u32) -> impl Iterator<Item = (PortNum, LinkIndex, u32)> + '_ {
         self.switches[switch as usize].exits.iter().flatten().filter_map(|link| {
             let DirectedLink { from, to, .. } = self.links[link.index()];
@@ -222,12 +217,12 @@ impl Network {
         })
     }
 
-    /// The links out of every switch.
+    /// The links out of each switch, in order of the switches.
     pub(crate) fn exits(&self) -> impl Iterator<Item = impl Iterator<Item = LinkIndex> + '_> {
         self.switches.iter().map(|row| row.exits.iter().copied().flatten())
     }
 
-    /// Gives a switch another forwarding table.
+    /// Replaces the forwarding table of a switch.
     pub(crate) fn set_table(&mut self, switch: usize, table: &Arc<LinearTable>) {
         self.switches[switch].table = Arc::clone(table);
     }

@@ -1,7 +1,9 @@
-//! How the entries of a cluster in an arbitration table are divided among classes.
+//! Division of a cluster's entries in an arbitration table among its classes.
 //!
-//! Entries carry whole packets of the largest size: a visit sends what it began, so that other weights would come out in
-//! other proportions. A cluster may send no less in a round than before, and for every further class one packet more.
+//! An arbiter finishes the packet it began, so weights that are no multiple of the largest packet come out in other
+//! proportions. Entries therefore carry whole packets of the largest size. In a round the cluster may send no less than
+//! before, and at most one packet more for each further class. Among the numbers of packets in that range, the one whose
+//! shares come closest to the wanted weights is taken; shares are rounded by largest remainder.
 
 use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
 
@@ -11,19 +13,19 @@ const PACKET: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
 /// The largest weight of an entry.
 const ENTRY_MAX: u32 = 255;
 
-/// Packets that an entry carries at most; the last one is begun with what is left of the weight.
+/// The most packets of an entry; the last one is begun with the rest of the weight.
 const ENTRY_PACKETS: u32 = ENTRY_MAX.div_ceil(PACKET);
 
-/// What a cluster has of a table, and what is free.
+/// The entries of a cluster in a table, and the free ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room<'a> {
+pub(super) struct ClusterEntries<'a> {
     /// Positions of its entries.
     pub own: &'a [u8],
-    /// Positions that serve nobody, the best first.
+    /// Unused positions, the best first.
     pub free: &'a [u8],
     /// Weight of each of its entries.
     pub weight: u8,
-    /// Whether the first class is to have all positions of before, so that its packets wait no longer.
+    /// Whether the first class keeps all positions of the cluster, so that its packets wait no longer than before.
     pub keeps_own: bool,
 }
 
@@ -35,14 +37,14 @@ pub(super) struct Entry {
     pub weight: u8,
 }
 
-/// Who is served where.
+/// The entries of all classes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Division {
     pub entries: Vec<Entry>,
 }
 
 impl Division {
-    /// What each class may send in a round.
+    /// The weight of each class per round.
     pub fn weights(&self, classes: usize) -> Vec<u32> {
         let mut weights = vec![0; classes];
         self.entries.iter().for_each(|entry| weights[entry.class] += u32::from(entry.weight));
@@ -54,21 +56,21 @@ impl Division {
     }
 }
 
-impl Room<'_> {
-    /// The division that comes closest to what classes are to get; `None` if there are too few entries.
-    pub fn divided(&self, wished: &[u32]) -> Option<Division> {
+impl ClusterEntries<'_> {
+    /// The division that comes closest to the weights; `None` if there are too few entries.
+    pub fn divided(&self, wanted: &[u32]) -> Option<Division> {
         let least = self.own.len() as u32 * u32::from(self.weight);
-        let most = least + PACKET * (wished.len() as u32).saturating_sub(1);
-        let first = (least / PACKET).max(wished.len() as u32);
+        let most = least + PACKET * (wanted.len() as u32).saturating_sub(1);
+        let first = (least / PACKET).max(wanted.len() as u32);
         let mut best: Option<(u128, u128, Division)> = None;
         // An entry of several packets may weigh less than they do, so there may be some more.
         for packets in first..=most / PACKET + self.own.len() as u32 {
-            let of_classes = shared_out(packets, wished);
+            let of_classes = shared_out(packets, wanted);
             let Some(division) = self.laid_out(&of_classes, least) else { continue };
             if !(least..=most).contains(&division.weight()) {
                 continue;
             }
-            let (off, whole) = distance(&of_classes, wished);
+            let (off, whole) = distance(&of_classes, wanted);
             if best.as_ref().is_none_or(|(best, of, _)| off * of < best * whole) {
                 best = Some((off, whole, division));
             }
@@ -76,7 +78,8 @@ impl Room<'_> {
         best.map(|(.., division)| division)
     }
 
-    /// Entries for so many packets of each class, of `least` weight or as much as they can have; `None` if there are too few.
+    /// Entries for the given packets of each class, with a total weight of at least `least` where that is possible; `None`
+    /// if there are too few entries.
     fn laid_out(&self, packets: &[u32], least: u32) -> Option<Division> {
         let (own, all) = (self.own.len(), self.own.len() + self.free.len());
         let mut counts: Vec<usize> =
@@ -88,8 +91,9 @@ impl Room<'_> {
             counts[0] = own;
         }
         let mut division = self.with_entries(packets, &counts);
-        // Further entries, until its own are used up and there is weight enough, go to whom each would have to carry the
-        // most. A full entry weighs less than its packets, so that dividing it adds weight; dividing others adds none.
+        // Until the cluster's own entries are used up and the weight suffices, further entries go to the class whose
+        // entries carry the most packets. A full entry weighs less than its packets (255 instead of 260), so splitting it
+        // adds weight; splitting others adds none.
         while counts.iter().sum::<usize>() < own
             || division.weight() < least && counts.iter().sum::<usize>() < all
         {
@@ -105,9 +109,9 @@ impl Room<'_> {
         (counts.iter().sum::<usize>() <= all).then_some(division)
     }
 
-    /// So many entries with so many packets for each class, in its own positions and then in free ones.
+    /// `counts` entries that carry `packets` for each class, in own positions first and then in free ones.
     fn with_entries(&self, packets: &[u32], counts: &[usize]) -> Division {
-        let order = if self.keeps_own { one_after_the_other(counts) } else { interleaved(counts) };
+        let order = if self.keeps_own { in_class_order(counts) } else { interleaved(counts) };
         let mut left: Vec<(u32, usize)> = packets.iter().copied().zip(counts.iter().copied()).collect();
         let entries = self.own.iter().chain(self.free).zip(order).map(|(position, class)| {
             let (packets, entries) = &mut left[class];
@@ -119,12 +123,12 @@ impl Room<'_> {
     }
 }
 
-/// Packets by what classes are to get, one for each at least.
-fn shared_out(packets: u32, wished: &[u32]) -> Vec<u32> {
-    let all: u64 = wished.iter().map(|weight| u64::from(*weight)).sum::<u64>().max(1);
+/// Packets for each class in proportion to the weights, at least one each.
+fn shared_out(packets: u32, wanted: &[u32]) -> Vec<u32> {
+    let all: u64 = wanted.iter().map(|weight| u64::from(*weight)).sum::<u64>().max(1);
     let part = |weight: &u32| u64::from(*weight) * u64::from(packets);
-    let mut shares: Vec<u32> = wished.iter().map(|weight| ((part(weight) / all) as u32).max(1)).collect();
-    let missing = |class: usize, has: u32| part(&wished[class]) as i128 - i128::from(has) * i128::from(all);
+    let mut shares: Vec<u32> = wanted.iter().map(|weight| ((part(weight) / all) as u32).max(1)).collect();
+    let missing = |class: usize, has: u32| part(&wanted[class]) as i128 - i128::from(has) * i128::from(all);
     loop {
         let total: u32 = shares.iter().sum();
         let classes = (0..shares.len()).rev();
@@ -143,32 +147,32 @@ fn shared_out(packets: u32, wished: &[u32]) -> Vec<u32> {
     }
 }
 
-/// How far packets are from what classes are to get, as a part of something.
-fn distance(packets: &[u32], wished: &[u32]) -> (u128, u128) {
+/// The distance of the packets' proportions from the weights', as numerator and denominator.
+fn distance(packets: &[u32], wanted: &[u32]) -> (u128, u128) {
     let sum = |of: &[u32]| of.iter().map(|it| u128::from(*it)).sum::<u128>();
-    let (packets_sum, wished_sum) = (sum(packets), sum(wished));
-    let apart = |(packets, wished): (&u32, &u32)| {
-        (u128::from(*packets) * wished_sum).abs_diff(u128::from(*wished) * packets_sum)
+    let (packets_sum, wanted_sum) = (sum(packets), sum(wanted));
+    let apart = |(packets, wanted): (&u32, &u32)| {
+        (u128::from(*packets) * wanted_sum).abs_diff(u128::from(*wanted) * packets_sum)
     };
-    (packets.iter().zip(wished).map(apart).sum(), packets_sum * wished_sum)
+    (packets.iter().zip(wanted).map(apart).sum(), packets_sum * wanted_sum)
 }
 
-/// Classes so many times each, one after the other.
-fn one_after_the_other(counts: &[usize]) -> Vec<usize> {
+/// Each class `counts` times, class by class.
+fn in_class_order(counts: &[usize]) -> Vec<usize> {
     (0..counts.len()).flat_map(|class| std::iter::repeat_n(class, counts[class])).collect()
 }
 
-/// Classes so many times each, every one at distances as equal as can be.
+/// Each class `counts` times, as evenly spread as possible.
 fn interleaved(counts: &[usize]) -> Vec<usize> {
     let total = counts.iter().sum::<usize>();
     let mut credit: Vec<i64> = vec![0; counts.len()];
-    let turn = |_| {
+    let next_class = |_| {
         credit.iter_mut().zip(counts).for_each(|(credit, count)| *credit += *count as i64);
         let next = (0..credit.len()).rev().max_by_key(|class| credit[*class]).unwrap_or_default();
         credit[next] -= total as i64;
         next
     };
-    (0..total).map(turn).collect()
+    (0..total).map(next_class).collect()
 }
 
 #[cfg(test)]
@@ -178,69 +182,69 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_to_one_comes_out_in_whole_packets() {
+    fn three_to_one_is_divided_in_whole_packets() {
         let own: Vec<u8> = (0..8).map(|at| 3 + 8 * at).collect();
-        let room = Room { own: &own, free: &[1, 2], weight: 215, keeps_own: false };
-        let division = room.divided(&[3, 1]).unwrap();
+        let entries = ClusterEntries { own: &own, free: &[1, 2], weight: 215, keeps_own: false };
+        let division = entries.divided(&[3, 1]).unwrap();
         let weights = division.weights(2);
         assert!((8 * 215..=8 * 215 + 65).contains(&weights.iter().sum::<u32>()), "{weights:?}");
         let ratio = f64::from(weights[0]) / f64::from(weights[1]);
         assert!((2.85..3.15).contains(&ratio), "{weights:?}");
-        let lighter = room.divided(&[1, 3]).unwrap().weights(2);
+        let lighter = entries.divided(&[1, 3]).unwrap().weights(2);
         assert!(lighter[0] < lighter[1], "{lighter:?}");
     }
 
     #[test]
-    fn a_share_of_one_packet_has_a_packet_for_each_class_if_there_are_entries() {
-        let room = Room { own: &[5], free: &[7], weight: 65, keeps_own: false };
+    fn each_class_gets_a_packet_while_entries_are_free() {
+        let entries = ClusterEntries { own: &[5], free: &[7], weight: 65, keeps_own: false };
         let entry = |position, class| Entry { position, class, weight: 65 };
-        assert_eq!(room.divided(&[3, 1]), Some(Division { entries: vec![entry(5, 0), entry(7, 1)] }));
-        assert_eq!(room.divided(&[1, 1, 1]), None);
-        assert_eq!(Room { free: &[], ..room }.divided(&[3, 1]), None);
+        assert_eq!(entries.divided(&[3, 1]), Some(Division { entries: vec![entry(5, 0), entry(7, 1)] }));
+        assert_eq!(entries.divided(&[1, 1, 1]), None);
+        assert_eq!(ClusterEntries { free: &[], ..entries }.divided(&[3, 1]), None);
     }
 
     #[test]
-    fn who_is_not_to_wait_longer_keeps_its_positions() {
-        let room = Room { own: &[1, 33], free: &[9, 17, 25], weight: 200, keeps_own: true };
-        let division = room.divided(&[3, 1]).unwrap();
+    fn the_first_class_keeps_its_positions_if_asked() {
+        let entries = ClusterEntries { own: &[1, 33], free: &[9, 17, 25], weight: 200, keeps_own: true };
+        let division = entries.divided(&[3, 1]).unwrap();
         let first = division.entries.iter().filter(|entry| entry.class == 0).map(|entry| entry.position);
         assert_eq!(first.collect::<Vec<u8>>(), [1, 33]);
         // With less than a packet for each of its entries it could not.
-        assert_eq!(room.divided(&[1, 9]), None);
-        assert!(Room { keeps_own: false, ..room }.divided(&[1, 9]).is_some());
+        assert_eq!(entries.divided(&[1, 9]), None);
+        assert!(ClusterEntries { keeps_own: false, ..entries }.divided(&[1, 9]).is_some());
     }
 
     #[test]
-    fn full_entries_that_weigh_too_little_are_divided() {
+    fn full_entries_that_weigh_too_little_are_split() {
         // 3 and 4 packets weigh 195 and 255, less than the 452 of before; 3 and 5 weigh 520, more than a packet too much.
-        let room = Room { own: &[0, 32], free: &[1, 2], weight: 226, keeps_own: false };
-        let division = room.divided(&[543, 699]).unwrap();
+        let entries = ClusterEntries { own: &[0, 32], free: &[1, 2], weight: 226, keeps_own: false };
+        let division = entries.divided(&[543, 699]).unwrap();
         assert_eq!(division.weights(2), [195, 260]);
         assert_eq!(division.entries.len(), 3);
     }
 
     proptest! {
         #[test]
-        fn a_cluster_sends_as_much_as_before_and_a_packet_more_for_every_class(
+        fn total_weight_grows_by_at_most_a_packet_per_class(
             power in 0..6_u32,
             weight in 65..=255_u8,
             free in 0..40_usize,
-            wished in proptest::collection::vec(1..=1000_u32, 2..6),
+            wanted in proptest::collection::vec(1..=1000_u32, 2..6),
             keeps_own: bool,
         ) {
             let count = 1_u8 << power;
             let own: Vec<u8> = (0..count).map(|at| at * (64 / count)).collect();
             let free: Vec<u8> = (0..64).filter(|at| !own.contains(at)).take(free).collect();
-            let room = Room { own: &own, free: &free, weight, keeps_own };
-            let Some(division) = room.divided(&wished) else {
+            let entries = ClusterEntries { own: &own, free: &free, weight, keeps_own };
+            let Some(division) = entries.divided(&wanted) else {
                 // Never for lack of weight.
-                prop_assert!(keeps_own || free.len() < wished.len());
+                prop_assert!(keeps_own || free.len() < wanted.len());
                 return Ok(());
             };
             let least = u32::from(count) * u32::from(weight);
-            let extra = 65 * (wished.len() as u32 - 1);
+            let extra = 65 * (wanted.len() as u32 - 1);
             prop_assert!((least..=least + extra).contains(&division.weight()));
-            prop_assert!(division.weights(wished.len()).iter().all(|weight| *weight >= 65));
+            prop_assert!(division.weights(wanted.len()).iter().all(|weight| *weight >= 65));
             let mut positions: Vec<u8> = division.entries.iter().map(|entry| entry.position).collect();
             positions.sort_unstable();
             positions.dedup();

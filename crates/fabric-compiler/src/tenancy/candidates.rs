@@ -1,34 +1,32 @@
-//! Places that are proposed for a cluster, as leaves with numbers of hosts.
+//! Candidates for a placement: lists of leaves with a number of hosts in each, the best first.
 
 use std::cmp::Reverse;
 
-use super::balance::Picked;
-use super::network::HostIndex;
+use super::balance::LeafCounts;
+use super::link_graph::HostIndex;
 
-/// Pods that are proposed for a cluster that fits into one, each in two ways; the search ends there because what does
-/// not fit into any of them seldom fits into the next.
+/// Pods that are tried for a cluster that fits into one, each with two candidates. What the links of three pods refuse is
+/// seldom admitted in a fourth.
 const PODS_TRIED_MAX: usize = 3;
 
-/// Which hosts are near each other.
+/// The hosts of each leaf, and the leaves of each pod.
 #[derive(Debug)]
-pub(super) struct Shape {
-    /// The hosts of each leaf.
+pub(super) struct HostLayout {
     pub leaves: Vec<Vec<HostIndex>>,
-    /// The leaves of each pod.
     pub pods: Vec<Vec<usize>>,
 }
 
-/// A pod with free hosts.
+/// A pod that has free hosts.
 #[derive(Debug)]
 pub(super) struct PodFree {
     pub pod: usize,
     pub free: u32,
-    /// Its leaves with free hosts, the emptiest first.
+    /// Leaves with free hosts, those with the most first.
     pub leaves: Vec<usize>,
 }
 
-impl Shape {
-    /// The pods with free hosts, the emptiest first.
+impl HostLayout {
+    /// The pods with free hosts, those with the most first.
     pub fn by_free(&self, free: &[u32]) -> Vec<PodFree> {
         let of_pod = |(pod, leaves): (usize, &Vec<usize>)| {
             let mut leaves: Vec<usize> = leaves.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
@@ -42,20 +40,20 @@ impl Shape {
     }
 }
 
-/// Places for a cluster, the best first: each a list of leaves with the number of hosts there.
-pub(super) struct Proposals<'a> {
+/// The candidates for a cluster of `nodes`.
+pub(super) struct Candidates<'a> {
     free: &'a [u32],
     pods: &'a [Vec<usize>],
     nodes: u32,
-    /// Pods that can take all, the fullest first.
+    /// Pods that can hold all nodes, the fullest first.
     single: Vec<usize>,
-    /// Free hosts by pod.
+    /// The free hosts of each pod.
     pod_free: Vec<u32>,
 }
 
-impl<'a> Proposals<'a> {
-    pub fn new(free: &'a [u32], shape: &'a Shape, nodes: u32) -> Self {
-        let pods = &shape.pods;
+impl<'a> Candidates<'a> {
+    pub fn new(free: &'a [u32], layout: &'a HostLayout, nodes: u32) -> Self {
+        let pods = &layout.pods;
         let pod_free: Vec<u32> = pods.iter().map(|pod| pod.iter().map(|leaf| free[*leaf]).sum()).collect();
         let mut single: Vec<usize> = (0..pods.len()).filter(|pod| pod_free[*pod] >= nodes).collect();
         single.sort_by_key(|pod| (pod_free[*pod], *pod));
@@ -63,31 +61,31 @@ impl<'a> Proposals<'a> {
         Self { free, pods, nodes, single, pod_free }
     }
 
-    /// One leaf, or a pod: few leaves of it, or the fullest.
-    pub fn in_one_pod(&self) -> impl Iterator<Item = Picked> + '_ {
+    /// One leaf; then single pods, with as few leaves as possible; then single pods, with their fullest leaves.
+    pub fn in_one_pod(&self) -> impl Iterator<Item = LeafCounts> + '_ {
         let few = self.single.iter().map(|pod| self.few_leaves(*pod, self.nodes));
         let full = self.single.iter().map(|pod| self.full_leaves(*pod, self.nodes));
         self.one_leaf().into_iter().chain(few).chain(full)
     }
 
-    /// Few pods, or the fullest.
-    pub fn in_several_pods(&self) -> impl Iterator<Item = Picked> + '_ {
+    /// As few pods as possible; then the fullest pods.
+    pub fn in_several_pods(&self) -> impl Iterator<Item = LeafCounts> + '_ {
         [true, false].into_iter().map(|emptiest_first| self.several_pods(emptiest_first))
     }
 
-    /// The fullest leaf that can take all.
-    fn one_leaf(&self) -> Option<Picked> {
+    /// The fullest leaf that can hold all nodes.
+    fn one_leaf(&self) -> Option<LeafCounts> {
         let able = (0..self.free.len()).filter(|leaf| self.free[*leaf] >= self.nodes);
         let leaf = able.min_by_key(|leaf| self.free[*leaf])?;
         Some(vec![(leaf, self.nodes)])
     }
 
-    fn few_leaves(&self, pod: usize, nodes: u32) -> Picked {
+    fn few_leaves(&self, pod: usize, nodes: u32) -> LeafCounts {
         few_leaves(self.free, &self.pods[pod], nodes)
     }
 
     /// The fullest leaves of a pod, so that empty ones stay empty.
-    fn full_leaves(&self, pod: usize, nodes: u32) -> Picked {
+    fn full_leaves(&self, pod: usize, nodes: u32) -> LeafCounts {
         let mut leaves: Vec<usize> =
             self.pods[pod].iter().copied().filter(|leaf| self.free[*leaf] > 0).collect();
         leaves.sort_by_key(|leaf| (self.free[*leaf], *leaf));
@@ -103,20 +101,19 @@ impl<'a> Proposals<'a> {
         taken
     }
 
-    /// Few pods, or the fullest.
-    fn several_pods(&self, emptiest_first: bool) -> Picked {
+    fn several_pods(&self, emptiest_first: bool) -> LeafCounts {
         let mut pods: Vec<usize> = (0..self.pods.len()).filter(|pod| self.pod_free[*pod] > 0).collect();
         pods.sort_by_key(|pod| (self.pod_free[*pod], *pod));
         if emptiest_first {
             pods.reverse();
         }
         let (mut taken, mut rest) = (Vec::new(), self.nodes);
-        for (place, pod) in pods.iter().enumerate() {
+        for (position, pod) in pods.iter().enumerate() {
             if rest == 0 {
                 break;
             }
             if self.pod_free[*pod] >= rest && emptiest_first {
-                let able = pods[place..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
+                let able = pods[position..].iter().rev().find(|pod| self.pod_free[**pod] >= rest);
                 taken.extend(self.few_leaves(*able.unwrap_or(pod), rest));
                 rest = 0;
             } else {
@@ -130,17 +127,18 @@ impl<'a> Proposals<'a> {
     }
 }
 
-/// Few of some leaves: the emptiest, the last one being the fullest that can take the rest.
-pub(super) fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> Picked {
+/// As few of the leaves `among` as possible: those with the most free hosts first, and last the fullest one that can hold
+/// the rest. Best fit decreasing, O(n log n) in the number of leaves.
+pub(super) fn few_leaves(free: &[u32], among: &[usize], nodes: u32) -> LeafCounts {
     let mut leaves: Vec<usize> = among.iter().copied().filter(|leaf| free[*leaf] > 0).collect();
     leaves.sort_by_key(|leaf| (Reverse(free[*leaf]), *leaf));
     let (mut taken, mut rest) = (Vec::new(), nodes);
-    for (place, leaf) in leaves.iter().enumerate() {
+    for (position, leaf) in leaves.iter().enumerate() {
         if rest == 0 {
             break;
         }
         if free[*leaf] >= rest {
-            let able = leaves[place..].iter().rev().find(|leaf| free[**leaf] >= rest);
+            let able = leaves[position..].iter().rev().find(|leaf| free[**leaf] >= rest);
             taken.push((*able.unwrap_or(leaf), rest));
             rest = 0;
         } else {

@@ -1,71 +1,80 @@
-//! What is taken of every link: rate, lanes, service levels, entries of its arbitration table.
+//! Reservations on every link: rate, lanes, service levels and entries of its arbitration table.
+//!
+//! # How rates become weights
+//!
+//! A lane gets at least the weight of one packet of the largest size, so that it is never starved. The rest of a table's
+//! weight is proportional to the reserved rates. In the worst case the last packet of each visit exceeds the weight of its
+//! entry by almost a packet. The *usable* rate of a link is its rate without that overhead for all entries and without the
+//! minimum weight of all lanes, so reservations up to the usable rate hold whatever packet sizes others send.
 
-use fabric_model::intent::LaneBuffer;
+use fabric_model::intent::{LaneBuffer, PortName};
 use fabric_model::tenancy::Bandwidth;
 use ib_wire::VirtualLane;
 
-use super::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, Spared, Table, TableError, WEIGHT_BYTES};
-use super::ledger::{LinkMoves, LinkShare, Refusal};
-use super::network::{LinkIndex, Network};
-use super::rooms::{Room, Rooms};
+use super::admission::{LinkMoves, LinkShare, Refusal};
+use super::arbitration::{
+    ArbitrationError, ArbitrationTable, OVERSHOOT_BYTES, PACKET_BYTES_MAX, SparedEntries, WEIGHT_BYTES,
+};
+use super::link_graph::{LinkGraph, LinkIndex};
+use super::residual::{Residual, Residuals};
 
-/// Weight that every lane has at least: one packet of any size.
+/// The minimum weight of a lane: one packet of the largest size.
 const LEAST_WEIGHT: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
 
-/// The largest weight of an entry.
+/// The largest weight of an entry (8 bits).
 const ENTRY_WEIGHT_MAX: u32 = 255;
 
-/// How the entries and the rate of a table are shared out.
+/// The relation between the weight of a table and the usable rate of its link.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Weight that the whole usable rate stands for, on top of what every lane has at least.
+    /// The weight that the whole usable rate stands for, beside the minimum weights.
     weight: u32,
-    /// The usable part of a link's rate: what is left if all lanes have their least weight, and every entry's last packet
-    /// goes beyond it as far as it can.
+    /// The usable part of a link's rate, between 0 and 1.
     usable: f64,
 }
 
 impl Scale {
-    /// For tables of so many entries that serve so many lanes. A lane has at most twice the entries that its weight fills,
-    /// or one; so all have room, except in tables that are hardly longer than there are lanes.
+    /// For a table of `entries` that serves `lanes`. A lane has one entry, or at most twice as many as its weight fills,
+    /// because their number is a power of two. So all lanes fit, except in tables that are hardly longer than there are
+    /// lanes.
     fn of(entries: u8, lanes: u8) -> Self {
         let (entries, lanes) = (u32::from(entries), u32::from(lanes));
-        let room = entries.saturating_sub(lanes) * ENTRY_WEIGHT_MAX / 2;
+        let spare = entries.saturating_sub(lanes) * ENTRY_WEIGHT_MAX / 2;
         let least = lanes * (LEAST_WEIGHT + 1);
-        let weight = room.saturating_sub(least).max(ENTRY_WEIGHT_MAX);
+        let weight = spare.saturating_sub(least).max(ENTRY_WEIGHT_MAX);
         let overshoot = f64::from(entries) * OVERSHOOT_BYTES as f64 / WEIGHT_BYTES as f64;
         let usable = f64::from(weight) / (f64::from(weight + least) + overshoot);
         Self { weight, usable }
     }
 }
 
-/// What is taken of one link.
+/// The reservations on one link. Rates are in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
     usable: u64,
     taken: u64,
-    /// Weight that the whole usable rate stands for.
+    /// The weight that the whole usable rate stands for.
     weight: u32,
-    /// Lanes for guaranteed clusters, as bits.
+    /// A bit for each lane that guaranteed clusters may have.
     lanes: u16,
     lanes_taken: u16,
-    levels_taken: u16,
-    /// What a lane has at the other end, if that is known.
+    sls_taken: u16,
+    /// The buffer of each lane at the receiving end, if known.
     buffer: Option<LaneBuffer>,
 }
 
 impl Link {
-    /// What it has left.
-    fn room(&self) -> Room {
+    fn residual(&self) -> Residual {
         let has_lane = self.lanes & !self.lanes_taken != 0 && self.buffer_short(0).is_none();
-        Room {
+        Residual {
             below: if has_lane { self.left_for_one() + 1 } else { 0 },
-            levels_taken: self.levels_taken,
+            sls_taken: self.sls_taken,
             lanes_taken: self.lanes_taken.count_ones() as u8,
         }
     }
 
-    /// What of the rate is left that one cluster can use.
+    /// The rate that one cluster can still reserve: limited by the rest of the rate, and by a lane's buffer, which must hold
+    /// what is sent in a credit round trip plus one packet.
     fn left_for_one(&self) -> u64 {
         let left = self.usable - self.taken;
         match self.buffer {
@@ -77,12 +86,12 @@ impl Link {
         }
     }
 
-    /// The weight of a share.
+    /// The weight of a reserved rate.
     fn weight_of(&self, share: u64) -> u32 {
         LEAST_WEIGHT + product_over(share, self.weight.into(), self.usable.max(1)) as u32
     }
 
-    /// Bytes that a share needs of a lane's buffer, and those that there are, if they are too few.
+    /// The bytes that a reserved rate needs of a lane's buffer, and the size of the buffer, if it is too small.
     fn buffer_short(&self, share: u64) -> Option<(u64, u64)> {
         let buffer = self.buffer?;
         let needed = PACKET_BYTES_MAX + product_over(share, buffer.round_trip_ns.into(), BITS_NS);
@@ -90,46 +99,47 @@ impl Link {
     }
 }
 
-/// A byte per nanosecond, in bits per second.
+/// One byte per nanosecond, in bits per second.
 const BITS_NS: u64 = 8_000_000_000;
 
-/// What is taken of every link.
+/// The reservations on all links.
 #[derive(Clone, Debug)]
-pub(super) struct Books {
+pub(super) struct Reservations {
     links: Vec<Link>,
-    /// By link; what it says counts only while somebody has a lane there.
-    tables: Vec<Table>,
+    /// By link: the port that sends into it.
+    ports: Vec<PortName>,
+    /// By link. Meaningful only while a lane of the link has an owner.
+    tables: Vec<ArbitrationTable>,
     table_entries: u8,
     first: Option<First>,
-    rooms: Rooms,
+    residuals: Residuals,
 }
 
-/// What was taken last of a link that nobody had anything of. A cluster takes the same of all its hosts' cables.
+/// The last reservation on an unused link, cached: a cluster reserves the same on the links of all its hosts.
 #[derive(Clone, Debug)]
 struct First {
     before: Link,
     share: u64,
-    levels: u16,
-    /// The link and its table afterwards.
-    after: (Link, Table),
+    sls: u16,
+    after: (Link, ArbitrationTable),
     given: LinkShare,
 }
 
-/// A link's table before sequences were moved in it, and the moves.
+/// Moves in the table of a link, and the table before them.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub moves: LinkMoves,
-    before: Table,
+    before: ArbitrationTable,
 }
 
-/// What some links were like.
+/// Saved states of links.
 #[derive(Debug)]
-pub(super) struct Saved(Vec<(LinkIndex, Link, Table)>);
+pub(super) struct Saved(Vec<(LinkIndex, Link, ArbitrationTable)>);
 
-impl Books {
-    pub fn new(network: &Network) -> Self {
-        let table_entries = network.limits().table_entries;
-        let links: Vec<Link> = (network.links().iter())
+impl Reservations {
+    pub fn new(graph: &LinkGraph) -> Self {
+        let table_entries = graph.limits().table_entries;
+        let links: Vec<Link> = (graph.links().iter())
             .map(|link| {
                 let scale = Scale::of(table_entries, link.lanes + link.first_lane);
                 Link {
@@ -138,21 +148,27 @@ impl Books {
                     weight: scale.weight,
                     lanes: (((1u32 << link.lanes) - 1) << link.first_lane) as u16 & 0x7fff,
                     lanes_taken: 0,
-                    levels_taken: 0,
+                    sls_taken: 0,
                     buffer: link.buffer,
                 }
             })
             .collect();
         let tables = links.iter().map(|link| started(table_entries, link.lanes)).collect();
-        let mut rooms = Rooms::new(network);
+        let mut residuals = Residuals::new(graph);
         for (at, link) in (0..).map(LinkIndex).zip(&links) {
-            rooms.set(at, || link.room());
+            residuals.set(at, || link.residual());
         }
-        Self { links, tables, table_entries, first: None, rooms }
+        let ports = graph.links().iter().map(|link| link.from).collect();
+        Self { links, ports, tables, table_entries, first: None, residuals }
     }
 
     pub fn usable(&self, link: LinkIndex) -> u64 {
         self.links[link.index()].usable
+    }
+
+    /// The port that sends into a link.
+    pub fn port(&self, link: LinkIndex) -> PortName {
+        self.ports[link.index()]
     }
 
     pub fn left(&self, link: LinkIndex) -> u64 {
@@ -160,61 +176,62 @@ impl Books {
         link.usable - link.taken
     }
 
-    pub fn table(&self, link: LinkIndex) -> Option<&Table> {
+    pub fn table(&self, link: LinkIndex) -> Option<&ArbitrationTable> {
         (self.links[link.index()].lanes_taken != 0).then(|| &self.tables[link.index()])
     }
 
     #[inline]
-    pub fn levels_taken(&self, link: LinkIndex) -> u16 {
-        self.links[link.index()].levels_taken
+    pub fn sls_taken(&self, link: LinkIndex) -> u16 {
+        self.links[link.index()].sls_taken
     }
 
-    /// What the links between the switches of a tree have left.
-    pub fn rooms(&self) -> &Rooms {
-        &self.rooms
+    /// The residual capacity of the links between switches of a regular tree.
+    pub fn residuals(&self) -> &Residuals {
+        &self.residuals
     }
 
-    /// Whether a link has a lane, so much rate, and the entries for it left.
+    /// Checks that a link has a lane, the rate `share` and arbitration entries for it left.
     pub fn check(&self, at: LinkIndex, share: u64) -> Result<(), Refusal> {
         let link = &self.links[at.index()];
         if link.lanes & !link.lanes_taken == 0 {
-            return Err(Refusal::Lanes { link: at, lanes: link.lanes.count_ones() as u8 });
+            return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.count_ones() as u8 });
         }
         let free = link.usable - link.taken;
         if share > free {
             let [needed, free] = [share, free].map(Bandwidth::from_bits_per_s);
-            return Err(Refusal::Bandwidth { link: at, needed, free });
+            return Err(Refusal::BandwidthShort { port: self.port(at), needed, free });
         }
         if let Some((needed, held)) = link.buffer_short(share) {
-            return Err(Refusal::Buffer { link: at, needed, held });
+            return Err(Refusal::BufferTooSmall { port: self.port(at), needed, held });
         }
         let (needed, free) =
             (entries_for(link.weight_of(share), self.table_entries), self.tables[at.index()].free());
         if needed > free {
-            return Err(Refusal::Arbitration { link: at, needed, free });
+            return Err(Refusal::ArbitrationTableFull { port: self.port(at), needed, free });
         }
         Ok(())
     }
 
-    /// Takes a lane, levels, rate and entries of a link that was [checked](Self::check); the lane and the entries of an
-    /// earlier share, if they are free.
+    /// Reserves a lane, service levels, a rate and entries on a link that was [checked](Self::check). Prefers the lane and
+    /// the entries of the earlier share `had`. Entries moved to make room are appended to `moved`.
     pub fn take(
         &mut self,
         at: LinkIndex,
         share: u64,
-        levels: u16,
+        sls: u16,
         had: Option<&LinkShare>,
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
         debug_assert_eq!(self.check(at, share), Ok(()));
+        let port = self.port(at);
         let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
         let before = Some(*link).filter(|link| link.lanes_taken == 0 && had.is_none());
         if let Some(first) = &self.first
             && before == Some(first.before)
-            && (first.share, first.levels) == (share, levels)
+            && (first.share, first.sls) == (share, sls)
         {
             (*link, *table) = first.after;
-            self.rooms.set(at, || link.room());
+            self.residuals.set(at, || link.residual());
             return Ok(LinkShare { link: at, ..first.given });
         }
         let weight = link.weight_of(share);
@@ -224,48 +241,51 @@ impl Books {
         let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
         let had_lane = had.map(|had| had.lane).filter(|lane| free & (1 << lane.to_wire()) != 0);
         let lane = had_lane.unwrap_or(lowest);
-        // With other distances, those that have the most entries in common with what there was.
+        // With another distance, the sequence that has the most entries in common with the earlier one.
         let first = had.map(|had| had.first_entry % distance);
         let sequence = match table.request_at(lane, distance, weight, first) {
-            Err(TableError::Full { needed, free }) if needed <= free => {
+            Err(ArbitrationError::Full { needed, free }) if needed <= free => {
                 let before = *table;
-                // What it has until then stays its own, so that everybody can move before anything is taken.
+                // Its earlier entries are spared, so that all moves can be made before any entry is given up.
                 let spared = had.map(|had| table.spared(had.first_entry, had.entries)).unwrap_or_default();
                 moved.push(Moved { moves: (at, table.make_room(count, spared)), before });
                 table.request(lane, distance, weight)
             }
             answer => answer,
         };
-        let sequence =
-            sequence.map_err(|_| Refusal::Arbitration { link: at, needed: count, free: table.free() })?;
+        let sequence = sequence.map_err(|_| Refusal::ArbitrationTableFull {
+            port,
+            needed: count,
+            free: table.free(),
+        })?;
         let first_entry = table.first_entry(lane).unwrap_or_default();
         link.taken += share;
         link.lanes_taken |= 1 << lane.to_wire();
-        link.levels_taken |= levels;
-        self.rooms.set(at, || link.room());
+        link.sls_taken |= sls;
+        self.residuals.set(at, || link.residual());
         let given = LinkShare {
             link: at,
             lane,
-            service_levels: levels,
+            service_levels: sls,
             share: Bandwidth::from_bits_per_s(share),
             entries: sequence.entries(),
             first_entry,
             weight: sequence.weight,
         };
         if let Some(before) = before {
-            self.first = Some(First { before, share, levels, after: (*link, *table), given });
+            self.first = Some(First { before, share, sls, after: (*link, *table), given });
         }
         Ok(given)
     }
 
-    /// Takes what a cluster had before, and tells where its entries begin: where they did, if those are free. `None`, and
-    /// nothing is taken, if the rest is not free.
-    pub fn take_again(&mut self, share: &LinkShare, first: Option<u8>, moved: &mut Vec<Moved>) -> Option<u8> {
+    /// Reserves an earlier share again, and returns the position of its first entry: `first` if those entries are free.
+    /// `None`, and nothing is reserved, if the lane, service levels, rate, buffer or number of entries are not available.
+    pub fn retake(&mut self, share: &LinkShare, first: Option<u8>, moved: &mut Vec<Moved>) -> Option<u8> {
         let entries = self.table_entries;
         let (link, table) = (&mut self.links[share.link.index()], &mut self.tables[share.link.index()]);
         let lane = 1u16 << share.lane.to_wire();
         let is_free = link.lanes & !link.lanes_taken & lane != 0
-            && link.levels_taken & share.service_levels == 0
+            && link.sls_taken & share.service_levels == 0
             && share.share.bits_per_s() <= link.usable - link.taken
             && link.buffer_short(share.share.bits_per_s()).is_none()
             && share.entries.is_power_of_two()
@@ -278,32 +298,32 @@ impl Books {
         if table.request_at(share.lane, distance, weight, first).is_err() {
             let before = *table;
             moved.push(Moved {
-                moves: (share.link, table.make_room(share.entries, Spared::default())),
+                moves: (share.link, table.make_room(share.entries, SparedEntries::default())),
                 before,
             });
             table.request(share.lane, distance, weight).ok()?;
         }
         link.taken += share.share.bits_per_s();
         link.lanes_taken |= lane;
-        link.levels_taken |= share.service_levels;
-        self.rooms.set(share.link, || link.room());
+        link.sls_taken |= share.service_levels;
+        self.residuals.set(share.link, || link.residual());
         table.first_entry(share.lane)
     }
 
-    /// Takes back what [`Self::take`] gave.
+    /// Releases what [`Self::take`] reserved.
     pub fn give_back(&mut self, share: &LinkShare) {
         let link = &mut self.links[share.link.index()];
         link.taken -= share.share.bits_per_s();
         link.lanes_taken &= !(1 << share.lane.to_wire());
-        link.levels_taken &= !share.service_levels;
-        self.rooms.set(share.link, || link.room());
+        link.sls_taken &= !share.service_levels;
+        self.residuals.set(share.link, || link.residual());
         self.tables[share.link.index()].release(share.lane);
         if link.lanes_taken == 0 {
             self.tables[share.link.index()] = started(self.table_entries, link.lanes);
         }
     }
 
-    /// Takes back what somebody was given who then was refused something else: all is as it was before.
+    /// Undoes the reservations of a request that was refused on a later link, and the moves made for it.
     pub fn undo(&mut self, shares: &[LinkShare], moved: Vec<Moved>) {
         shares.iter().for_each(|share| self.give_back(share));
         for Moved { moves: (link, _), before } in moved {
@@ -311,42 +331,40 @@ impl Books {
         }
     }
 
-    /// Makes moves undone, the last one first, as far as their lanes still have what they were moved to.
-    pub fn take_back_moves(&mut self, moves: &[LinkMoves]) {
+    /// Undoes moves, the last one first, where the lane still has the entries it was moved to.
+    pub fn undo_moves(&mut self, moves: &[LinkMoves]) {
         for (link, moves) in moves.iter().rev() {
-            moves.iter().rev().for_each(|step| self.tables[link.index()].take_back(step));
+            moves.iter().rev().for_each(|step| self.tables[link.index()].undo_move(step));
         }
     }
 
-    /// What links are like now.
     pub fn save(&self, links: impl Iterator<Item = LinkIndex>) -> Saved {
         let saved = links.map(|link| (link, self.links[link.index()], self.tables[link.index()]));
         Saved(saved.collect())
     }
 
-    /// Makes links what they were like.
     pub fn restore(&mut self, saved: Saved) {
         for (at, link, table) in saved.0 {
             self.links[at.index()] = link;
             self.tables[at.index()] = table;
-            self.rooms.set(at, || link.room());
+            self.residuals.set(at, || link.residual());
         }
     }
 }
 
-/// What some ordered pairs of a cluster's hosts need of a link, if each host sends at a rate to all others evenly.
+/// The rate that ordered pairs of a cluster's hosts need on a link, prepared for fast division.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairDemand {
-    /// Hosts that each sends to.
+    /// The number of hosts that each host sends to.
     others: u64,
-    /// Bits per second that the pairs need if each host sent to one other only; 0 needs nothing.
+    /// Bits per second that the pairs would need if each host sent to one other only; 0 needs nothing.
     rate: u64,
-    /// One over it, in parts of 2⁶⁴, rounded down.
+    /// 2⁶⁴ / `rate`, rounded down.
     inverse: u64,
 }
 
 impl PairDemand {
-    /// So many pairs of a cluster of so many hosts, that each send at a rate.
+    /// For `pairs` pairs of a cluster of `hosts` that each send `rate` bits per second.
     pub fn new(rate: u64, hosts: u64, pairs: u64) -> Self {
         let rate = rate.saturating_mul(pairs.max(1));
         Self {
@@ -356,14 +374,14 @@ impl PairDemand {
         }
     }
 
-    /// How often something below so many bits per second hold them.
+    /// How many times the pairs fit into a rate that is less than `below` bits per second.
     #[inline]
     pub fn times(&self, below: u64) -> u64 {
         if self.rate == 0 {
             return u64::MAX;
         }
         match below.checked_mul(self.others) {
-            // Division is slow, and this is asked of many links: a guess that is one too low at most, put right.
+            // Division is slow and this is called for many links: the product with the inverse is at most one too low.
             Some(product) => {
                 let whole = product.saturating_sub(1);
                 let guess = ((u128::from(whole) * u128::from(self.inverse)) >> 64) as u64;
@@ -387,17 +405,18 @@ fn product_over(a: u64, b: u64, c: u64) -> u64 {
     }
 }
 
-/// Entries that carry a weight, of a table with so many.
+/// The number of entries for a weight in a table of `entries`: a power of two.
 fn entries_for(weight: u32, entries: u8) -> u8 {
     (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries)
 }
 
-/// A table in which best effort, and management where it has a lane of its own, have their entry.
-fn started(entries: u8, cluster_lanes: u16) -> Table {
-    let mut table = Table::new(entries).unwrap_or_else(|_| Table::new(8).expect("8 entries are possible"));
+/// A table with one entry each for best effort and, where it has a lane of its own, management.
+fn started(entries: u8, cluster_lanes: u16) -> ArbitrationTable {
+    let mut table = ArbitrationTable::new(entries)
+        .unwrap_or_else(|_| ArbitrationTable::new(8).expect("8 entries are possible"));
     let before = if cluster_lanes == 0 { 0 } else { cluster_lanes.trailing_zeros() as u8 };
     for lane in (0..before).filter_map(VirtualLane::from_wire) {
-        table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has room");
+        table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has residual");
     }
     table
 }

@@ -1,4 +1,4 @@
-//! Plans and wishes can be written down and read back, and what is no plan is refused.
+//! Plans and intents survive serialization, and invalid plans are rejected.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use ib_wire::PortNum;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::found::{scattered, shortest_ways};
+use crate::found::{scattered, shortest_paths};
 use crate::world::{guid, intents};
 
 const RULES: &str = "blue=0x101, ipoib, sl=3 : ALL_CAS=full; red, indx0, ipoib, Q_Key=0x1234 : ALL=both;
     green=5, indx0 : ALL_CAS;";
 
-fn wishes(topology: &Topology) -> Intents {
-    let mut wishes = intents(topology);
-    wishes.partitions = partitions_conf::parse(RULES).unwrap();
+fn sample_intents(topology: &Topology) -> Intents {
+    let mut sample = intents(topology);
+    sample.partitions = partitions_conf::parse(RULES).unwrap();
     let name = PortName { node: guid(7), port: PortNum::new(3).unwrap() };
-    wishes.capabilities.ports.insert(name, PortCapability { pkeys: 9, ..PortCapability::default() });
-    wishes.capabilities.switches.insert(guid(8), SwitchCapability::default());
-    wishes
+    sample.capabilities.ports.insert(name, PortCapability { pkeys: 9, ..PortCapability::default() });
+    sample.capabilities.switches.insert(guid(8), SwitchCapability::default());
+    sample
 }
 
 fn small_tree() -> Topology {
@@ -31,33 +31,34 @@ fn small_tree() -> Topology {
 
 fn plans() -> Vec<(Topology, FabricPlan)> {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
-    let worn = without_links(tree.clone(), 60, 3).unwrap();
+    let degraded = without_links(tree.clone(), 60, 3).unwrap();
     let fabrics = [
         small_tree(),
         tree,
-        worn,
+        degraded,
         Torus::new([3, 3]).generate().unwrap(),
         RandomFabric::new(12, 4, 3).generate().unwrap(),
     ];
     fabrics
         .into_iter()
         .map(|fabric| {
-            let adoption = adopt(&fabric, &wishes(&fabric), &shortest_ways(&fabric, scattered)).unwrap();
-            let plan = compile(&fabric, &wishes(&fabric), &adoption.decisions).unwrap();
+            let adoption =
+                adopt(&fabric, &sample_intents(&fabric), &shortest_paths(&fabric, scattered)).unwrap();
+            let plan = compile(&fabric, &sample_intents(&fabric), &adoption.decisions).unwrap();
             (fabric, plan)
         })
         .collect()
 }
 
 #[test]
-fn plans_read_back_equal_and_can_be_gone_on_from() {
+fn plans_round_trip_and_can_be_recompiled() {
     for (fabric, plan) in plans() {
         let text = serde_json::to_string(&plan).unwrap();
         let read: FabricPlan = serde_json::from_str(&text).unwrap();
         assert_eq!(read, plan);
         assert_eq!(read.basis(), plan.basis());
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
-        let again = recompile(&fabric, &wishes(&fabric), &read).unwrap();
+        let again = recompile(&fabric, &sample_intents(&fabric), &read).unwrap();
         assert_eq!(again, plan);
         let (old, new) = (read.switches().next().unwrap(), again.switches().next().unwrap());
         assert!(Arc::ptr_eq(&old.linear, &new.linear), "taken over, not made again");
@@ -65,10 +66,10 @@ fn plans_read_back_equal_and_can_be_gone_on_from() {
 }
 
 #[test]
-fn wishes_read_back_equal_and_unknown_words_are_refused() {
-    let wishes = wishes(&small_tree());
-    let value = serde_json::to_value(&wishes).unwrap();
-    assert_eq!(serde_json::from_value::<Intents>(value.clone()).unwrap(), wishes);
+fn intents_round_trip_and_unknown_fields_are_rejected() {
+    let intents = sample_intents(&small_tree());
+    let value = serde_json::to_value(&intents).unwrap();
+    assert_eq!(serde_json::from_value::<Intents>(value.clone()).unwrap(), intents);
     let short = json!({ "manager": "0x1", "partitions": [{ "name": "a", "members": [
         { "who": "all-adapters", "role": "full" }, { "who": { "port": "0x2" }, "role": "limited", "place": "first" },
     ] }] });
@@ -89,7 +90,7 @@ fn wishes_read_back_equal_and_unknown_words_are_refused() {
     }
 }
 
-/// What reading a plan says after one value was replaced.
+/// The error of reading a plan after one value was replaced.
 fn refusal(value: &Value, path: &str, wrong: Value) -> String {
     let mut broken = value.clone();
     *broken.pointer_mut(path).unwrap_or_else(|| panic!("no {path}")) = wrong;
@@ -97,9 +98,9 @@ fn refusal(value: &Value, path: &str, wrong: Value) -> String {
 }
 
 #[test]
-fn what_is_no_plan_is_refused_by_the_place_to_blame() {
+fn invalid_plans_are_rejected_with_the_field_at_fault() {
     let tree = small_tree();
-    let plan = compile(&tree, &wishes(&tree), &Decisions::default()).unwrap();
+    let plan = compile(&tree, &sample_intents(&tree), &Decisions::default()).unwrap();
     let value = serde_json::to_value(&plan).unwrap();
     assert_eq!(serde_json::from_value::<FabricPlan>(value.clone()).unwrap(), plan, "the control");
     let other = value["switches"][1].clone();
@@ -117,7 +118,7 @@ fn what_is_no_plan_is_refused_by_the_place_to_blame() {
         ("/switches/0/ports/0/peer", value["switches"][0]["ports"][1]["peer"].clone(), "not cabled back"),
         ("/switches/0/ports/0/mtu", json!(0), "MTU"),
         ("/switches/0/linear", json!("!"), "linear table of switch"),
-        // Three times port 77, and 384 times nothing, beyond the highest LID.
+        // Port 77 three times and 384 empty entries, beyond the highest LID.
         ("/switches/0/linear", json!("/k0"), "port 77"),
         ("/switches/0/linear", json!("gf+B/4H/"), "more than"),
         ("/switches/0/multicast", json!({ "49152": [99] }), "port 99"),
@@ -168,27 +169,27 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_document_does_harm(edits in prop::collection::vec((0usize..3000, any_value()), 1..4)) {
+    fn edited_documents_are_rejected_or_usable(edits in prop::collection::vec((0usize..3000, any_value()), 1..4)) {
         let tree = small_tree();
-        let plan = compile(&tree, &wishes(&tree), &Decisions::default()).unwrap();
+        let plan = compile(&tree, &sample_intents(&tree), &Decisions::default()).unwrap();
         let mut value = serde_json::to_value(&plan).unwrap();
         for (mut place, new) in edits {
             replace(&mut value, &mut place, &new);
         }
-        // What is still a plan can be relied on.
+        // A document that is accepted is a usable plan.
         if let Ok(read) = serde_json::from_value::<FabricPlan>(value) {
             let text = serde_json::to_string(&read).unwrap();
             prop_assert_eq!(&serde_json::from_str::<FabricPlan>(&text).unwrap(), &read);
-            let _ = recompile(&tree, &wishes(&tree), &read);
-            let _ = compile(&tree, &wishes(&tree), read.decisions());
+            let _ = recompile(&tree, &sample_intents(&tree), &read);
+            let _ = compile(&tree, &sample_intents(&tree), read.decisions());
             let _ = plan.same_channel_order(&read);
         }
     }
 
     #[test]
-    fn no_text_does_harm(at in 0usize..100_000, with in "[ -~]{0,4}") {
+    fn edited_texts_are_rejected_or_usable(at in 0usize..100_000, with in "[ -~]{0,4}") {
         let tree = small_tree();
-        let plan = compile(&tree, &wishes(&tree), &Decisions::default()).unwrap();
+        let plan = compile(&tree, &sample_intents(&tree), &Decisions::default()).unwrap();
         let mut text = serde_json::to_string(&plan).unwrap();
         let at = at % text.len();
         text.replace_range(at..(at + with.len()).min(text.len()), &with);

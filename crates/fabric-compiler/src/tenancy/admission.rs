@@ -1,0 +1,539 @@
+//! Admission control: grants each cluster a lane, service levels, a rate and arbitration entries on the links it uses.
+//!
+//! On each directed link a lane and a service level have at most one owner. A guest that sends at a service level of its
+//! cluster, to whatever address, stays in lanes of its cluster, or is dropped where that service level was not granted.
+//! With one service level per cluster ([`SlMode::Cluster`]) unmodified software works: connections are answered at the
+//! service level they were made with. With one per pair of switches ([`SlMode::Path`]) more clusters fit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fabric_model::intent::PortName;
+use fabric_model::plan::LinearTable;
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel, SlMode};
+use ib_wire::{Guid, ServiceLevel};
+
+use super::arbitration::{ArbitrationTable, EntryMove};
+use super::demand::{LinkDemands, lowest};
+use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
+use super::path_selection::{PathSelector, SelectedPaths};
+use super::reservations::Moved;
+use super::tree::UpPorts;
+
+pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel, service_levels};
+pub use super::refusal::Refusal;
+pub(super) use super::reservations::Reservations;
+
+/// Service levels for which other paths are searched if none is free on the best paths. Bounds the time of a decision.
+const SERVICE_LEVELS_TRIED_MAX: usize = 3;
+
+/// The routes between the hosts of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteChoice {
+    /// Those of the forwarding tables.
+    Existing,
+    /// Paths selected for the cluster where the switches form a regular tree; elsewhere those of the forwarding tables.
+    Selected,
+}
+
+/// A request to admit a guaranteed cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmissionRequest<'a> {
+    /// Must not be in use, except in [`Admission::change`].
+    pub cluster: ClusterNumber,
+    /// At least one, each once. The cluster becomes their only owner.
+    pub hosts: &'a [HostIndex],
+    /// The rate that every host can sustain while all hosts send to all others evenly. Zero asks for lanes only.
+    pub bandwidth: Bandwidth,
+    pub mode: SlMode,
+    pub routes: RouteChoice,
+}
+
+/// The part of an earlier grant that a decision must keep.
+#[derive(Clone, Copy, Debug)]
+enum Keep<'a> {
+    Nothing,
+    /// Service levels; lanes and entries where they are free.
+    ServiceLevels(&'a Grant),
+    /// The same, and the up-ports towards hosts that stay.
+    UpPorts(&'a Grant),
+}
+
+impl Keep<'_> {
+    fn grant(&self) -> Option<&Grant> {
+        match self {
+            Self::Nothing => None,
+            Self::ServiceLevels(grant) | Self::UpPorts(grant) => Some(grant),
+        }
+    }
+
+    fn sl(&self) -> Option<ServiceLevel> {
+        self.grant()?.service_level
+    }
+
+    fn paths(&self) -> BTreeMap<(u32, HostIndex), ServiceLevel> {
+        let paths = self.grant().map_or(&[][..], |grant| &grant.paths);
+        paths.iter().map(|path| ((path.from, path.to), path.service_level)).collect()
+    }
+
+    /// The service level of a pair of switches: its own, or that of the whole cluster.
+    fn pair(&self, switches: (u32, u32)) -> Option<ServiceLevel> {
+        let grant = self.grant()?;
+        grant.pairs.get(&switches).copied().or(grant.service_level)
+    }
+
+    /// In the order of `hosts`.
+    fn up_ports(&self, hosts: &[HostIndex]) -> Vec<Option<UpPorts>> {
+        let Self::UpPorts(Grant { hosts: had, up_ports: Some(up_ports), .. }) = self else {
+            return Vec::new();
+        };
+        hosts.iter().map(|host| had.binary_search(host).ok().map(|index| up_ports[index])).collect()
+    }
+}
+
+/// Entries of one link's arbitration table that were moved to make room, in order.
+pub type LinkMoves = (LinkIndex, Vec<EntryMove>);
+
+/// Admission control of a fabric: the grants of all clusters, and what is left of each link.
+///
+/// # Contract
+///
+/// - [`admit`](Self::admit) and [`readmit`](Self::readmit) add a cluster, [`change`](Self::change) replaces its hosts or
+///   rate, [`release`](Self::release) removes it. Every call is complete in itself and may follow any other.
+/// - All or nothing: a refused request leaves grants, reservations and arbitration tables exactly as they were.
+/// - A request changes nothing of other clusters except the position of arbitration entries. Such moves are returned, and
+///   devices must carry them out before the new entries are written; weights and distances stay.
+/// - Guarantees hold while the forwarding tables lead over the links of the grants. A caller that selects paths
+///   ([`RouteChoice::Selected`]) must program them.
+/// - Deterministic: the same sequence of calls gives the same grants.
+///
+/// Memory is proportional to the number of links. See the [module](super) for the method and its complexity.
+#[derive(Debug)]
+pub struct Admission {
+    graph: Arc<LinkGraph>,
+    reservations: Reservations,
+    demand: LinkDemands,
+    /// By host.
+    owners: Vec<Option<ClusterNumber>>,
+    grants: BTreeMap<ClusterNumber, Grant>,
+    /// Whether the two directions of a path have service levels of their own.
+    has_one_way_service_levels: bool,
+}
+
+impl Admission {
+    /// Starts without any cluster.
+    pub fn new(graph: Arc<LinkGraph>) -> Self {
+        let reservations = Reservations::new(&graph);
+        let demand = LinkDemands::new(graph.links().len());
+        let owners = vec![None; graph.hosts().len()];
+        Self {
+            graph,
+            reservations,
+            demand,
+            owners,
+            grants: BTreeMap::new(),
+            has_one_way_service_levels: false,
+        }
+    }
+
+    /// Lets each direction of a path have a service level of its own. Plans cannot express that, since connections are
+    /// answered at the service level they were made with; it serves to measure what the restriction costs.
+    #[must_use]
+    pub fn with_one_way_service_levels(self) -> Self {
+        Self { has_one_way_service_levels: true, ..self }
+    }
+
+    pub fn graph(&self) -> &Arc<LinkGraph> {
+        &self.graph
+    }
+
+    pub fn grants(&self) -> &BTreeMap<ClusterNumber, Grant> {
+        &self.grants
+    }
+
+    /// The cluster that owns a host.
+    pub fn owner(&self, host: HostIndex) -> Option<ClusterNumber> {
+        self.owners[host.index()]
+    }
+
+    /// The rate of a link that can be reserved in total: the link rate without the worst-case overhead of arbitration.
+    pub fn usable(&self, link: LinkIndex) -> Bandwidth {
+        Bandwidth::from_bits_per_s(self.reservations.usable(link))
+    }
+
+    /// The rate of a link that is not reserved.
+    pub fn left(&self, link: LinkIndex) -> Bandwidth {
+        Bandwidth::from_bits_per_s(self.reservations.left(link))
+    }
+
+    pub(super) fn reservations(&self) -> &Reservations {
+        &self.reservations
+    }
+
+    /// The arbitration table of a link; `None` while no cluster uses it.
+    pub fn table(&self, link: LinkIndex) -> Option<&ArbitrationTable> {
+        self.reservations.table(link)
+    }
+
+    /// Admits a cluster on all links, or not at all. Returns its grant and the arbitration entries of other clusters that
+    /// were moved to make room.
+    ///
+    /// # Errors
+    ///
+    /// The limit that binds first: the hosts, then the rate of a link, then service levels, lanes and entries.
+    pub fn admit(&mut self, request: AdmissionRequest<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
+        let (grant, moved) = self.decide(request, Keep::Nothing)?;
+        let cluster = grant.cluster;
+        self.record(grant);
+        let moves = self.record_moves(moved);
+        Ok((&self.grants[&cluster], moves))
+    }
+
+    /// Gives an admitted cluster other hosts or another rate. It keeps its service level, its lanes on links that it still
+    /// uses, and the paths to hosts that stay unless the rate needs others. If it is refused, everything stays as before.
+    pub fn change(&mut self, request: AdmissionRequest<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
+        let saved = self.reservations.save(self.links_of(request.cluster)?);
+        let before = self.release(request.cluster).ok_or(Refusal::UnknownCluster(request.cluster))?;
+        match self.decide_keeping(request, &before) {
+            Ok((grant, moved)) => {
+                self.record(grant);
+                let moves = self.record_moves(moved);
+                Ok((&self.grants[&request.cluster], moves))
+            }
+            Err(refusal) => {
+                self.reservations.restore(saved);
+                self.record(before);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Whether [`Self::change`] would succeed. Changes nothing.
+    pub fn check_change(&mut self, request: AdmissionRequest<'_>) -> Result<(), Refusal> {
+        let saved = self.reservations.save(self.links_of(request.cluster)?);
+        let before = self.release(request.cluster).ok_or(Refusal::UnknownCluster(request.cluster))?;
+        let answer = self.decide_keeping(request, &before);
+        let answer = answer.map(|(grant, moved)| self.reservations.undo(&grant.links, moved));
+        self.reservations.restore(saved);
+        self.record(before);
+        answer
+    }
+
+    fn links_of(&self, cluster: ClusterNumber) -> Result<impl Iterator<Item = LinkIndex> + '_, Refusal> {
+        let grant = self.grants.get(&cluster).ok_or(Refusal::UnknownCluster(cluster))?;
+        Ok(grant.links.iter().map(|share| share.link))
+    }
+
+    fn decide_keeping(
+        &mut self,
+        request: AdmissionRequest<'_>,
+        before: &Grant,
+    ) -> Result<(Grant, Vec<Moved>), Refusal> {
+        let first = self.decide(request, Keep::UpPorts(before));
+        first.or_else(|refusal| self.decide(request, Keep::ServiceLevels(before)).map_err(|_| refusal))
+    }
+
+    /// Records a grant whose reservations were made already.
+    fn record(&mut self, grant: Grant) {
+        for host in &grant.hosts {
+            self.owners[host.index()] = Some(grant.cluster);
+        }
+        self.grants.insert(grant.cluster, grant);
+    }
+
+    /// Records the new positions of entries that were moved.
+    fn record_moves(&mut self, moved: Vec<Moved>) -> Vec<LinkMoves> {
+        let moves: Vec<LinkMoves> = moved.into_iter().map(|moved| moved.moves).collect();
+        self.enter_positions(&moves);
+        moves
+    }
+
+    fn enter_positions(&mut self, moves: &[LinkMoves]) {
+        for (link, _) in moves {
+            let Some(table) = self.reservations.table(*link) else { continue };
+            for grant in self.grants.values_mut() {
+                let index = grant.links.binary_search_by_key(link, |share| share.link);
+                if let Some(share) = index.ok().and_then(|index| grant.links.get_mut(index)) {
+                    share.first_entry = table.first_entry(share.lane).unwrap_or(share.first_entry);
+                }
+            }
+        }
+    }
+
+    /// Undoes moves that were returned earlier. Every cluster admitted since must have been released.
+    pub(crate) fn undo_moves(&mut self, moves: &[LinkMoves]) {
+        self.reservations.undo_moves(moves);
+        self.enter_positions(moves);
+    }
+
+    /// Makes the reservations of a cluster on all links, or none.
+    fn decide(
+        &mut self,
+        request: AdmissionRequest<'_>,
+        keep: Keep<'_>,
+    ) -> Result<(Grant, Vec<Moved>), Refusal> {
+        let hosts = self.check_hosts(request)?;
+        let chosen = self.chosen(request, &hosts, keep)?;
+        let sls = self.graph.limits().service_levels.min(15);
+        let all_sls = ((1u32 << (sls + 1)) - 2) as u16;
+        let rate = request.bandwidth.bits_per_s();
+        match &chosen {
+            Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
+            None => self.demand.count_routes(&self.graph, &hosts)?,
+        }
+        for (link, pairs) in self.demand.pairs() {
+            self.reservations.check(link, share_of(pairs, rate, hosts.len()))?;
+        }
+        let up_ports = chosen.as_ref().map(|(chosen, _)| chosen.up_ports.as_slice());
+        let (mut pairs, mut paths) = (PairServiceLevels::new(), Vec::new());
+        let service_level = match (request.mode, &chosen) {
+            (SlMode::Cluster, Some((_, Some(sl)))) => Some(*sl),
+            (SlMode::Cluster, _) => {
+                let kept = keep.sl().map_or(all_sls, |sl| 1 << sl.to_wire());
+                Some(self.common_service_level(all_sls & kept, sls)?)
+            }
+            (SlMode::Path, _) => {
+                let (graph, reservations) = (&self.graph, &self.reservations);
+                if self.has_one_way_service_levels {
+                    let had = keep.paths();
+                    paths = self.demand.path_service_levels(
+                        graph,
+                        reservations,
+                        &hosts,
+                        up_ports,
+                        all_sls,
+                        &had,
+                    )?;
+                } else {
+                    let had = |switches| keep.pair(switches);
+                    pairs = self.demand.pair_service_levels(
+                        graph,
+                        reservations,
+                        &hosts,
+                        up_ports,
+                        all_sls,
+                        had,
+                    )?;
+                }
+                None
+            }
+        };
+        let everywhere = service_level.map_or(0, |sl| 1 << sl.to_wire());
+        let mut links = Vec::with_capacity(self.demand.pairs().len());
+        let mut moved = Vec::new();
+        for (link, pairs, own_sls) in self.demand.sorted() {
+            let share = share_of(pairs, rate, hosts.len());
+            let had = keep.grant().and_then(|had| had.share(link));
+            match self.reservations.take(link, share, own_sls | everywhere, had, &mut moved) {
+                Ok(taken) => links.push(taken),
+                Err(refusal) => {
+                    self.reservations.undo(&links, moved);
+                    return Err(refusal);
+                }
+            }
+        }
+        let up_ports = chosen.map(|(chosen, _)| chosen.up_ports);
+        let AdmissionRequest { cluster, bandwidth, .. } = request;
+        Ok((Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links }, moved))
+    }
+
+    /// Admits a cluster with an earlier grant: the same lanes, service levels and weights on the same links, and the same
+    /// positions of arbitration entries where they are free. Returns the entries of others that were moved.
+    ///
+    /// `None`, and nothing is reserved, if the forwarding tables lead over other links by now, a part of the grant is not
+    /// free, or the service level of a pair of switches is missing.
+    pub fn readmit(
+        &mut self,
+        request: AdmissionRequest<'_>,
+        links: &[LinkGrant],
+        pairs: &[PairLevel],
+    ) -> Option<(&Grant, Vec<LinkMoves>)> {
+        let hosts = self.check_hosts(request).ok()?;
+        self.demand.count_routes(&self.graph, &hosts).ok()?;
+        let is_path = request.mode == SlMode::Path;
+        let pairs = if is_path { self.readmitted_pairs(&hosts, pairs)? } else { PairServiceLevels::new() };
+        let rate = request.bandwidth.bits_per_s();
+        let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
+        let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.demand.sorted().into_iter())
+            .map(|(link, pairs, sls)| {
+                let grant = had.remove(&self.graph.links()[link.index()].from)?;
+                let service_levels = grant.service_levels.iter().fold(0, |bits, sl| bits | 1 << sl.to_wire());
+                let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
+                let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
+                let first_entry = first.unwrap_or_default();
+                let again = LinkShare { link, lane, service_levels, share, entries, first_entry, weight };
+                let is_same = grant.share == share && (!is_path || service_levels == sls);
+                is_same.then_some((again, first))
+            })
+            .collect();
+        let wanted = wanted.filter(|_| had.is_empty())?;
+        let mut moved = Vec::new();
+        let mut links = Vec::with_capacity(wanted.len());
+        for (share, first) in wanted {
+            let Some(first_entry) = self.reservations.retake(&share, first, &mut moved) else {
+                self.reservations.undo(&links, moved);
+                return None;
+            };
+            links.push(LinkShare { first_entry, ..share });
+        }
+        let everywhere = links.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
+        let AdmissionRequest { cluster, bandwidth, .. } = request;
+        let service_level = lowest(everywhere).filter(|_| !is_path);
+        let (paths, up_ports) = (Vec::new(), None);
+        self.record(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links });
+        let moves = self.record_moves(moved);
+        Some((self.grants.get(&cluster)?, moves))
+    }
+
+    /// The service levels of pairs of switches by a plan; `None` if one is missing or superfluous.
+    fn readmitted_pairs(&mut self, hosts: &[HostIndex], pairs: &[PairLevel]) -> Option<PairServiceLevels> {
+        let graph = &self.graph;
+        let switches: HashMap<Guid, u32> =
+            hosts.iter().map(|host| (graph.switch_guid(*host), graph.switch_of(*host))).collect();
+        let index = |pair: &PairLevel| {
+            let (a, b) = (*switches.get(&pair.switches.0)?, *switches.get(&pair.switches.1)?);
+            Some(((a.min(b), a.max(b)), pair.service_level))
+        };
+        let had: PairServiceLevels = pairs.iter().map(index).collect::<Option<_>>()?;
+        let again =
+            self.demand.mark_pair_service_levels(graph, hosts, |switches| had.get(&switches).copied())?;
+        (again.len() == pairs.len()).then_some(again)
+    }
+
+    /// Removes a cluster and returns its grant; `None` if it is not admitted.
+    pub fn release(&mut self, cluster: ClusterNumber) -> Option<Grant> {
+        let grant = self.grants.remove(&cluster)?;
+        grant.links.iter().for_each(|share| self.reservations.give_back(share));
+        grant.hosts.iter().for_each(|host| self.owners[host.index()] = None);
+        Some(grant)
+    }
+
+    /// Undoes [`Self::release`]. Nothing of the grant may have been given to others since.
+    pub(crate) fn restore(&mut self, grant: Grant) {
+        let mut moved = Vec::new();
+        for share in &grant.links {
+            let first = self.reservations.retake(share, Some(share.first_entry), &mut moved);
+            assert_eq!(first, Some(share.first_entry), "what was released is free");
+        }
+        grant.hosts.iter().for_each(|host| self.owners[host.index()] = Some(grant.cluster));
+        self.grants.insert(grant.cluster, grant);
+    }
+
+    /// Replaces the forwarding table of a switch in the graph. Grants stay as they are.
+    pub(crate) fn set_table(&mut self, switch: usize, table: &Arc<LinearTable>) {
+        Arc::make_mut(&mut self.graph).set_table(switch, table);
+    }
+
+    /// The hosts in order, if all are free.
+    fn check_hosts(&self, request: AdmissionRequest<'_>) -> Result<Vec<HostIndex>, Refusal> {
+        if self.grants.contains_key(&request.cluster) {
+            return Err(Refusal::AlreadyAdmitted(request.cluster));
+        }
+        let mut hosts = request.hosts.to_vec();
+        hosts.sort_unstable();
+        let exists = hosts.last().is_some_and(|last| last.index() < self.owners.len());
+        if !exists || hosts.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Refusal::InvalidHosts);
+        }
+        for host in &hosts {
+            if let Some(cluster) = self.owner(*host) {
+                return Err(Refusal::HostTaken { host: self.guid(*host), cluster });
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// Selected paths if the request asks for them, and with them the service level of the cluster.
+    ///
+    /// First any paths, if those leave a service level free; otherwise up to [`SERVICE_LEVELS_TRIED_MAX`] service levels,
+    /// each with paths that avoid links where others own it.
+    fn chosen(
+        &self,
+        request: AdmissionRequest<'_>,
+        hosts: &[HostIndex],
+        keep: Keep<'_>,
+    ) -> Result<Option<(SelectedPaths, Option<ServiceLevel>)>, Refusal> {
+        let Some(tree) = self.graph.tree().filter(|_| request.routes == RouteChoice::Selected) else {
+            return Ok(None);
+        };
+        let kept = keep.up_ports(hosts);
+        let no_path = |to| Refusal::NoPath { to: self.guid(to), bandwidth: request.bandwidth };
+        let rate = request.bandwidth.bits_per_s();
+        let mut selector = PathSelector::new(tree, &self.reservations, hosts, rate).map_err(no_path)?;
+        if let Some(sl) = keep.sl().filter(|_| request.mode == SlMode::Cluster) {
+            let chosen = selector.choose(1 << sl.to_wire(), &kept).map_err(no_path)?;
+            return Ok(Some((chosen, Some(sl))));
+        }
+        if request.mode == SlMode::Path {
+            return Ok(Some((selector.choose(0, &kept).map_err(no_path)?, None)));
+        }
+        let usable = || service_levels(u16::MAX).skip(1).take(self.graph.limits().service_levels.into());
+        let bits = usable().fold(0, |bits, sl| bits | 1 << sl.to_wire());
+        let is_taken = selector.sls_free(bits) == 0;
+        let by_spare = if is_taken { selector.sls_by_spare(usable()) } else { Vec::new() };
+        // Paths to at least as many hosts as there are up-ports, selected without regard to service levels, hardly ever
+        // leave one free.
+        let mut candidates = if is_taken && (by_spare.is_empty() || hosts.len() >= tree.leaf_ups) {
+            by_spare
+        } else {
+            let any = selector.choose(0, &kept).map_err(no_path)?;
+            let taken =
+                any.pairs.iter().fold(0, |taken, (link, _)| taken | self.reservations.sls_taken(*link));
+            if let Some(sl) = lowest(bits & !taken) {
+                return Ok(Some((any, Some(sl))));
+            }
+            self.sls_by_conflicts(&any, usable())
+        };
+        candidates.truncate(SERVICE_LEVELS_TRIED_MAX);
+        let mut failed = hosts[0];
+        for sl in candidates {
+            match selector.choose(1 << sl.to_wire(), &kept) {
+                Ok(chosen) => return Ok(Some((chosen, Some(sl)))),
+                Err(host) => failed = host,
+            }
+        }
+        Err(no_path(failed))
+    }
+
+    /// Service levels by the number of links on which others own them, then ascending.
+    fn sls_by_conflicts(
+        &self,
+        chosen: &SelectedPaths,
+        usable: impl Iterator<Item = ServiceLevel>,
+    ) -> Vec<ServiceLevel> {
+        let mut conflicts = [0u32; 16];
+        for (link, _) in &chosen.pairs {
+            service_levels(self.reservations.sls_taken(*link)).for_each(|sl| conflicts[sl.index()] += 1);
+        }
+        let mut sls: Vec<ServiceLevel> = usable.collect();
+        sls.sort_by_key(|sl| (conflicts[sl.index()], *sl));
+        sls
+    }
+
+    /// The lowest service level that is free on all links.
+    fn common_service_level(&self, all: u16, count: u8) -> Result<ServiceLevel, Refusal> {
+        let (mut free, mut worst) = (all, (u32::MAX, LinkIndex(0)));
+        for (link, _) in self.demand.pairs() {
+            let here = all & !self.reservations.sls_taken(link);
+            free &= here;
+            worst = worst.min((here.count_ones(), link));
+        }
+        let (least_free, link) = worst;
+        let port = self.reservations.port(link);
+        lowest(free).ok_or(Refusal::NoServiceLevelFree { port, free: least_free as u8, usable: count })
+    }
+
+    fn guid(&self, host: HostIndex) -> Guid {
+        self.graph.hosts()[host.index()].port
+    }
+}
+
+/// The rate that `pairs` ordered pairs of hosts need on a link if each of `hosts` sends `rate` to all others evenly, in
+/// bits per second, rounded down.
+fn share_of(pairs: u64, rate: u64, hosts: usize) -> u64 {
+    let others = hosts.saturating_sub(1).max(1) as u64;
+    match pairs.checked_mul(rate) {
+        Some(product) => product / others,
+        None => (u128::from(pairs) * u128::from(rate) / u128::from(others)) as u64,
+    }
+}

@@ -1,0 +1,101 @@
+//! What a cluster was granted on the links it uses.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel};
+use ib_wire::{Guid, ServiceLevel, VirtualLane};
+
+use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
+use super::tree::UpPorts;
+
+/// The part of a directed link that a cluster was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkShare {
+    pub link: LinkIndex,
+    pub lane: VirtualLane,
+    /// A bit for each service level of the cluster on this link.
+    pub service_levels: u16,
+    /// The rate reserved for the cluster on this link.
+    pub share: Bandwidth,
+    /// Entries of the low-priority arbitration table that serve the lane: a power of two.
+    pub entries: u8,
+    /// The position of the first entry; the others follow at equal distances.
+    pub first_entry: u8,
+    /// The weight of each entry, in units of 64 bytes; never 0.
+    pub weight: u8,
+}
+
+/// The service level between the hosts of two switches, in both directions, and between hosts of one switch. Keys are
+/// switch indices of the [`LinkGraph`], the lower one first.
+pub type PairServiceLevels = BTreeMap<(u32, u32), ServiceLevel>;
+
+/// The service level of the paths from all hosts of a switch to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathServiceLevel {
+    /// The index of the senders' switch.
+    pub from: u32,
+    pub to: HostIndex,
+    pub service_level: ServiceLevel,
+}
+
+/// What a cluster was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub cluster: ClusterNumber,
+    /// In ascending order, each once.
+    pub hosts: Vec<HostIndex>,
+    /// Per host; see [`AdmissionRequest::bandwidth`](super::admission::AdmissionRequest::bandwidth).
+    pub bandwidth: Bandwidth,
+    /// The service level of all packets of the cluster; `None` with [`SlMode::Path`](fabric_model::tenancy::SlMode::Path).
+    pub service_level: Option<ServiceLevel>,
+    /// With [`SlMode::Path`](fabric_model::tenancy::SlMode::Path): the service level of each pair of switches.
+    pub pairs: PairServiceLevels,
+    /// The service level of each path and direction; empty unless the two directions have service levels of their own.
+    pub paths: Vec<PathServiceLevel>,
+    /// The up-ports towards each host, in the order of `hosts`; `None` if paths were not selected.
+    pub up_ports: Option<Vec<UpPorts>>,
+    /// In ascending order of links, each once.
+    pub links: Vec<LinkShare>,
+}
+
+impl Grant {
+    /// The links of the grant as plans store them.
+    pub fn link_grants<'a>(&'a self, graph: &'a LinkGraph) -> impl Iterator<Item = LinkGrant> + 'a {
+        self.links.iter().map(|share| LinkGrant {
+            port: graph.links()[share.link.index()].from,
+            lane: share.lane,
+            service_levels: service_levels(share.service_levels).collect(),
+            share: share.share,
+            entries: share.entries,
+            first_entry: Some(share.first_entry),
+            weight: share.weight,
+        })
+    }
+
+    /// The service levels of pairs of switches as plans store them.
+    pub fn pair_service_levels(&self, graph: &LinkGraph) -> Vec<PairLevel> {
+        if self.pairs.is_empty() {
+            return Vec::new();
+        }
+        let guids: HashMap<u32, Guid> =
+            self.hosts.iter().map(|host| (graph.switch_of(*host), graph.switch_guid(*host))).collect();
+        let pairs = self.pairs.iter().map(|((a, b), sl)| PairLevel {
+            switches: PairLevel::between(guids[a], guids[b]),
+            service_level: *sl,
+        });
+        let mut pairs: Vec<PairLevel> = pairs.collect();
+        pairs.sort_unstable_by_key(|pair| pair.switches);
+        pairs
+    }
+
+    /// The part of a link; `None` if the cluster does not use it.
+    pub fn share(&self, link: LinkIndex) -> Option<&LinkShare> {
+        let index = self.links.binary_search_by_key(&link, |share| share.link).ok()?;
+        self.links.get(index)
+    }
+}
+
+/// The service levels of a bit set, ascending.
+pub fn service_levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
+    (0..16).filter(move |sl| bits & (1 << sl) != 0).filter_map(ServiceLevel::from_wire)
+}
