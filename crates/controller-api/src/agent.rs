@@ -5,11 +5,11 @@
 //! | request | meaning |
 //! |---|---|
 //! | `GET /v1/hosts` | names of the hosts this agent serves |
-//! | `PUT /v1/hosts/{host}` with [`Orders`] | the desired virtual machines; on disk before the answer, 204. 409 if the agent has newer orders, or those of another site |
-//! | `GET /v1/hosts/{host}?after=N` | [`Report`], as soon as its number is above `N` or a few seconds have passed |
-//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with [`crate::session::Open`] | 101, then a session; see [`crate::session`] |
+//! | `PUT /v1/hosts/{host}` with [`HostSpec`] | the desired virtual machines; on disk before the answer, 204. 409 if the agent has newer orders, or those of another site |
+//! | `GET /v1/hosts/{host}?after=N` | [`HostReport`], as soon as its number is above `N` or a few seconds have passed |
+//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with [`crate::session::SessionRequest`] | 101, then a session; see [`crate::session`] |
 //!
-//! A virtual machine is removed only if it is listed in [`Orders::removed`]. One that is in neither list keeps running with its
+//! A virtual machine is removed only if it is listed in [`HostSpec::removed`]. One that is in neither list keeps running with its
 //! last order, and is reported as unlisted: its absence may be the mistake of a controller that lost its store.
 
 use std::net::Ipv4Addr;
@@ -25,18 +25,18 @@ use crate::cluster::CpuMode;
 use crate::{MemorySize, Name};
 
 /// The problem of an agent that has accepted newer orders.
-pub const OLDER_ORDERS: &str = "older-orders";
+pub const STALE_SPEC: &str = "older-orders";
 
 /// The problem of an agent that belongs to another site.
 pub const OTHER_SITE: &str = "other-site";
 
 /// The problem of an agent that has accepted other orders of the same version.
-pub const AMBIGUOUS_ORDERS: &str = "ambiguous-orders";
+pub const AMBIGUOUS_SPEC: &str = "ambiguous-orders";
 
 /// Which orders: those of one site are ordered by epoch, then sequence. An agent accepts only newer ones than it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Version {
+pub struct SpecVersion {
     /// The site that the controller's store belongs to.
     pub site: Uuid,
     /// Grows each time an operator accepts a store that was lost or restored.
@@ -45,14 +45,14 @@ pub struct Version {
     pub sequence: u64,
 }
 
-impl Version {
+impl SpecVersion {
     /// What decides which of two versions of one site is newer.
-    pub fn age(&self) -> (u64, u64) {
+    pub fn precedence(&self) -> (u64, u64) {
         (self.epoch, self.sequence)
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for SpecVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "epoch {}, sequence {} of site {}", self.epoch, self.sequence, self.site)
     }
@@ -61,23 +61,23 @@ impl std::fmt::Display for Version {
 /// The desired state of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Orders {
+pub struct HostSpec {
     /// Which orders these are.
-    pub version: Version,
+    pub version: SpecVersion,
     /// Virtual machines that run, by id.
-    pub vms: Vec<VmOrder>,
+    pub vms: Vec<VmSpec>,
     /// Tombstones: virtual machines that are removed. Listed until the agent has reported that they are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<Uuid>,
     /// Images that may be asked for: looked at before somebody waits for them.
     #[serde(default)]
-    pub images: Vec<ImageOrder>,
+    pub images: Vec<ImageSpec>,
 }
 
 /// A virtual machine that is to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct VmOrder {
+pub struct VmSpec {
     /// Its id.
     pub id: Uuid,
     /// For people who look at the host: tenant, cluster and number.
@@ -89,9 +89,9 @@ pub struct VmOrder {
     /// How it gets them.
     pub mode: CpuMode,
     /// What it boots from.
-    pub image: ImageOrder,
+    pub image: ImageSpec,
     /// How it is on the fabric.
-    pub adapter: AdapterOrder,
+    pub adapter: AdapterSpec,
     /// What it is told about itself and its cluster. May change while it runs; nothing else may.
     pub context: Context,
 }
@@ -99,7 +99,7 @@ pub struct VmOrder {
 /// An image, as agents need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ImageOrder {
+pub struct ImageSpec {
     /// What people call it.
     pub name: Name,
     /// Where it is.
@@ -111,7 +111,7 @@ pub struct ImageOrder {
 /// A virtual function of an emulated adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AdapterOrder {
+pub struct AdapterSpec {
     /// GUID of the adapter's port.
     pub port_guid: Guid,
     /// Number of the port.
@@ -125,19 +125,19 @@ pub struct AdapterOrder {
     /// Where broadcasts go.
     pub group: Option<MulticastLid>,
     /// The partitions inside the cluster that it is in.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub further: Vec<KeyOrder>,
+    #[serde(rename = "further", default, skip_serializing_if = "Vec::is_empty")]
+    pub inner_keys: Vec<PartitionKeySpec>,
 }
 
-impl AdapterOrder {
+impl AdapterSpec {
     /// Numbers of the partitions it may use.
     pub fn partitions(&self) -> impl Iterator<Item = PartitionNumber> {
-        let further = self.further.iter().map(|key| key.pkey);
+        let further = self.inner_keys.iter().map(|key| key.pkey);
         std::iter::once(self.pkey).chain(further).map(Pkey::partition)
     }
 
     /// Which function it is and by what address: what stays while its virtual machine lives. Keys come and go.
-    pub fn seat(&self) -> (Guid, PortNum, u8, MacAddress) {
+    pub fn identity(&self) -> (Guid, PortNum, u8, MacAddress) {
         (self.port_guid, self.port, self.function, self.mac)
     }
 }
@@ -145,7 +145,7 @@ impl AdapterOrder {
 /// A partition that a virtual function is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeyOrder {
+pub struct PartitionKeySpec {
     /// The key it may use.
     pub pkey: Pkey,
     /// Where broadcasts go.
@@ -205,7 +205,8 @@ pub struct Probes {
 #[serde(deny_unknown_fields)]
 pub struct ClassLevel {
     /// Its service levels in the network that the tenant sees.
-    pub seen: Vec<ServiceLevel>,
+    #[serde(rename = "seen")]
+    pub view_sls: Vec<ServiceLevel>,
     /// What applications use on the wire.
     pub sl: ServiceLevel,
 }
@@ -260,15 +261,15 @@ impl std::fmt::Debug for ClusterKey {
 
 /// What a host runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct HostReport {
     /// Grows with every change, also over restarts of the agent.
     pub number: u64,
     /// The orders that the agent has on disk, and that this report follows from. None if it has had none with a version.
-    pub acknowledged: Option<Version>,
+    pub acknowledged: Option<SpecVersion>,
     /// Cores of the machine that dedicated virtual machines may have, and how many of them do.
-    pub cores: Share,
+    pub cores: ResourceUse,
     /// MiB of memory, likewise.
-    pub memory_mib: Share,
+    pub memory_mib: ResourceUse,
     /// How virtual machines run, once that was found out.
     pub accelerator: Option<Accelerator>,
     /// Whether the emulated fabric takes frames.
@@ -279,7 +280,7 @@ pub struct Report {
 
 /// How much of something is given away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct ResourceUse {
     /// In all.
     pub total: u32,
     /// Given away.
@@ -317,7 +318,7 @@ pub struct VmReport {
     pub stop: Option<PacketStop>,
     /// Set if the orders list it neither as desired nor as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unlisted: Option<Unlisted>,
+    pub unlisted: Option<UnlistedVmDetails>,
 }
 
 /// What a guest has found out about its network.
@@ -356,7 +357,7 @@ impl std::fmt::Display for PacketStop {
 
 /// What an agent knows of a virtual machine that its orders do not list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unlisted {
+pub struct UnlistedVmDetails {
     /// Tenant and host name, as in its last order; empty if there is none.
     pub label: String,
     /// Numbers of the partitions it may use: nobody else may have them while it exists.

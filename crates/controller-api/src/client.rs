@@ -17,15 +17,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
-use crate::endpoint::{ConnectError, Distrust, Endpoint, TrustedUsers, connect_tcp, connect_unix};
+use crate::address::{
+    ConnectError, ControllerAddress, TrustedUsers, UntrustedSocket, connect_tcp, connect_unix,
+};
+use crate::cluster::{Cluster, NewCluster, PartitionsUpdate, ResizeRequest};
 use crate::event::Event;
-use crate::fabric::{Fabric, Proof};
+use crate::fabric::{FabricStatus, Proof};
 use crate::host::{Host, HostBinding, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
-use crate::view::{self, View};
+use crate::view::{self, ViewStatus};
 use crate::{Name, Problem, session};
 
 /// Largest answer that is read: the topology of the largest fabric is some tens of MiB.
@@ -33,8 +35,8 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Asks a controller, as whoever a token belongs to. Every request has a connection of its own.
 #[derive(Clone)]
-pub struct Client {
-    endpoint: Endpoint,
+pub struct ApiClient {
+    endpoint: ControllerAddress,
     trusted: TrustedUsers,
     token: String,
 }
@@ -63,11 +65,11 @@ pub enum ClientError {
         /// Where the controller was expected.
         base: String,
         /// What speaks against it.
-        reason: Distrust,
+        reason: UntrustedSocket,
     },
     /// What answered is no controller.
     #[error("what answers at {base} is no controller: {what}")]
-    Nonsense {
+    UnexpectedResponse {
         /// Where it was expected.
         base: String,
         /// What was wrong.
@@ -76,16 +78,16 @@ pub enum ClientError {
 }
 
 /// A request that is not sent yet.
-struct Question {
+struct ApiRequest {
     method: Method,
     path: String,
     body: Option<Result<String, serde_json::Error>>,
     upgrade: Option<&'static str>,
 }
 
-impl Client {
+impl ApiClient {
     /// For the controller at an address. Only `trusted` users may serve a unix socket there.
-    pub fn new(endpoint: Endpoint, trusted: TrustedUsers, token: String) -> Self {
+    pub fn new(endpoint: ControllerAddress, trusted: TrustedUsers, token: String) -> Self {
         Self { endpoint, trusted, token }
     }
 
@@ -195,7 +197,11 @@ impl Client {
     }
 
     /// `PATCH /v1/clusters/{name}`
-    pub async fn cluster_resize(&self, name: &ClusterRef, resize: Resize) -> Result<Operation, ClientError> {
+    pub async fn cluster_resize(
+        &self,
+        name: &ClusterRef,
+        resize: ResizeRequest,
+    ) -> Result<Operation, ClientError> {
         self.send(Method::PATCH, &name.path(), &resize).await
     }
 
@@ -203,21 +209,21 @@ impl Client {
     pub async fn cluster_partition(
         &self,
         name: &ClusterRef,
-        partitions: &Partitions,
+        partitions: &PartitionsUpdate,
     ) -> Result<Operation, ClientError> {
         self.send(Method::PUT, &name.with("/partitions"), partitions).await
     }
 
     /// `DELETE /v1/clusters/{name}`
     pub async fn cluster_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
-        self.answer(Question::new(Method::DELETE, &name.path())).await
+        self.answer(ApiRequest::new(Method::DELETE, &name.path())).await
     }
 
     /// `DELETE /v1/clusters/{name}?force=true`: for operators.
     pub async fn cluster_force_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
         let path = name.path();
         let separator = if path.contains('?') { '&' } else { '?' };
-        self.answer(Question::new(Method::DELETE, &format!("{path}{separator}force=true"))).await
+        self.answer(ApiRequest::new(Method::DELETE, &format!("{path}{separator}force=true"))).await
     }
 
     /// `GET /v1/operations/{id}`
@@ -239,7 +245,7 @@ impl Client {
     }
 
     /// `GET /v1/fabric`
-    pub async fn fabric_show(&self) -> Result<Fabric, ClientError> {
+    pub async fn fabric_show(&self) -> Result<FabricStatus, ClientError> {
         self.get("fabric").await
     }
 
@@ -253,32 +259,33 @@ impl Client {
         &self,
         name: &ClusterRef,
         node: u32,
-        open: &session::Open,
+        open: &session::SessionRequest,
     ) -> Result<Upgraded, ClientError> {
-        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);
+        let question =
+            ApiRequest::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);
         self.upgrade(question, session::PROTOCOL).await
     }
 
     /// `GET /v1/clusters/{name}/view`
-    pub async fn view_show(&self, name: &ClusterRef) -> Result<View, ClientError> {
+    pub async fn view_show(&self, name: &ClusterRef) -> Result<ViewStatus, ClientError> {
         self.get(&name.with("/view")).await
     }
 
     /// `POST /v1/clusters/{name}/view/commit`
-    pub async fn view_commit(&self, name: &ClusterRef) -> Result<View, ClientError> {
-        self.answer(Question::new(Method::POST, &name.with("/view/commit"))).await
+    pub async fn view_commit(&self, name: &ClusterRef) -> Result<ViewStatus, ClientError> {
+        self.answer(ApiRequest::new(Method::POST, &name.with("/view/commit"))).await
     }
 
     /// `POST /v1/clusters/{name}/nodes/{number}/view`: a stream that ends at the adapter of the node.
     pub async fn view_open(&self, name: &ClusterRef, node: u32) -> Result<Upgraded, ClientError> {
-        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/view")));
+        let question = ApiRequest::new(Method::POST, &name.with(&format!("/nodes/{node}/view")));
         self.upgrade(question, view::PROTOCOL).await
     }
 
     /// A request that becomes a stream.
-    async fn upgrade(&self, question: Question, protocol: &'static str) -> Result<Upgraded, ClientError> {
+    async fn upgrade(&self, question: ApiRequest, protocol: &'static str) -> Result<Upgraded, ClientError> {
         let mut driver = JoinSet::new();
-        let question = Question { upgrade: Some(protocol), ..question };
+        let question = ApiRequest { upgrade: Some(protocol), ..question };
         let mut response = self.send_question(question, &mut driver).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.problem(response).await);
@@ -288,7 +295,7 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.answer(Question::new(Method::GET, path)).await
+        self.answer(ApiRequest::new(Method::GET, path)).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -297,40 +304,40 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.answer(Question::new(method, path).with(body)).await
+        self.answer(ApiRequest::new(method, path).with(body)).await
     }
 
     async fn delete(&self, path: &str) -> Result<(), ClientError> {
         let mut driver = JoinSet::new();
-        let response = self.send_question(Question::new(Method::DELETE, path), &mut driver).await?;
+        let response = self.send_question(ApiRequest::new(Method::DELETE, path), &mut driver).await?;
         if response.status().is_success() { Ok(()) } else { Err(self.problem(response).await) }
     }
 
-    async fn answer<T: DeserializeOwned>(&self, question: Question) -> Result<T, ClientError> {
+    async fn answer<T: DeserializeOwned>(&self, question: ApiRequest) -> Result<T, ClientError> {
         let mut driver = JoinSet::new();
         let response = self.send_question(question, &mut driver).await?;
         if !response.status().is_success() {
             return Err(self.problem(response).await);
         }
         let body = self.read(response.into_body()).await?;
-        serde_json::from_slice(&body).map_err(|error| self.nonsense(error))
+        serde_json::from_slice(&body).map_err(|error| self.unexpected(error))
     }
 
     /// Connects and sends a request. The connection lives in `driver`, and ends with it unless it was upgraded.
     async fn send_question(
         &self,
-        question: Question,
+        question: ApiRequest,
         driver: &mut JoinSet<()>,
     ) -> Result<Response<Incoming>, ClientError> {
         match &self.endpoint {
-            Endpoint::Unix(path) => {
+            ControllerAddress::Unix(path) => {
                 let stream = connect_unix(path, self.trusted).await.map_err(|error| match error {
                     ConnectError::Unreachable(source) => self.unreachable(source),
                     ConnectError::Distrusted(reason) => ClientError::Distrusted { base: self.base(), reason },
                 })?;
                 self.exchange(stream, "heddle", question, driver).await
             }
-            Endpoint::Http { authority } => {
+            ControllerAddress::Http { authority } => {
                 let stream = connect_tcp(authority).await.map_err(|source| self.unreachable(source))?;
                 self.exchange(stream, authority, question, driver).await
             }
@@ -341,7 +348,7 @@ impl Client {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         host: &str,
-        question: Question,
+        question: ApiRequest,
         driver: &mut JoinSet<()>,
     ) -> Result<Response<Incoming>, ClientError> {
         let mut request = Request::builder()
@@ -373,7 +380,7 @@ impl Client {
             let frame = frame.map_err(|source| self.unreachable(source))?;
             bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
             if bytes.len() > ANSWER_BYTES_MAX {
-                return Err(self.nonsense(format_args!("an answer of more than {ANSWER_BYTES_MAX} bytes")));
+                return Err(self.unexpected(format_args!("an answer of more than {ANSWER_BYTES_MAX} bytes")));
             }
         }
         Ok(bytes)
@@ -383,7 +390,7 @@ impl Client {
         let status = response.status();
         match self.read(response.into_body()).await.map(|body| serde_json::from_slice::<Problem>(&body)) {
             Ok(Ok(problem)) => ClientError::Refused(Box::new(problem)),
-            Ok(Err(_)) => self.nonsense(format_args!("status {status}")),
+            Ok(Err(_)) => self.unexpected(format_args!("status {status}")),
             Err(error) => error,
         }
     }
@@ -396,12 +403,12 @@ impl Client {
         ClientError::Unreachable { base: self.base(), source: source.into() }
     }
 
-    fn nonsense(&self, what: impl fmt::Display) -> ClientError {
-        ClientError::Nonsense { base: self.base(), what: what.to_string() }
+    fn unexpected(&self, what: impl fmt::Display) -> ClientError {
+        ClientError::UnexpectedResponse { base: self.base(), what: what.to_string() }
     }
 }
 
-impl Question {
+impl ApiRequest {
     fn new(method: Method, path: &str) -> Self {
         Self { method, path: path.to_owned(), body: None, upgrade: None }
     }
@@ -411,9 +418,9 @@ impl Question {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for ApiClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("ApiClient").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Cluster {
     pub name: Name,
     /// What is wanted.
     #[serde(flatten)]
-    pub shape: Shape,
+    pub shape: ClusterShape,
     /// How far it is.
     pub phase: Phase,
     /// Why it failed, or what is being waited for.
@@ -41,9 +41,9 @@ pub struct Cluster {
     pub partition: Option<PartitionNumber>,
     /// The partitions inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partitions: Vec<InnerPartition>,
+    pub partitions: Vec<SubPartitionStatus>,
     /// Its nodes, in order.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ClusterNode>,
     /// Public ssh host key of its nodes, one line. Told of a single cluster, not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
@@ -91,7 +91,7 @@ impl fmt::Display for HealthState {
 
 /// What a cluster is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Shape {
+pub struct ClusterShape {
     /// Virtual machines that are wanted.
     pub size: u32,
     /// Virtual cores of each.
@@ -129,7 +129,7 @@ pub struct SubPartition {
 
 /// A partition inside a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct InnerPartition {
+pub struct SubPartitionStatus {
     /// What it is called.
     pub name: Name,
     /// Its number on the fabric.
@@ -141,7 +141,7 @@ pub struct InnerPartition {
     pub limited: BTreeSet<u32>,
 }
 
-/// Partitions inside one cluster: a port holds few keys, and other clusters may be behind it too.
+/// PartitionsUpdate inside one cluster: a port holds few keys, and other clusters may be behind it too.
 pub const SUB_PARTITIONS_MAX: usize = 8;
 
 /// Whether partitions inside a cluster of so many nodes can be meant; else which cannot, and why.
@@ -248,7 +248,7 @@ impl fmt::Display for NetworkState {
 
 /// A node of a cluster: a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Node {
+pub struct ClusterNode {
     /// Its id.
     pub id: Uuid,
     /// Its number in the cluster, from 1.
@@ -356,7 +356,7 @@ pub struct NewCluster {
     #[serde(default)]
     #[schema(value_type = String)]
     pub sl_mode: SlMode,
-    /// Partitions inside it.
+    /// PartitionsUpdate inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SubPartition>,
     /// Public keys that may log in, one line each as in `authorized_keys`.
@@ -370,7 +370,7 @@ pub struct NewCluster {
 /// Asks for other partitions inside a cluster, in place of all that are there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Partitions {
+pub struct PartitionsUpdate {
     /// Those that are to be.
     pub partitions: Vec<SubPartition>,
 }
@@ -378,7 +378,7 @@ pub struct Partitions {
 /// Asks for a cluster to grow or shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
+pub struct ResizeRequest {
     /// Virtual machines from now on. The last ones go first.
     pub size: u32,
 }

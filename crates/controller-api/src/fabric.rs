@@ -9,7 +9,7 @@ use crate::Name;
 
 /// The fabric as it was last seen and programmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Fabric {
+pub struct FabricStatus {
     /// How the subnet manager stands.
     pub state: FabricState,
     /// When the manager was last heard of, or the fabric last equal to its plan, if that is longer ago than a limit.
@@ -22,8 +22,8 @@ pub struct Fabric {
     pub adapters: u32,
     /// Cables that were seen.
     pub links: u32,
-    /// Partitions of clusters.
-    pub partitions: Vec<Partition>,
+    /// PartitionsUpdate of clusters.
+    pub partitions: Vec<PartitionStatus>,
     /// What plans found wanting, such as parts that the manager does not reach.
     pub findings: Vec<String>,
     /// Nodes and cables, in the format of ibnetdiscover.
@@ -58,7 +58,7 @@ pub enum FabricState {
 
 /// The partition of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Partition {
+pub struct PartitionStatus {
     /// Its number.
     #[schema(value_type = u16)]
     pub number: PartitionNumber,

@@ -26,7 +26,7 @@ pub struct SiteIntents {
     /// Who may have clusters; everybody, if nobody is listed.
     pub tenants: Vec<Name>,
     /// The clusters, in the order they were asked for.
-    pub clusters: Vec<ClusterWish>,
+    pub clusters: Vec<ClusterSpec>,
 }
 
 /// What a host has for virtual machines.
@@ -74,7 +74,7 @@ impl Default for DeviceShape {
 /// A virtual cluster that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ClusterWish {
+pub struct ClusterSpec {
     /// Whose it is.
     pub tenant: Name,
     /// What it is called; one of a tenant's.
@@ -96,7 +96,7 @@ pub struct ClusterWish {
     /// How its packets are told from others'.
     #[serde(default)]
     pub sl_mode: SlMode,
-    /// Partitions inside it.
+    /// PartitionsUpdate inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SubPartition>,
 }
@@ -115,25 +115,25 @@ const fn usual_memory() -> MemorySize {
 
 /// What cannot be meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Nonsense {
+pub enum InvalidIntents {
     /// Two clusters of one tenant have one name.
     #[error("there are two clusters {0}")]
-    Twice(String),
+    DuplicateCluster(String),
     /// A cluster's tenant is not in the list.
     #[error("cluster {0}: its tenant is not listed under tenants")]
-    NoSuchTenant(String),
+    UnknownTenant(String),
     /// A cluster has no node, or a node nothing.
     #[error("cluster {0}: {1} must be at least 1")]
-    Nothing(String, &'static str),
+    Zero(String, &'static str),
     /// More nodes than there can be.
     #[error("the clusters have more than {NODES_MAX} nodes")]
-    TooMany,
+    TooManyNodes,
     /// A partition names a node that is not there, or one twice.
     #[error("cluster {0}, partition {1}: {2}")]
     Partition(String, Name, String),
 }
 
-impl ClusterWish {
+impl ClusterSpec {
     /// How it is called among all clusters.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
@@ -142,28 +142,28 @@ impl ClusterWish {
 
 impl SiteIntents {
     /// Whether all of it can be meant.
-    pub fn check(&self) -> Result<(), Nonsense> {
+    pub fn check(&self) -> Result<(), InvalidIntents> {
         let mut names = BTreeSet::new();
         let mut nodes = 0_u64;
         for cluster in &self.clusters {
             let name = cluster.full_name();
             if !self.tenants.is_empty() && !self.tenants.contains(&cluster.tenant) {
-                return Err(Nonsense::NoSuchTenant(name));
+                return Err(InvalidIntents::UnknownTenant(name));
             }
             for (count, what) in
                 [(cluster.nodes, "nodes"), (cluster.cores, "cores"), (cluster.memory.mib(), "memory")]
             {
                 if count == 0 {
-                    return Err(Nonsense::Nothing(name, what));
+                    return Err(InvalidIntents::Zero(name, what));
                 }
             }
             nodes += u64::from(cluster.nodes);
             check_partitions(&cluster.partitions, cluster.nodes)
-                .map_err(|(partition, what)| Nonsense::Partition(name.clone(), partition, what))?;
+                .map_err(|(partition, what)| InvalidIntents::Partition(name.clone(), partition, what))?;
             if !names.insert(name.clone()) {
-                return Err(Nonsense::Twice(name));
+                return Err(InvalidIntents::DuplicateCluster(name));
             }
         }
-        if nodes > NODES_MAX { Err(Nonsense::TooMany) } else { Ok(()) }
+        if nodes > NODES_MAX { Err(InvalidIntents::TooManyNodes) } else { Ok(()) }
     }
 }

@@ -7,14 +7,14 @@
 //! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
 //! * [`view`] — the network of a cluster as its tenant sees it.
 //! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
-//! * [`Client`] — asks the controller at an [`Endpoint`].
+//! * [`ApiClient`] — asks the controller at an [`ControllerAddress`].
 //!
 //! One type serves the wire, the store and the command line; what has rules has a checked door.
 
+mod address;
 pub mod agent;
 mod client;
 pub mod cluster;
-mod endpoint;
 pub mod event;
 pub mod fabric;
 pub mod host;
@@ -29,8 +29,8 @@ pub mod session;
 pub mod tenant;
 pub mod view;
 
-pub use client::{Client, ClientError, ClusterRef, Upgraded};
-pub use endpoint::{Distrust, Endpoint, NotAnEndpoint, TrustedUsers};
-pub use name::{Name, NotAName};
+pub use address::{ControllerAddress, InvalidControllerAddress, TrustedUsers, UntrustedSocket};
+pub use client::{ApiClient, ClientError, ClusterRef, Upgraded};
+pub use name::{InvalidName, Name};
 pub use problem::Problem;
-pub use quantity::{MemorySize, NotAMemorySize};
+pub use quantity::{InvalidMemorySize, MemorySize};

@@ -19,7 +19,7 @@ const LEN_MAX: usize = 40;
 /// A text that is no [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text:?} is not a name: 1 to 40 lower-case letters, digits and hyphens, no hyphen at either end")]
-pub struct NotAName {
+pub struct InvalidName {
     text: String,
 }
 
@@ -31,8 +31,8 @@ impl Name {
 }
 
 impl FromStr for Name {
-    type Err = NotAName;
-    fn from_str(text: &str) -> Result<Self, NotAName> {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         let plain =
             text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let ends = !text.starts_with('-') && !text.ends_with('-');
@@ -40,14 +40,14 @@ impl FromStr for Name {
             Ok(Self(text.to_owned()))
         } else {
             // What is told back is bounded, whatever was sent.
-            Err(NotAName { text: text.chars().take(2 * LEN_MAX).collect() })
+            Err(InvalidName { text: text.chars().take(2 * LEN_MAX).collect() })
         }
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = NotAName;
-    fn try_from(text: String) -> Result<Self, NotAName> {
+    type Error = InvalidName;
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }

@@ -33,12 +33,12 @@ pub struct Operation {
     #[schema(value_type = Option<String>)]
     pub ended: Option<Timestamp>,
     /// Phases the cluster has come through since, with when.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PhaseChange>,
 }
 
 /// A phase that was reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Step {
+pub struct PhaseChange {
     /// Which.
     pub phase: Phase,
     /// When.

@@ -17,8 +17,8 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Where: the field or parameter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
     /// What would work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -32,8 +32,8 @@ impl Problem {
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.detail.as_deref().unwrap_or(&self.title))?;
-        if let Some(place) = &self.place {
-            write!(f, " (in {place})")?;
+        if let Some(field) = &self.field {
+            write!(f, " (in {field})")?;
         }
         if let Some(hint) = &self.hint {
             write!(f, "; {hint}")?;

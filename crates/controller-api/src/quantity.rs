@@ -18,7 +18,7 @@ pub struct MemorySize(u32);
 /// A text that is no [`MemorySize`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text:?} is not an amount of memory: a number with M or G behind it, such as 384M")]
-pub struct NotAMemorySize {
+pub struct InvalidMemorySize {
     text: String,
 }
 
@@ -40,9 +40,9 @@ impl MemorySize {
 }
 
 impl FromStr for MemorySize {
-    type Err = NotAMemorySize;
-    fn from_str(text: &str) -> Result<Self, NotAMemorySize> {
-        let error = || NotAMemorySize { text: text.chars().take(40).collect() };
+    type Err = InvalidMemorySize;
+    fn from_str(text: &str) -> Result<Self, InvalidMemorySize> {
+        let error = || InvalidMemorySize { text: text.chars().take(40).collect() };
         let upper = text.to_ascii_uppercase();
         let bare = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
         let (digits, unit) = match (bare.strip_suffix('M'), bare.strip_suffix('G')) {
@@ -56,8 +56,8 @@ impl FromStr for MemorySize {
 }
 
 impl TryFrom<String> for MemorySize {
-    type Error = NotAMemorySize;
-    fn try_from(text: String) -> Result<Self, NotAMemorySize> {
+    type Error = InvalidMemorySize;
+    fn try_from(text: String) -> Result<Self, InvalidMemorySize> {
         text.parse()
     }
 }

@@ -100,7 +100,7 @@ impl QuotaChange {
 
 /// What a tenant has of what its quota limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Usage {
+pub struct QuotaUsage {
     /// Clusters.
     pub clusters: u32,
     /// Nodes of all its clusters.

@@ -1,8 +1,8 @@
 //! The stream behind `exec` and `ssh`, once a request was upgraded to it.
 //!
-//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and an [`Open`] as JSON body is answered with 101, and both sides
-//! go on with frames: one byte of [`Kind`], four bytes of length (big endian), then that many bytes. A session ends when
-//! the guest's side has sent [`Kind::Exit`], or either side closes the connection.
+//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and an [`SessionRequest`] as JSON body is answered with 101, and both sides
+//! go on with frames: one byte of [`FrameKind`], four bytes of length (big endian), then that many bytes. A session ends when
+//! the guest's side has sent [`FrameKind::Exit`], or either side closes the connection.
 
 use std::io;
 
@@ -19,7 +19,7 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// What a session is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Open {
+pub enum SessionRequest {
     /// Run a command in the guest, as root.
     Exec {
         /// The command and its arguments.
@@ -31,7 +31,7 @@ pub enum Open {
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// To the guest: standard input. An empty frame ends it.
     Input,
     /// From the guest: standard output, or the bytes of the ssh server.
@@ -44,7 +44,7 @@ pub enum Kind {
     Refused,
 }
 
-impl Kind {
+impl FrameKind {
     /// The byte on the wire.
     pub const fn to_wire(self) -> u8 {
         match self {
@@ -70,7 +70,7 @@ impl Kind {
 }
 
 /// Reads a frame; `None` where the other side has closed the connection between two frames.
-pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(Kind, Vec<u8>)>> {
+pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     let mut header = [0; 5];
     if from.read(&mut header[..1]).await? == 0 {
         return Ok(None);
@@ -78,7 +78,7 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Optio
     from.read_exact(&mut header[1..]).await?;
     let [kind, length @ ..] = header;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let kind = Kind::from_wire(kind).ok_or_else(|| invalid("a frame of no known kind"))?;
+    let kind = FrameKind::from_wire(kind).ok_or_else(|| invalid("a frame of no known kind"))?;
     let length = u32::from_be_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(invalid("a frame that is too long"));
@@ -89,7 +89,11 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Optio
 }
 
 /// Writes a frame.
-pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub async fn write_frame(
+    to: &mut (impl AsyncWrite + Unpin),
+    kind: FrameKind,
+    payload: &[u8],
+) -> io::Result<()> {
     debug_assert!(payload.len() <= FRAME_BYTES_MAX, "callers read in smaller pieces");
     let mut frame = Vec::with_capacity(5 + payload.len());
     frame.push(kind.to_wire());

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::Name;
-use crate::quota::{Quota, QuotaChange, Usage};
+use crate::quota::{Quota, QuotaChange, QuotaUsage};
 
 /// Who owns clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,7 +23,7 @@ pub struct Tenant {
     /// What it may have at once.
     pub quota: Quota,
     /// What it has of that.
-    pub usage: Usage,
+    pub usage: QuotaUsage,
 }
 
 /// Asks for a tenant.
@@ -68,19 +68,19 @@ pub struct Token {
 /// How long a token is valid: `"never"` ends, or `{"seconds": N}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Lifetime {
+pub enum TokenLifetime {
     /// It never expires.
     Never,
     /// Seconds from its creation.
     Seconds(u64),
 }
 
-impl Lifetime {
+impl TokenLifetime {
     /// That of a token for which nobody says another: 90 days.
     pub const DEFAULT: Self = Self::Seconds(90 * 24 * 60 * 60);
 }
 
-impl Default for Lifetime {
+impl Default for TokenLifetime {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -95,7 +95,7 @@ pub struct NewToken {
     pub name: Option<Name>,
     /// How long it is valid; 90 days without.
     #[serde(default)]
-    pub lifetime: Lifetime,
+    pub lifetime: TokenLifetime,
     /// Whose it is to be; a tenant that asks need not say.
     #[serde(default)]
     pub tenant: Option<Name>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report, Version};
+use controller_api::agent::{AMBIGUOUS_SPEC, HostReport, HostSpec, OTHER_SITE, STALE_SPEC, SpecVersion};
 use controller_api::host::NewHost;
 use controller_api::{Name, Problem, session};
 use reqwest::StatusCode;
@@ -108,7 +108,7 @@ async fn follow(site: Arc<Site>, host: NewHost) {
 
 /// Returns when the orders of a host are others than these. Those of other hosts do not concern it: with a thousand hosts, each of
 /// which is added or reports now and then, everybody would ask its agent anew each time.
-async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, known: &Arc<Orders>) {
+async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, known: &Arc<HostSpec>) {
     let is_other = |all: &Arc<AllOrders>| {
         let own = all.as_ref().as_ref().and_then(|all| all.get(host));
         own.is_none_or(|own| !Arc::ptr_eq(own, known) && own != known)
@@ -135,7 +135,7 @@ impl Agent {
         orders: &mut watch::Receiver<Arc<AllOrders>>,
     ) -> anyhow::Result<()> {
         self.check_history(site).await?;
-        let mut given: Option<Arc<Orders>> = None;
+        let mut given: Option<Arc<HostSpec>> = None;
         let mut after = 0;
         loop {
             let wanted =
@@ -189,7 +189,7 @@ impl Agent {
     /// An agent that has accepted orders of this site which its store does not know follows a newer store.
     async fn check_history(&self, site: &Site) -> anyhow::Result<()> {
         let kept = self.report(0).await?.acknowledged;
-        let own = |kept: &Version| kept.site == site.identity.site && kept.epoch == site.identity.epoch;
+        let own = |kept: &SpecVersion| kept.site == site.identity.site && kept.epoch == site.identity.epoch;
         if let Some(kept) = kept.filter(own)
             && site.sequences.is_foreign(kept.sequence)
         {
@@ -200,7 +200,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn order(&self, site: &Site, orders: &Orders) -> anyhow::Result<()> {
+    async fn order(&self, site: &Site, orders: &HostSpec) -> anyhow::Result<()> {
         let request = self.http.put(self.url("")).json(orders).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.context("the agent does not answer")?;
         let status = response.status();
@@ -213,9 +213,7 @@ impl Agent {
         if status == StatusCode::INSUFFICIENT_STORAGE {
             site.see(|seen| seen.refusals.insert(self.host.clone(), why.clone()));
         }
-        if problem
-            .is_some_and(|problem| [OLDER_ORDERS, OTHER_SITE, AMBIGUOUS_ORDERS].contains(&&*problem.kind))
-        {
+        if problem.is_some_and(|problem| [STALE_SPEC, OTHER_SITE, AMBIGUOUS_SPEC].contains(&&*problem.kind)) {
             self.stop_ordering(site, &why).await;
         }
         bail!("the agent refuses its orders ({status}): {why}")
@@ -234,11 +232,11 @@ impl Agent {
         }
     }
 
-    async fn report(&self, after: u64) -> anyhow::Result<Report> {
+    async fn report(&self, after: u64) -> anyhow::Result<HostReport> {
         let request = self.http.get(self.url(&format!("?after={after}"))).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.context("the agent does not answer")?;
         let response = response.error_for_status().context("the agent does not tell")?;
-        let report: Report =
+        let report: HostReport =
             read(response, REPORT_BYTES_MAX).await.context("unexpected report of the agent")?;
         bounded(report)
     }
@@ -251,7 +249,11 @@ impl Agent {
     }
 
     /// Opens a session in a virtual machine.
-    pub async fn session(&self, vm: Uuid, open: &session::Open) -> anyhow::Result<reqwest::Upgraded> {
+    pub async fn session(
+        &self,
+        vm: Uuid,
+        open: &session::SessionRequest,
+    ) -> anyhow::Result<reqwest::Upgraded> {
         let request = self.http.post(self.url(&format!("/vms/{vm}/sessions")));
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, session::PROTOCOL).json(open);
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
@@ -283,7 +285,7 @@ async fn read<T: DeserializeOwned>(mut response: reqwest::Response, bytes_max: u
 }
 
 /// A report whose parts have a length that can be kept: texts are cut, lists that are too long are refused.
-fn bounded(mut report: Report) -> anyhow::Result<Report> {
+fn bounded(mut report: HostReport) -> anyhow::Result<HostReport> {
     let count = report.vms.len();
     ensure!(count <= REPORT_VMS_MAX, "a report lists at most {REPORT_VMS_MAX} virtual machines, got {count}");
     for vm in &mut report.vms {

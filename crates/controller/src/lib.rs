@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use controller_api::tenant::Lifetime;
+use controller_api::tenant::TokenLifetime;
 pub use recovery::{Accept, NotOurs, Recovered, recover};
 use server::Connections;
 use site::Site;
@@ -177,7 +177,7 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
         return Ok(());
     }
     let name = OPERATOR_TOKEN_NAME.parse().ok();
-    let new = rest::NewSecret { tenant: None, name, lifetime: Lifetime::Never };
+    let new = rest::NewSecret { tenant: None, name, lifetime: TokenLifetime::Never };
     let issued = rest::issue(site, new).await?;
     write_file(path, 0o600, &format!("{}\n", issued.secret))
 }

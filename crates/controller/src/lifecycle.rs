@@ -17,7 +17,7 @@ use std::time::Duration;
 use controller_api::Name;
 use controller_api::agent::{VmReport, VmState};
 use controller_api::cluster::{NetworkState, NodeState, Phase};
-use controller_api::operation::{OperationKind, OperationState, Step};
+use controller_api::operation::{OperationKind, OperationState, PhaseChange};
 use ib_wire::{Guid, PartitionNumber, ServiceLevel};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -306,7 +306,7 @@ fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcom
 pub fn reach(cluster: &mut ClusterRow, phase: Phase, now: Timestamp, outcome: &mut Outcome) {
     cluster.phase = phase;
     if let Some(operation) = cluster.operation.as_mut().filter(|it| it.state == OperationState::Running) {
-        operation.steps.push(Step { phase, at: now });
+        operation.steps.push(PhaseChange { phase, at: now });
     }
     let (kind, text) = match phase {
         Phase::Requested => ("cluster.requested", "asked for".to_owned()),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use controller_api::cluster::InnerPartition;
+use controller_api::cluster::SubPartitionStatus;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{
     ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, PartitionOwners, Role, Who, WishedClasses,
@@ -122,7 +122,7 @@ pub fn wished_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item =
 }
 
 /// The key of a node in a partition inside its cluster, if it is in it.
-pub fn inner_key(inner: &InnerPartition, node: u32) -> Option<Pkey> {
+pub fn inner_key(inner: &SubPartitionStatus, node: u32) -> Option<Pkey> {
     let is_full = inner.full.contains(&node).then_some(Membership::Full);
     let membership = is_full.or(inner.limited.contains(&node).then_some(Membership::Limited))?;
     Some(inner.number.key(membership))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use controller_api::quota::{Quota, Usage};
+use controller_api::quota::{Quota, QuotaUsage};
 use controller_api::{MemorySize, Name};
 use fabric_model::tenancy::{Bandwidth, Class};
 use thiserror::Error;
@@ -20,8 +20,8 @@ pub struct Exceeded {
 }
 
 /// What a tenant has with these clusters, and numbers that are in use or rest.
-pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions: u32) -> Usage {
-    let mut usage = Usage { partitions, ..Usage::default() };
+pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions: u32) -> QuotaUsage {
+    let mut usage = QuotaUsage { partitions, ..QuotaUsage::default() };
     let (mut memory, mut bandwidth) = (0_u64, 0_u64);
     let mut exclusive = BTreeSet::new();
     for cluster in clusters {
@@ -47,8 +47,8 @@ pub fn check(
     tenant: &Name,
     quota: &Quota,
     site_hosts: usize,
-    before: &Usage,
-    after: &Usage,
+    before: &QuotaUsage,
+    after: &QuotaUsage,
 ) -> Result<(), Exceeded> {
     let exclusive = exclusive_max(quota, site_hosts);
     let exceeded = |what, allowed: String, wanted: String| {
@@ -95,7 +95,7 @@ mod tests {
     fn what_is_over_a_lowered_limit_stays_and_does_not_grow() {
         let tenant = "blue".parse().unwrap();
         let quota = Quota { nodes: 4, ..Quota::default() };
-        let nodes = |nodes| Usage { nodes, ..Usage::default() };
+        let nodes = |nodes| QuotaUsage { nodes, ..QuotaUsage::default() };
         assert_eq!(check(&tenant, &quota, 16, &nodes(3), &nodes(4)), Ok(()));
         assert_eq!(check(&tenant, &quota, 16, &nodes(9), &nodes(8)), Ok(()));
         let error = check(&tenant, &quota, 16, &nodes(8), &nodes(9)).unwrap_err();

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{
-    AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, Version, VmOrder,
+    AdapterSpec, ClassLevel, Context, HostSpec, ImageSpec, NamedKey, PartitionKeySpec, Peer, SpecVersion,
+    VmSpec,
 };
-use controller_api::cluster::{InnerPartition, Phase};
+use controller_api::cluster::{Phase, SubPartitionStatus};
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
@@ -76,7 +77,7 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
         }
     }
     let hosts = site.store.host_list().await?;
-    let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
+    let images: Vec<ImageSpec> = site.store.image_list().await?.into_iter().map(image_order).collect();
     let nothing = hosts.iter().map(|host| {
         (host.name.clone(), Desired { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
     });
@@ -122,7 +123,12 @@ async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreE
             Some(orders) if desired.is_in(orders) => Arc::clone(orders),
             _ => {
                 let Desired { vms, removed, images } = desired;
-                Arc::new(Orders { version: Version { site: id, epoch, sequence }, vms, removed, images })
+                Arc::new(HostSpec {
+                    version: SpecVersion { site: id, epoch, sequence },
+                    vms,
+                    removed,
+                    images,
+                })
             }
         };
         (host, orders)
@@ -134,13 +140,13 @@ async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreE
 /// What is wanted of a host: its orders before they have a version.
 #[derive(Debug)]
 struct Desired {
-    vms: Vec<VmOrder>,
+    vms: Vec<VmSpec>,
     removed: Vec<Uuid>,
-    images: Vec<ImageOrder>,
+    images: Vec<ImageSpec>,
 }
 
 impl Desired {
-    fn is_in(&self, orders: &Orders) -> bool {
+    fn is_in(&self, orders: &HostSpec) -> bool {
         (&self.vms, &self.removed, &self.images) == (&orders.vms, &orders.removed, &orders.images)
     }
 }
@@ -167,8 +173,8 @@ fn desired(
 }
 
 /// An image as agents need it.
-pub fn image_order(image: ImageRow) -> ImageOrder {
-    ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest }
+pub fn image_order(image: ImageRow) -> ImageSpec {
+    ImageSpec { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 
 fn order(
@@ -176,27 +182,28 @@ fn order(
     keys_of: &ClusterKeys,
     node: &NodeRow,
     fabric: &FabricSight,
-) -> Option<VmOrder> {
-    let key = |pkey: Pkey| KeyOrder { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
+) -> Option<VmSpec> {
+    let key =
+        |pkey: Pkey| PartitionKeySpec { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
     let mut keys = node_keys(cluster, node.number).into_iter().map(key);
-    let KeyOrder { pkey, group } = keys.next()?;
+    let PartitionKeySpec { pkey, group } = keys.next()?;
     let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
     let inner = cluster.inner.iter().filter_map(|inner| named_key(inner, node));
-    Some(VmOrder {
+    Some(VmSpec {
         id: node.id,
         label: format!("{}/{}", cluster.tenant.name, node_name(cluster, node)),
         cores: cluster.cores,
         memory: cluster.memory,
         mode: cluster.mode,
         image: cluster.image.clone(),
-        adapter: AdapterOrder {
+        adapter: AdapterSpec {
             port_guid: node.port_guid,
             port: node.port,
             function: node.function,
             mac: node.mac,
             pkey,
             group,
-            further: keys.collect(),
+            inner_keys: keys.collect(),
         },
         context: Context {
             generation: cluster.generation,
@@ -216,7 +223,7 @@ fn order(
     })
 }
 
-fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
+fn named_key(inner: &SubPartitionStatus, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
@@ -229,7 +236,7 @@ fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
 /// What nodes are told of classes that the fabric has.
 fn class_levels(wish: &ViewWish) -> impl Iterator<Item = ClassLevel> {
     let classes = wish.classes.iter().zip(&wish.levels);
-    classes.map(|(class, level)| ClassLevel { seen: class.levels.clone(), sl: *level })
+    classes.map(|(class, level)| ClassLevel { view_sls: class.levels.clone(), sl: *level })
 }
 
 /// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has

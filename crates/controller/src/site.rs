@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
-use controller_api::agent::{Orders, Report};
+use controller_api::agent::{HostReport, HostSpec};
 use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
 use fabric_model::{Decisions, FabricPlan};
@@ -62,7 +62,7 @@ pub struct Site {
 pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 
 /// What every host is to run. `None` until it is known.
-pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
+pub type AllOrders = Option<HashMap<Name, Arc<HostSpec>>>;
 
 /// What is seen of hosts and the fabric.
 #[derive(Clone, Debug, Default)]
@@ -82,9 +82,9 @@ pub struct Seen {
 #[derive(Clone, Debug)]
 pub struct AgentSight {
     /// The orders it had acknowledged when it reported; the report says so.
-    pub orders: Arc<Orders>,
+    pub orders: Arc<HostSpec>,
     /// What it told.
-    pub report: Arc<Report>,
+    pub report: Arc<HostReport>,
     /// Whether the last question was answered.
     pub answers: bool,
     /// When it last answered anything.
@@ -213,7 +213,7 @@ impl Site {
     }
 
     /// Says what every host is to run.
-    pub fn order(&self, orders: HashMap<Name, Arc<Orders>>) {
+    pub fn order(&self, orders: HashMap<Name, Arc<HostSpec>>) {
         self.orders.send_if_modified(|now| {
             let is_new = now.as_ref().as_ref() != Some(&orders);
             if is_new {

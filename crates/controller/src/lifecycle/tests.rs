@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::MemorySize;
-use controller_api::agent::{ImageOrder, NetworkCheck, PacketStop, Probes};
-use controller_api::cluster::{CpuMode, InnerPartition};
+use controller_api::agent::{ImageSpec, NetworkCheck, PacketStop, Probes};
+use controller_api::cluster::{CpuMode, SubPartitionStatus};
 use controller_api::operation::Operation;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};
@@ -120,7 +120,7 @@ pub(crate) fn cluster(size: u32) -> ClusterRow {
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
-        image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
+        image: ImageSpec { name, directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
@@ -478,7 +478,7 @@ fn nodes_are_asked_to_reach_only_those_they_may_talk_to() {
     assert_eq!(asked(&cluster, 0), [Some(2), Some(2)]);
     assert_eq!(asked(&cluster, 1), [Some(3), Some(1)]);
     assert_eq!(asked(&cluster, 4), [Some(1), Some(1)]);
-    let inner = |number: u16, full: &[u32]| InnerPartition {
+    let inner = |number: u16, full: &[u32]| SubPartitionStatus {
         name: format!("p{number}").parse().unwrap(),
         number: PartitionNumber::from_wire(number).unwrap(),
         full: full.iter().copied().collect(),

@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use controller_api::Name;
-use controller_api::tenant::{IssuedToken, Lifetime, Token};
+use controller_api::tenant::{IssuedToken, Token, TokenLifetime};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -122,7 +122,7 @@ pub struct NewSecret {
     /// What it is called; by its id if nobody says.
     pub name: Option<Name>,
     /// How long it is valid.
-    pub lifetime: Lifetime,
+    pub lifetime: TokenLifetime,
 }
 
 /// Makes a token and keeps its hash.
@@ -141,9 +141,9 @@ pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreErro
         None => by_id().map_err(|_| StoreError::Nonsense { what: "id of a token", value: id.to_string() })?,
     };
     let expires = match new.lifetime {
-        Lifetime::Never => None,
+        TokenLifetime::Never => None,
         // Beyond the last time there is, it never ends.
-        Lifetime::Seconds(seconds) => created.checked_add(std::time::Duration::from_secs(seconds)).ok(),
+        TokenLifetime::Seconds(seconds) => created.checked_add(std::time::Duration::from_secs(seconds)).ok(),
     };
     let owner = new.tenant.as_ref().map(|tenant| tenant.id);
     let tenant = new.tenant.map(|tenant| tenant.name);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::agent::ImageOrder;
+use controller_api::agent::ImageSpec;
 use controller_api::cluster::{
-    Cluster, InnerPartition, NewCluster, Node, Partitions, Phase, Resize, Shape, SubPartition,
-    check_partitions,
+    Cluster, ClusterNode, ClusterShape, NewCluster, PartitionsUpdate, Phase, ResizeRequest, SubPartition,
+    SubPartitionStatus, check_partitions,
 };
-use controller_api::operation::{Operation, OperationKind, OperationState, Step};
+use controller_api::operation::{Operation, OperationKind, OperationState, PhaseChange};
 use controller_api::{MemorySize, Name, Problem};
 use fabric_compiler::CompileError;
 use fabric_model::tenancy::{Bandwidth, Class};
@@ -139,13 +139,13 @@ pub async fn create(
         began: site.store.uptime(),
     };
     let mut operation = operation(&cluster, OperationKind::Create, now);
-    operation.steps.push(Step { phase: Phase::Requested, at: now });
+    operation.steps.push(PhaseChange { phase: Phase::Requested, at: now });
     take_partitions(&site, &mut cluster, &new.partitions).await?;
     cluster.nodes = grow(&site, &caller, &cluster, new.size, &clusters).await?;
     check_quota(&site, None, &cluster, &clusters).await?;
     try_plan(&site, &caller, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
-    operation.steps.push(Step { phase: Phase::Placed, at: now });
+    operation.steps.push(PhaseChange { phase: Phase::Placed, at: now });
     cluster.operation = Some(operation.clone());
     let happening = Happening {
         at: now,
@@ -165,13 +165,13 @@ pub async fn create(
 }
 
 /// Asks for a cluster to grow or shrink; what runs goes on.
-#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = Resize, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = ResizeRequest, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn resize(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
     Query(whose): Query<Whose>,
-    Json(resize): Json<Resize>,
+    Json(resize): Json<ResizeRequest>,
 ) -> Result<Accepted, Refusal> {
     check_size(resize.size)?;
     let _writer = site.writer.lock().await;
@@ -205,13 +205,13 @@ pub async fn resize(
 }
 
 /// Asks for other partitions inside a cluster, in place of all that are there. Those that keep their name keep their number.
-#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), Whose), request_body = Partitions, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), Whose), request_body = PartitionsUpdate, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn partition(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
     Query(whose): Query<Whose>,
-    Json(wanted): Json<Partitions>,
+    Json(wanted): Json<PartitionsUpdate>,
 ) -> Result<Accepted, Refusal> {
     let _writer = site.writer.lock().await;
     let before = find_ready(&site, &caller, &name, &whose).await?;
@@ -378,7 +378,7 @@ fn check_inner(partitions: &[SubPartition], size: u32) -> Result<(), Refusal> {
         .map_err(|(name, what)| Refusal::invalid("partitions", format!("partition {name}: {what}")))
 }
 
-async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
+async fn image(site: &Site, name: &Name) -> Result<ImageSpec, Refusal> {
     let images = site.store.image_list().await?;
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
@@ -411,7 +411,7 @@ async fn take_partitions(
     cluster.partition = cluster.partition.or_else(|| next.next());
     for SubPartition { name, full, limited } in wanted.iter().cloned() {
         if let Some(number) = kept(&name).or_else(|| next.next()) {
-            cluster.inner.push(InnerPartition { name, number, full, limited });
+            cluster.inner.push(SubPartitionStatus { name, number, full, limited });
         }
     }
     Ok(())
@@ -550,7 +550,7 @@ fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
         let fault = node_fault(node, &faults, audience);
         // What a host says of it may name paths and what others have there.
         let reason = || caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node));
-        Node {
+        ClusterNode {
             id: node.id,
             number: node.number,
             name: node_name(&cluster, node),
@@ -569,7 +569,7 @@ fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
         id: cluster.id,
         tenant: cluster.tenant.name,
         name: cluster.name,
-        shape: Shape {
+        shape: ClusterShape {
             size: cluster.size,
             cores: cluster.cores,
             memory: cluster.memory,

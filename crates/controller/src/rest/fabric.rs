@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::Problem;
 use controller_api::event::Event;
-use controller_api::fabric::{Fabric, FabricState, Partition, PartitionMember, Proof};
+use controller_api::fabric::{FabricState, FabricStatus, PartitionMember, PartitionStatus, Proof};
 use fabric_model::ibnetdiscover;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -27,8 +27,8 @@ use crate::store::NodeRow;
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The fabric as it was last seen and programmed.
-#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = Fabric), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Fabric>, Refusal> {
+#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, Refusal> {
     caller.operator()?;
     let fabric = site.look(|seen| seen.fabric.clone());
     let mut partitions = Vec::new();
@@ -44,7 +44,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
                 port_guid,
                 lid: fabric.lid(port_guid),
             };
-            partitions.push(Partition {
+            partitions.push(PartitionStatus {
                 number,
                 group: broadcast_group(&fabric.decisions, number),
                 members: members.into_iter().map(member).collect(),
@@ -61,7 +61,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         (None, Some(since)) => (FabricState::Stuck, Some(*since)),
         (None, None) => (fabric.state, None),
     };
-    Ok(Json(Fabric {
+    Ok(Json(FabricStatus {
         state,
         since,
         switches: topology.map_or(0, |topology| topology.switches().count() as u32),

@@ -27,14 +27,14 @@ impl Refusal {
             title,
             status: status.as_u16(),
             detail,
-            place: None,
+            field: None,
             hint: None,
         }))
     }
 
     /// What was sent makes no sense.
-    pub fn invalid(place: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).at(place)
+    pub fn invalid(field: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).at(field)
     }
 
     /// There is no such thing, or it is somebody else's, which is not told.
@@ -55,8 +55,8 @@ impl Refusal {
     }
 
     /// Where it is wrong.
-    pub fn at(mut self, place: &str) -> Self {
-        self.0.place = Some(place.to_owned());
+    pub fn at(mut self, field: &str) -> Self {
+        self.0.field = Some(field.to_owned());
         self
     }
 

@@ -26,7 +26,7 @@ const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
     path = "/v1/clusters/{name}/nodes/{number}/sessions",
     operation_id = "session_open",
     params(("name" = String, Path), ("number" = u32, Path), Whose),
-    request_body = session::Open,
+    request_body = session::SessionRequest,
     responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
 )]
 pub async fn open(
@@ -39,7 +39,8 @@ pub async fn open(
 ) -> Result<Response, Refusal> {
     let upgrade = Upgrade::of(&mut request, session::PROTOCOL)?;
     let Json(open) =
-        <Json<session::Open> as axum::extract::FromRequest<_>>::from_request(request, &site).await?;
+        <Json<session::SessionRequest> as axum::extract::FromRequest<_>>::from_request(request, &site)
+            .await?;
     check(&open)?;
     let cluster = find(&site, &caller, &name, &whose).await?;
     let node = cluster.nodes.iter().find(|node| node.number == number && !node.leaving);
@@ -72,13 +73,13 @@ pub async fn open(
     Ok(upgrade.join(far, lease))
 }
 
-fn check(open: &session::Open) -> Result<(), Refusal> {
+fn check(open: &session::SessionRequest) -> Result<(), Refusal> {
     match open {
-        session::Open::Ssh {} => Ok(()),
-        session::Open::Exec { argv } if argv.first().is_none_or(String::is_empty) => {
+        session::SessionRequest::Ssh {} => Ok(()),
+        session::SessionRequest::Exec { argv } if argv.first().is_none_or(String::is_empty) => {
             Err(Refusal::invalid("argv", "there is no command"))
         }
-        session::Open::Exec { argv } => {
+        session::SessionRequest::Exec { argv } => {
             let bytes: usize = argv.iter().map(|argument| argument.len() + 1).sum();
             match bytes <= ARGUMENTS_BYTES_MAX && !argv.iter().any(|argument| argument.contains('\0')) {
                 true => Ok(()),

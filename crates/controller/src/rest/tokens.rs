@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::Problem;
-use controller_api::tenant::{IssuedToken, Lifetime, NewToken, Token};
+use controller_api::tenant::{IssuedToken, NewToken, Token, TokenLifetime};
 use uuid::Uuid;
 
 use super::access::{self, Caller, NewSecret};
@@ -49,7 +49,7 @@ pub async fn create(
             refusal.at("tenant").hint("heddle tenant list tells operators who there is")
         })?)
     };
-    if let Lifetime::Seconds(seconds) = new.lifetime
+    if let TokenLifetime::Seconds(seconds) = new.lifetime
         && !(1..=LIFETIME_MAX_S).contains(&seconds)
     {
         let detail =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::view::{self, SeenClass, SeenPartition, View, ViewNode};
+use controller_api::view::{self, ClassMapping, PartitionMapping, ViewNode, ViewStatus};
 use controller_api::{Name, Problem};
 
 use super::access::Caller;
@@ -17,25 +17,25 @@ use crate::site::Site;
 use crate::store::ClusterRow;
 
 /// The network of a cluster: under which names its tenant sees it, who manages it, and what became of what was wished.
-#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), Whose), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path(name): Path<Name>,
     Query(whose): Query<Whose>,
-) -> Result<Json<View>, Refusal> {
+) -> Result<Json<ViewStatus>, Refusal> {
     let cluster = find(&site, &caller, &name, &whose).await?;
     told(&site, &cluster).await.map(Json)
 }
 
 /// Closes what is being written in the network of a cluster: it is judged now, not when nothing more was written for a while.
-#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), Whose), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn commit(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path(name): Path<Name>,
     Query(whose): Query<Whose>,
-) -> Result<Json<View>, Refusal> {
+) -> Result<Json<ViewStatus>, Refusal> {
     let cluster = find(&site, &caller, &name, &whose).await?;
     let id = cluster.id;
     site.views.with(move |gallery, now| gallery.with(id, |view| _ = view.commit(now))).await;
@@ -71,7 +71,7 @@ pub async fn open(
     Ok(upgrade.join(far, lease))
 }
 
-async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
+async fn told(site: &Site, cluster: &ClusterRow) -> Result<ViewStatus, Refusal> {
     let id = cluster.id;
     let told = site.views.with(move |gallery, _| gallery.told(id)).await.flatten();
     let told = told.ok_or_else(|| {
@@ -85,20 +85,20 @@ async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
         lid: alias.lid,
     };
     let json = |value| serde_json::to_value(value).unwrap_or_default();
-    Ok(View {
+    Ok(ViewStatus {
         partition: told.wire.partition,
         service_level: told.wire.service_level,
         partitions: (cluster.wish.iter())
             .flat_map(|wish| &wish.partitions)
-            .map(|partition| SeenPartition { seen: partition.seen, wire: partition.number })
+            .map(|partition| PartitionMapping { view: partition.seen, wire: partition.number })
             .collect(),
         classes: (cluster.wish.iter())
             .flat_map(|wish| &wish.classes)
             .zip(&told.classes)
-            .map(|(class, on_wire)| SeenClass {
-                seen: class.levels.clone(),
-                wire: on_wire.service_level,
-                least_part: on_wire.least_part,
+            .map(|(class, on_wire)| ClassMapping {
+                view_sls: class.levels.clone(),
+                wire_sl: on_wire.service_level,
+                min_share_permille: on_wire.least_part,
             })
             .collect(),
         nodes: told.aliases.into_iter().map(node).collect(),
@@ -106,8 +106,8 @@ async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
             tenant_view::Rule::Default => None,
             tenant_view::Rule::Tenant { node } => Some(node),
         },
-        is_open: told.status.is_open,
+        pending: told.status.is_open,
         in_force: told.status.in_force,
-        last: told.status.last.map(json),
+        last_change: told.status.last.map(json),
     })
 }

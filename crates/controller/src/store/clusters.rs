@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use controller_api::agent::{ClusterKey, ImageOrder, NetworkCheck};
-use controller_api::cluster::{CpuMode, InnerPartition, NetworkState, NodeState, Phase};
+use controller_api::agent::{ClusterKey, ImageSpec, NetworkCheck};
+use controller_api::cluster::{CpuMode, NetworkState, NodeState, Phase, SubPartitionStatus};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
@@ -47,7 +47,7 @@ pub struct ClusterRow {
     /// How its packets are told from others'.
     pub sl_mode: SlMode,
     /// What they boot from: the image as it was when the cluster was asked for.
-    pub image: ImageOrder,
+    pub image: ImageSpec,
     /// How far it is.
     pub phase: Phase,
     /// Why.
@@ -57,7 +57,7 @@ pub struct ClusterRow {
     /// Its partition.
     pub partition: Option<PartitionNumber>,
     /// The partitions inside it.
-    pub inner: Vec<InnerPartition>,
+    pub inner: Vec<SubPartitionStatus>,
     /// What its tenant has set in its network, and the fabric is to be.
     pub wish: Option<ViewWish>,
     /// Of what its nodes are told.

@@ -30,7 +30,7 @@ const SEQUENCE_GAP_BITS: u32 = 40;
 
 /// The sequences of orders of a controller that has started.
 ///
-/// They begin a random distance behind what its store had reached. Orders that an agent has accepted from in between were given
+/// They begin a random distance behind what its store had reached. HostSpec that an agent has accepted from in between were given
 /// by a controller whose store went on from the same point: this one is an older copy. Without the distance, a copy that is in
 /// use for a while would reach the sequences of the lost store, and agents would take its orders for newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

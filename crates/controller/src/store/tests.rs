@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use controller_api::agent::{ClusterKey, ImageOrder};
+use controller_api::agent::{ClusterKey, ImageSpec};
 use controller_api::cluster::{CpuMode, Phase};
 use controller_api::{MemorySize, Name};
 use ib_wire::PartitionNumber;
@@ -51,7 +51,7 @@ fn cluster(tenant: &TenantRef, text: &str, partition: PartitionNumber) -> Cluste
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
-        image: ImageOrder { name: name("image"), directory: "/image".into(), digest: String::new() },
+        image: ImageSpec { name: name("image"), directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: Some(partition),
@@ -142,7 +142,8 @@ async fn a_number_belongs_to_one_cluster() {
     let mut second = take(&store, &red, "two").await;
     let before = second.clone();
     let (full, limited) = Default::default();
-    second.inner = vec![controller_api::cluster::InnerPartition { name: name("io"), number, full, limited }];
+    second.inner =
+        vec![controller_api::cluster::SubPartitionStatus { name: name("io"), number, full, limited }];
     let error = store.cluster_save(&before, &second, false, &[]).await.unwrap_err();
     assert!(matches!(error, StoreError::NumberTaken { .. }), "{error}");
     second.inner[0].number = store.number_free(1).await.unwrap().unwrap()[0];

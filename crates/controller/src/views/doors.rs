@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use controller_api::cluster::{NodeState, Phase};
 use controller_api::host::NewHost;
-use controller_api::session::{Kind, Open, read_frame, write_frame};
+use controller_api::session::{FrameKind, SessionRequest, read_frame, write_frame};
 use ib_transport::framed::Frame;
 use ib_wire::TransactionId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -96,16 +96,18 @@ async fn hold(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
 /// Carries what a guest sends to its adapter, and back, until either ends.
 async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
     let argv = COMMAND.map(str::to_owned).to_vec();
-    let guest = Agent::new(host)?.session(vm, &Open::Exec { argv }).await?;
+    let guest = Agent::new(host)?.session(vm, &SessionRequest::Exec { argv }).await?;
     let (mut from_guest, mut to_guest) = tokio::io::split(guest);
     let (mut from_view, mut to_view) = site.views.seat(cluster, node).await?.into_split();
     let inward = async {
         loop {
             match read_frame(&mut from_guest).await? {
-                Some((Kind::Output, bytes)) => to_view.write_all(&bytes).await.context("the view is gone")?,
-                Some((Kind::Error, _)) => {}
-                Some((Kind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
-                Some((Kind::Exit | Kind::Input, _)) | None => return anyhow::Ok(()),
+                Some((FrameKind::Output, bytes)) => {
+                    to_view.write_all(&bytes).await.context("the view is gone")?
+                }
+                Some((FrameKind::Error, _)) => {}
+                Some((FrameKind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
+                Some((FrameKind::Exit | FrameKind::Input, _)) | None => return anyhow::Ok(()),
             }
         }
     };
@@ -123,12 +125,12 @@ async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) 
                     0 => return Ok(()),
                     count => {
                         has_spoken = true;
-                        write_frame(&mut to_guest, Kind::Input, &buffer[..count]).await?;
+                        write_frame(&mut to_guest, FrameKind::Input, &buffer[..count]).await?;
                     }
                 },
                 _ = probe.tick() => {
                     if has_spoken {
-                        write_frame(&mut to_guest, Kind::Input, &nothing).await?;
+                        write_frame(&mut to_guest, FrameKind::Input, &nothing).await?;
                     }
                 }
             }

@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex};
 
 use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
-use controller_api::{Client, ClientError, MemorySize};
+use controller_api::{ApiClient, ClientError, MemorySize};
 
 use crate::site::{Conduct, Site, by_name, eventually, wish};
 
 /// How often a claim is looked at that must never be false.
 const LOOKS: u32 = 100;
 
-fn ready(site: &Site, client: &Client, name: &str) {
+fn ready(site: &Site, client: &ApiClient, name: &str) {
     let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
 }
 
-fn is_deleted(site: &Site, client: &Client, name: &str) -> bool {
+fn is_deleted(site: &Site, client: &ApiClient, name: &str) -> bool {
     match site.ask(client.cluster_show(&by_name(name))) {
         Ok(_) => false,
         Err(ClientError::Refused(problem)) => problem.kind == "no-such-cluster",
@@ -50,7 +50,8 @@ fn a_restarted_controller_orders_under_a_newer_version() {
     let mut site = Site::new(4);
     let blue = site.tenant("blue");
     ready(&site, &blue, "one");
-    let newest = |site: &Site| site.world.lock().unwrap().orders.values().map(|it| it.version.age()).max();
+    let newest =
+        |site: &Site| site.world.lock().unwrap().orders.values().map(|it| it.version.precedence()).max();
     let before = newest(&site);
     site.kill();
     site.start();

@@ -1,6 +1,6 @@
 //! Who is told what when a part of the site does not answer, and that all of it is taken back when it does again.
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::{Cluster, HealthState, NodeState, Phase};
 use controller_api::event::Event;
 use controller_api::fabric::FabricState;
@@ -10,7 +10,7 @@ use controller_api::operation::OperationState;
 use crate::site::{Site, by_name, eventually, wish};
 
 /// A site with a ready cluster of two nodes; the tenant that owns it.
-fn with_cluster() -> (Site, Client) {
+fn with_cluster() -> (Site, ApiClient) {
     let site = Site::new(8);
     let token = site.tenant_token("blue");
     let blue = owner(&site, &token);
@@ -18,18 +18,18 @@ fn with_cluster() -> (Site, Client) {
 }
 
 /// The owner of a ready cluster of two nodes.
-fn owner(site: &Site, token: &str) -> Client {
+fn owner(site: &Site, token: &str) -> ApiClient {
     let blue = site.client(token.to_owned());
     let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     blue
 }
 
-fn cluster(site: &Site, client: &Client) -> Cluster {
+fn cluster(site: &Site, client: &ApiClient) -> Cluster {
     site.ask(client.cluster_show(&by_name("one"))).unwrap()
 }
 
-fn events(site: &Site, client: &Client, kind: &str) -> Vec<Event> {
+fn events(site: &Site, client: &ApiClient, kind: &str) -> Vec<Event> {
     let events = site.ask(client.event_list(None, false)).unwrap();
     events.into_iter().filter(|event| event.kind == kind).collect()
 }
@@ -152,7 +152,7 @@ fn a_session_with_a_node_whose_host_is_silent_is_refused_with_the_reason() {
     let host = host_of(&site, 2);
     site.world.lock().unwrap().silent.insert(host);
     eventually("the tenant sees it", || cluster(&site, &blue).health.state == HealthState::Degraded);
-    let open = controller_api::session::Open::Exec { argv: vec!["true".to_owned()] };
+    let open = controller_api::session::SessionRequest::Exec { argv: vec!["true".to_owned()] };
     let refused = site.ask(blue.session(&by_name("one"), 2, &open)).err().unwrap().to_string();
     assert!(
         refused.contains("node 2 of cluster one cannot be reached: its host does not answer"),

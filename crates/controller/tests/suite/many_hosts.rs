@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller_api::MemorySize;
-use controller_api::agent::{Accelerator, Orders, Report, Share, Version};
+use controller_api::agent::{Accelerator, HostReport, HostSpec, ResourceUse, SpecVersion};
 use controller_api::host::NewHost;
 use std::collections::HashMap;
 use tokio::net::UnixListener;
@@ -25,7 +25,7 @@ const REQUESTS_PER_HOST: usize = 8;
 #[derive(Default)]
 struct Agent {
     requests: AtomicUsize,
-    versions: Mutex<HashMap<String, Version>>,
+    versions: Mutex<HashMap<String, SpecVersion>>,
 }
 
 type Count = Arc<Agent>;
@@ -35,16 +35,16 @@ async fn tell(
     State(count): State<Count>,
     Path(host): Path<String>,
     Query(query): Query<HashMap<String, u64>>,
-) -> Json<Report> {
+) -> Json<HostReport> {
     count.requests.fetch_add(1, Ordering::Relaxed);
     if query.get("after") != Some(&0) {
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
-    Json(Report {
+    Json(HostReport {
         number: 1,
         acknowledged: count.versions.lock().unwrap().get(&host).copied(),
-        cores: Share { total: 1, used: 0 },
-        memory_mib: Share { total: 65_536, used: 0 },
+        cores: ResourceUse { total: 1, used: 0 },
+        memory_mib: ResourceUse { total: 65_536, used: 0 },
         accelerator: Some(Accelerator::Tcg),
         fabric: true,
         vms: Vec::new(),
@@ -54,7 +54,7 @@ async fn tell(
 async fn take(
     State(count): State<Count>,
     Path(host): Path<String>,
-    Json(orders): Json<Orders>,
+    Json(orders): Json<HostSpec>,
 ) -> StatusCode {
     count.requests.fetch_add(1, Ordering::Relaxed);
     count.versions.lock().unwrap().insert(host, orders.version);

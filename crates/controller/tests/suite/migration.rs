@@ -46,7 +46,7 @@ fn a_store_of_schema_4_goes_on() {
         assert!(ports.into_iter().all(|port| port == host.port_guid), "{host:?}");
     }
     // What was before a tenant of the name is operators' alone.
-    let clusters = |client: &controller_api::Client| -> BTreeSet<String> {
+    let clusters = |client: &controller_api::ApiClient| -> BTreeSet<String> {
         site.ask(client.operation_list()).unwrap().iter().map(|it| it.cluster.to_string()).collect()
     };
     assert_eq!(clusters(&phoenix), BTreeSet::from(["new".to_owned()]));

@@ -3,7 +3,7 @@
 use controller_api::agent::{NetworkCheck, PacketStop};
 use controller_api::cluster::{NetworkState, NodeState, Phase};
 use controller_api::operation::OperationState;
-use controller_api::{Client, ClusterRef};
+use controller_api::{ApiClient, ClusterRef};
 use ib_wire::PortNum;
 
 use crate::site::{Site, by_name, eventually, wish};
@@ -15,7 +15,7 @@ fn say(site: &Site, network: Option<NetworkCheck>, stop: Option<PacketStop>) {
     site.world.lock().unwrap().change(|world| (world.network, world.stop) = (network, stop));
 }
 
-fn phase(site: &Site, client: &Client, name: &str) -> (Phase, NetworkState) {
+fn phase(site: &Site, client: &ApiClient, name: &str) -> (Phase, NetworkState) {
     let cluster = site.ask(client.cluster_show(&by_name(name))).unwrap();
     (cluster.phase, cluster.network)
 }

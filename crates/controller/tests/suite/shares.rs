@@ -7,7 +7,7 @@ use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
 use controller_api::quota::QuotaChange;
 use controller_api::tenant::TenantChange;
-use controller_api::{Client, MemorySize};
+use controller_api::{ApiClient, MemorySize};
 use fabric_model::tenancy::Class;
 
 use crate::site::{Site, by_name, eventually, wish};
@@ -24,7 +24,7 @@ fn guaranteed(name: &str, size: u32, bandwidth: &str) -> NewCluster {
     NewCluster { class, ..wish(name, size) }
 }
 
-fn gone(site: &Site, client: &Client, name: &str) {
+fn gone(site: &Site, client: &ApiClient, name: &str) {
     let operation = site.ask(client.cluster_delete(&by_name(name))).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
 }
@@ -137,7 +137,7 @@ fn who_holds_the_hosts_is_told_to_operators_alone() {
     assert_eq!((shown.usage.exclusive_hosts, shown.usage.nodes, shown.usage.partitions), (4, 4, 1));
     assert_eq!(kind(site.ask(red.tenant_show(&tenant))), "no-such-tenant");
     assert_eq!(kind(site.ask(blue.tenant_change(&tenant, &TenantChange { quota }))), "not-allowed");
-    let detail = |client: &Client, new: &NewCluster| match site.ask(client.cluster_create(new)) {
+    let detail = |client: &ApiClient, new: &NewCluster| match site.ask(client.cluster_create(new)) {
         Err(controller_api::ClientError::Refused(problem)) => problem.detail.unwrap(),
         other => panic!("not refused: {other:?}"),
     };

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use controller_api::agent::VmOrder;
-use controller_api::cluster::{CpuMode, NewCluster, Partitions, Phase, Resize, SubPartition};
+use controller_api::agent::VmSpec;
+use controller_api::cluster::{CpuMode, NewCluster, PartitionsUpdate, Phase, ResizeRequest, SubPartition};
 use controller_api::operation::OperationState;
-use controller_api::view::View;
-use controller_api::{Client, ClientError, ClusterRef, Problem};
+use controller_api::view::ViewStatus;
+use controller_api::{ApiClient, ClientError, ClusterRef, Problem};
 use fabric_model::tenancy::Class;
 use ib_transport::framed::{Attached, Frame, FrameReader};
 use ib_wire::{
@@ -23,7 +23,7 @@ fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     }
 }
 
-fn ready(site: &Site, client: &Client, name: &str, size: u32) {
+fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
     let operation = site.ask(client.cluster_create(&wish(name, size))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
@@ -41,7 +41,7 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     let partition = cluster.partition.unwrap();
     assert_eq!(site.world.lock().unwrap().members.len(), 2);
 
-    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 3 })).unwrap();
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 3 })).unwrap();
     assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
     {
         let world = site.world.lock().unwrap();
@@ -49,7 +49,7 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
             world.orders.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
         assert_eq!(told, [3, 3, 3], "everybody knows everybody");
     }
-    let shrink = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 1 })).unwrap();
+    let shrink = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 1 })).unwrap();
     assert_eq!(site.wait(&blue, &shrink).state, OperationState::Done);
     assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().nodes.len(), 1);
     assert_eq!(site.world.lock().unwrap().members.len(), 1);
@@ -75,8 +75,8 @@ fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
 fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
     let vms = world.orders.values().flat_map(|orders| &orders.vms);
-    let key = |vm: &VmOrder| {
-        let further = vm.adapter.further.iter().map(|key| key.pkey);
+    let key = |vm: &VmSpec| {
+        let further = vm.adapter.inner_keys.iter().map(|key| key.pkey);
         (vm.context.hostname.clone(), [vm.adapter.pkey].into_iter().chain(further).collect())
     };
     vms.map(key).collect()
@@ -109,7 +109,8 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
     assert_eq!(numbers(&site), BTreeSet::from([own, io, work]));
 
     // Others in place of them: what keeps its name keeps its number, what goes rests.
-    let change = |partitions| site.ask(blue.cluster_partition(&by_name("one"), &Partitions { partitions }));
+    let change =
+        |partitions| site.ask(blue.cluster_partition(&by_name("one"), &PartitionsUpdate { partitions }));
     let changed = change(vec![inner("work", &[3], &[4]), inner("disk", &[1, 2], &[])]).unwrap();
     assert_eq!(site.wait(&blue, &changed).state, OperationState::Done);
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
@@ -121,7 +122,7 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
 
     // What cannot be meant is refused, and changes nothing.
     let refused = problem(change(vec![inner("io", &[6], &[])]));
-    assert_eq!(refused.place.as_deref(), Some("partitions"));
+    assert_eq!(refused.field.as_deref(), Some("partitions"));
     assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6, only 1 to 5");
     assert_eq!(problem(change(vec![inner("io", &[1], &[1])])).kind, refused.kind);
     assert_eq!(
@@ -129,7 +130,7 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
         refused.kind
     );
     let red = site.tenant("red");
-    let foreign = Partitions { partitions: Vec::new() };
+    let foreign = PartitionsUpdate { partitions: Vec::new() };
     assert_eq!(problem(site.ask(red.cluster_partition(&by_name("one"), &foreign))).status, 404);
     assert_eq!(keys(&site), expected(disk));
 
@@ -174,7 +175,7 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one", 3);
     ready(&site, &red, "two", 3);
-    let view = |client: &Client, name: &str| {
+    let view = |client: &ApiClient, name: &str| {
         eventually("there is a view", || {
             site.ask(client.view_show(&by_name(name))).is_ok_and(|view| view.nodes.len() == 3)
         });
@@ -184,9 +185,10 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     assert_eq!(Some(one.partition), cluster.partition);
     assert_eq!(one.nodes[1].node, "one-2");
-    let numbers = |view: &View| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
+    let numbers =
+        |view: &ViewStatus| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
     assert_eq!(numbers(&one), numbers(&two), "both have the same numbers");
-    assert_eq!((one.managed_by, one.in_force, one.is_open), (None, None, false));
+    assert_eq!((one.managed_by, one.in_force, one.pending), (None, None, false));
 
     // A stream ends at the adapter of the node that was asked for, and at no other cluster's.
     let stream = site.ask(blue.view_open(&by_name("one"), 2)).unwrap();
@@ -201,7 +203,7 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
     site.ask(blue.view_commit(&by_name("one"))).unwrap();
 
     // Names stay while the cluster grows and the controller is started anew.
-    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 4 })).unwrap();
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 4 })).unwrap();
     assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
     eventually("the new node is in the view", || {
         site.ask(blue.view_show(&by_name("one"))).is_ok_and(|view| view.nodes.len() == 4)
@@ -223,8 +225,8 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
     for name in [&foreign, &with_owner] {
         assert_eq!(replace(problem(site.ask(red.cluster_show(name)))), absent);
         assert_eq!(replace(problem(site.ask(red.cluster_delete(name)))), absent);
-        assert_eq!(replace(problem(site.ask(red.cluster_resize(name, Resize { size: 2 })))), absent);
-        let open = controller_api::session::Open::Ssh {};
+        assert_eq!(replace(problem(site.ask(red.cluster_resize(name, ResizeRequest { size: 2 })))), absent);
+        let open = controller_api::session::SessionRequest::Ssh {};
         assert_eq!(replace(problem(site.ask(red.session(name, 1, &open)).map(|_| ()))), absent);
     }
     assert!(site.ask(red.cluster_list()).unwrap().is_empty());
@@ -246,7 +248,7 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
         NewCluster { class, ..wish(name, 2) }
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
-    assert_eq!((too_much.kind.as_str(), too_much.place.as_deref()), ("cannot-promise", Some("class")));
+    assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-promise", Some("class")));
     assert!(!too_much.detail.unwrap().contains("Gb/s left"), "what others have left is not told");
     let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..promised("fast", "10000G") };
     let too_much = problem(site.ask(site.operator().cluster_create(&asked)));
@@ -256,7 +258,7 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
         site.ask(blue.cluster_show(&by_name("fast"))).is_ok_and(|cluster| cluster.phase == Phase::Ready)
     });
     // Nobody else gets onto its hosts, however full the others become.
-    let hosts = |client: &Client, tenant: &str, name: &str| {
+    let hosts = |client: &ApiClient, tenant: &str, name: &str| {
         let cluster = ClusterRef { tenant: Some(tenant.parse().unwrap()), ..by_name(name) };
         let nodes = site.ask(client.cluster_show(&cluster)).unwrap().nodes;
         nodes.into_iter().map(|node| node.host.unwrap()).collect::<std::collections::BTreeSet<_>>()
@@ -293,10 +295,10 @@ fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
     assert!(told(wish("one", 17)).contains("16 would"));
     let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
     assert!(dedicated.contains("1 of 1 cores for dedicated nodes are left"));
-    assert_eq!(refused(wish("one", 0)).place.as_deref(), Some("size"));
-    assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).place.as_deref(), Some("cores"));
+    assert_eq!(refused(wish("one", 0)).field.as_deref(), Some("size"));
+    assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).field.as_deref(), Some("cores"));
     let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..wish("one", 1) };
-    assert_eq!(refused(key).place.as_deref(), Some("ssh_keys"));
+    assert_eq!(refused(key).field.as_deref(), Some("ssh_keys"));
     let stranger = site.client("heddle_0000".to_owned());
     assert_eq!(problem(site.ask(stranger.cluster_list())).status, 401);
     assert_eq!(problem(site.ask(blue.tenant_list())).kind, "not-allowed");
@@ -349,8 +351,9 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
         let name = format!("c{}", round % 5);
         let asked = || match round % 3 {
             0 => site.ask(client.cluster_create(&wish(&name, 2))),
-            1 => site
-                .ask(client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), Resize { size: 3 })),
+            1 => site.ask(
+                client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), ResizeRequest { size: 3 }),
+            ),
             _ => site.ask(client.cluster_delete(&by_name(&format!("c{}", (round - 2) % 5)))),
         };
         // A controller that was just started has not seen its site yet. Other refusals are as they may be: some because

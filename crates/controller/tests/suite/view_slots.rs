@@ -1,6 +1,6 @@
 //! What one tenant takes of the view server, and what is left for the others.
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::operation::OperationState;
 use ib_transport::framed::{Frame, FrameReader};
 use tokio::io::AsyncReadExt as _;
@@ -16,7 +16,7 @@ struct Opened {
     first: Frame,
 }
 
-fn open(site: &Site, client: &Client, cluster: &str) -> Opened {
+fn open(site: &Site, client: &ApiClient, cluster: &str) -> Opened {
     let opening = async {
         let mut stream = client.view_open(&by_name(cluster), 1).await.unwrap();
         let mut reader = FrameReader::default();
@@ -32,7 +32,7 @@ fn open(site: &Site, client: &Client, cluster: &str) -> Opened {
     site.ask(opening)
 }
 
-fn ready(site: &Site, client: &Client, cluster: &str) {
+fn ready(site: &Site, client: &ApiClient, cluster: &str) {
     let operation = site.ask(client.cluster_create(&wish(cluster, 2))).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {

@@ -14,15 +14,15 @@ use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller::Clock;
 use controller_api::agent::{
-    Accelerator, NetworkCheck, OLDER_ORDERS, OTHER_SITE, Orders, PacketStop, Report, Share, Unlisted,
-    VmOrder, VmReport, VmState,
+    Accelerator, HostReport, HostSpec, NetworkCheck, OTHER_SITE, PacketStop, ResourceUse, STALE_SPEC,
+    UnlistedVmDetails, VmReport, VmSpec, VmState,
 };
 use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
-use controller_api::tenant::{IssuedToken, Lifetime, NewToken};
-use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, Problem, TrustedUsers};
+use controller_api::tenant::{IssuedToken, NewToken, TokenLifetime};
+use controller_api::{ApiClient, ClusterRef, ControllerAddress, MemorySize, Name, Problem, TrustedUsers};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
@@ -76,7 +76,7 @@ pub struct World {
     /// What the fabric was last made equal to.
     pub plan: Option<FabricPlan>,
     /// What hosts were told to run.
-    pub orders: BTreeMap<String, Orders>,
+    pub orders: BTreeMap<String, HostSpec>,
     /// Who is in which partition of a cluster.
     pub members: BTreeSet<(PartitionNumber, Guid)>,
     /// Every virtual machine that ever ran, with the partition key it was given.
@@ -98,7 +98,7 @@ pub struct World {
     /// Virtual machines that agents were told to remove: they are not started again.
     pub removed: BTreeSet<Uuid>,
     /// Virtual machines that agents run: those that were ordered and not removed.
-    pub vms: BTreeMap<Uuid, (String, VmOrder)>,
+    pub vms: BTreeMap<Uuid, (String, VmSpec)>,
     number: u64,
 }
 
@@ -245,14 +245,14 @@ impl Site {
     }
 
     /// Asks as whoever a token belongs to.
-    pub fn client(&self, token: String) -> Client {
+    pub fn client(&self, token: String) -> ApiClient {
         eventually("the controller listens", || self.socket().exists());
-        Client::new(self.endpoint(), TrustedUsers::new(None), token)
+        ApiClient::new(self.endpoint(), TrustedUsers::new(None), token)
     }
 
     /// Where the controller listens.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::Unix(self.socket())
+    pub fn endpoint(&self) -> ControllerAddress {
+        ControllerAddress::Unix(self.socket())
     }
 
     /// The socket at which it listens.
@@ -267,7 +267,7 @@ impl Site {
     }
 
     /// Asks as the operator.
-    pub fn operator(&self) -> Client {
+    pub fn operator(&self) -> ApiClient {
         self.client(self.operator_token())
     }
 
@@ -307,7 +307,7 @@ impl Site {
     }
 
     /// A tenant, and who asks for it.
-    pub fn tenant(&self, name: &str) -> Client {
+    pub fn tenant(&self, name: &str) -> ApiClient {
         self.client(self.tenant_token(name))
     }
 
@@ -327,32 +327,32 @@ impl Site {
 
     /// Another token of a tenant.
     pub fn token_of(&self, tenant: &str) -> String {
-        self.issue(tenant, Lifetime::DEFAULT).secret
+        self.issue(tenant, TokenLifetime::DEFAULT).secret
     }
 
     /// A token of a tenant that is not valid any more.
     pub fn revoked_token(&self, tenant: &str) -> String {
-        let issued = self.issue(tenant, Lifetime::DEFAULT);
+        let issued = self.issue(tenant, TokenLifetime::DEFAULT);
         self.ask(self.operator().token_revoke(issued.token.id)).unwrap();
         issued.secret
     }
 
     /// A token of a tenant whose time is over.
     pub fn expired_token(&self, tenant: &str) -> String {
-        let issued = self.issue(tenant, Lifetime::Seconds(1));
+        let issued = self.issue(tenant, TokenLifetime::Seconds(1));
         let client = self.client(issued.secret.clone());
         eventually("the token has expired", || self.ask(client.cluster_list()).is_err());
         issued.secret
     }
 
     /// A new token of a tenant.
-    pub fn issue(&self, tenant: &str, lifetime: Lifetime) -> IssuedToken {
+    pub fn issue(&self, tenant: &str, lifetime: TokenLifetime) -> IssuedToken {
         let new = NewToken { tenant: Some(tenant.parse().unwrap()), lifetime, ..NewToken::default() };
         self.ask(self.operator().token_create(&new)).unwrap()
     }
 
     /// Waits until an operation has ended.
-    pub fn wait(&self, client: &Client, operation: &Operation) -> Operation {
+    pub fn wait(&self, client: &ApiClient, operation: &Operation) -> Operation {
         let mut last = operation.clone();
         eventually("the operation ends", || {
             last = self.ask(client.operation_show(operation.id)).unwrap();
@@ -460,7 +460,7 @@ async fn wait_while_silent(world: &Shared, host: &str) {
 async fn take_orders(
     State(world): State<Shared>,
     UrlPath(host): UrlPath<String>,
-    Json(orders): Json<Orders>,
+    Json(orders): Json<HostSpec>,
 ) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
     wait_while_silent(&world, &host).await;
     let conduct = world.lock().unwrap().conduct;
@@ -483,7 +483,7 @@ fn refusal(kind: &str) -> Problem {
         title: "refused".to_owned(),
         status: 409,
         detail: None,
-        place: None,
+        field: None,
         hint: None,
     }
 }
@@ -492,7 +492,7 @@ async fn tell(
     State(world): State<Shared>,
     UrlPath(host): UrlPath<String>,
     Query(query): Query<HashMap<String, u64>>,
-) -> Json<Report> {
+) -> Json<HostReport> {
     wait_while_silent(&world, &host).await;
     let after = query.get("after").copied().unwrap_or(0);
     for _ in 0..200 {
@@ -515,14 +515,18 @@ impl World {
     }
 
     /// Takes orders as an agent does: newer ones of the same site, and removes only what they say is removed.
-    fn take(&mut self, host: String, orders: Orders) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
+    fn take(
+        &mut self,
+        host: String,
+        orders: HostSpec,
+    ) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
         let refused = |kind: &str| Err((StatusCode::CONFLICT, Json(Box::new(refusal(kind)))));
         if let Some(kept) = self.orders.get(&host).map(|kept| kept.version) {
             if kept.site != orders.version.site {
                 return refused(OTHER_SITE);
             }
-            if orders.version.age() < kept.age() {
-                return refused(OLDER_ORDERS);
+            if orders.version.precedence() < kept.precedence() {
+                return refused(STALE_SPEC);
             }
         }
         for vm in orders.vms.iter().filter(|vm| !self.removed.contains(&vm.id)) {
@@ -537,10 +541,10 @@ impl World {
         Ok(StatusCode::NO_CONTENT)
     }
 
-    fn report(&self, host: &str) -> Report {
+    fn report(&self, host: &str) -> HostReport {
         let kept = self.orders.get(host);
         let is_listed = |id: Uuid| kept.is_some_and(|kept| kept.vms.iter().any(|vm| vm.id == id));
-        let vm = |order: &VmOrder| VmReport {
+        let vm = |order: &VmSpec| VmReport {
             id: order.id,
             state: if self.failure.is_some() { VmState::Failed } else { VmState::Running },
             ready: self.failure.is_none().then_some(order.context.generation),
@@ -548,7 +552,7 @@ impl World {
             pinned: Vec::new(),
             network: self.network,
             stop: self.stop.clone(),
-            unlisted: (!is_listed(order.id)).then(|| Unlisted {
+            unlisted: (!is_listed(order.id)).then(|| UnlistedVmDetails {
                 label: order.label.clone(),
                 partitions: order.adapter.partitions().collect(),
             }),
@@ -561,11 +565,11 @@ impl World {
             reason: Some("it was removed by earlier orders".to_owned()),
             ..vm(order)
         });
-        Report {
+        HostReport {
             number: self.number + 1,
             acknowledged: kept.map(|kept| kept.version),
-            cores: Share { total: 1, used: 0 },
-            memory_mib: Share { total: 65_536, used: 0 },
+            cores: ResourceUse { total: 1, used: 0 },
+            memory_mib: ResourceUse { total: 65_536, used: 0 },
             accelerator: Some(Accelerator::Tcg),
             fabric: true,
             vms: vms.chain(refused).collect(),

@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// Address of a controller: `unix:/PATH` or `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum ControllerAddress {
     /// A socket on this machine. The client checks who serves it before it sends a token.
     Unix(PathBuf),
     /// Plain HTTP. Nothing tells a controller from another program that listens there: only for addresses that the
@@ -29,13 +29,13 @@ const HTTP_PORT: u16 = 80;
 /// The text is not an address of a controller.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is not the address of a controller: expected unix:/PATH or http://HOST:PORT")]
-pub struct NotAnEndpoint(String);
+pub struct InvalidControllerAddress(String);
 
-impl FromStr for Endpoint {
-    type Err = NotAnEndpoint;
+impl FromStr for ControllerAddress {
+    type Err = InvalidControllerAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
-        let wrong = || NotAnEndpoint(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidControllerAddress> {
+        let wrong = || InvalidControllerAddress(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
             return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(wrong()) };
@@ -52,7 +52,7 @@ impl FromStr for Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ControllerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -81,7 +81,7 @@ impl TrustedUsers {
 
 /// Why a socket is not shown a token.
 #[derive(Debug, Error)]
-pub enum Distrust {
+pub enum UntrustedSocket {
     /// Another user could have put the socket there.
     #[error(
         "{} can be changed by other users (owner {uid}, mode {mode:o}): it must belong to root or to you, mode 755", path.display()
@@ -106,7 +106,7 @@ pub enum Distrust {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Unreachable(io::Error),
-    Distrusted(Distrust),
+    Distrusted(UntrustedSocket),
 }
 
 impl From<io::Error> for ConnectError {
@@ -126,12 +126,20 @@ pub(crate) async fn connect_unix(path: &Path, trusted: TrustedUsers) -> Result<U
         let mode = found.mode() & 0o7777;
         if !trusted.include(found.uid()) || mode & 0o022 != 0 {
             let path = directory.to_owned();
-            return Err(ConnectError::Distrusted(Distrust::Directory { path, uid: found.uid(), mode }));
+            return Err(ConnectError::Distrusted(UntrustedSocket::Directory {
+                path,
+                uid: found.uid(),
+                mode,
+            }));
         }
     }
     let stream = UnixStream::connect(path).await?;
     let uid = stream.peer_cred()?.uid();
-    if trusted.include(uid) { Ok(stream) } else { Err(ConnectError::Distrusted(Distrust::Server { uid })) }
+    if trusted.include(uid) {
+        Ok(stream)
+    } else {
+        Err(ConnectError::Distrusted(UntrustedSocket::Server { uid }))
+    }
 }
 
 pub(crate) async fn connect_tcp(authority: &str) -> io::Result<TcpStream> {
@@ -153,12 +161,12 @@ mod tests {
             ("http://[::1]:7420", "http://[::1]:7420"),
             ("http://localhost", "http://localhost:80"),
         ] {
-            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), printed);
+            assert_eq!(text.parse::<ControllerAddress>().unwrap().to_string(), printed);
         }
         for wrong in
             ["", "unix:", "unix:relative", "https://example.org", "http://", "http://a/b", "http://u@h:1"]
         {
-            assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ControllerAddress>().is_err(), "{wrong}");
         }
     }
 }
