@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::health::Heard;
+use crate::health::ClockReading;
 use crate::reconcile::SETTLE;
-use crate::site::{AgentSight, AllOrders, Site};
+use crate::site::{AllHostSpecs, ObservedAgent, Site};
 
 /// How long to wait before an agent is asked again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent, as a host asks it.
 #[derive(Clone, Debug)]
-pub struct Agent {
+pub struct AgentClient {
     http: reqwest::Client,
     host: Name,
 }
@@ -65,7 +65,7 @@ pub async fn run(site: Arc<Site>) -> ! {
                     let stays = by_name.get(name).is_some_and(|host| host.agent == known.agent);
                     if !stays {
                         task.abort();
-                        site.see(|seen| seen.agents.remove(name));
+                        site.observe(|observed| observed.agents.remove(name));
                     }
                     stays
                 });
@@ -86,16 +86,16 @@ pub async fn run(site: Arc<Site>) -> ! {
 
 /// Keeps in touch with the agent of one host.
 async fn follow(site: Arc<Site>, host: NewHost) {
-    let mut orders = site.orders();
-    let agent = match Agent::new(&host) {
+    let mut orders = site.specs();
+    let agent = match AgentClient::new(&host) {
         Ok(agent) => agent,
         Err(error) => return tracing::error!(host = %host.name, "{error:#}"),
     };
     loop {
         if let Err(error) = agent.exchange(&site, &mut orders).await {
             let name = &host.name;
-            let answered = site.see_quietly(|seen| {
-                seen.agents.get_mut(name).is_some_and(|agent| std::mem::take(&mut agent.answers))
+            let answered = site.observe_quietly(|observed| {
+                observed.agents.get_mut(name).is_some_and(|agent| std::mem::take(&mut agent.answers))
             });
             if answered {
                 tracing::warn!(host = %name, "{error:#}");
@@ -108,8 +108,8 @@ async fn follow(site: Arc<Site>, host: NewHost) {
 
 /// Returns when the orders of a host are others than these. Those of other hosts do not concern it: with a thousand hosts, each of
 /// which is added or reports now and then, everybody would ask its agent anew each time.
-async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, known: &Arc<HostSpec>) {
-    let is_other = |all: &Arc<AllOrders>| {
+async fn changed(orders: &mut watch::Receiver<Arc<AllHostSpecs>>, host: &Name, known: &Arc<HostSpec>) {
+    let is_other = |all: &Arc<AllHostSpecs>| {
         let own = all.as_ref().as_ref().and_then(|all| all.get(host));
         own.is_none_or(|own| !Arc::ptr_eq(own, known) && own != known)
     };
@@ -117,7 +117,7 @@ async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, know
     let _ = orders.wait_for(is_other).await;
 }
 
-impl Agent {
+impl AgentClient {
     /// The agent of a host.
     pub fn new(host: &NewHost) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
@@ -132,7 +132,7 @@ impl Agent {
     async fn exchange(
         &self,
         site: &Site,
-        orders: &mut watch::Receiver<Arc<AllOrders>>,
+        orders: &mut watch::Receiver<Arc<AllHostSpecs>>,
     ) -> anyhow::Result<()> {
         self.check_history(site).await?;
         let mut given: Option<Arc<HostSpec>> = None;
@@ -146,11 +146,11 @@ impl Agent {
                 continue;
             };
             if given.as_ref() != Some(&wanted) {
-                if let Some(why) = site.look(|seen| seen.superseded.clone()) {
+                if let Some(why) = site.with_observed(|observed| observed.superseded.clone()) {
                     // What is heard now would be taken for an answer to orders of this store.
                     bail!("nothing is ordered any more: {why}");
                 }
-                self.order(site, &wanted).await?;
+                self.send_spec(site, &wanted).await?;
                 (given, after) = (Some(Arc::clone(&wanted)), 0);
             }
             let report = tokio::select! {
@@ -160,9 +160,9 @@ impl Agent {
             if report.acknowledged != Some(wanted.version) {
                 bail!("the agent's report is for other orders than it was given");
             }
-            let heard = Heard::now();
-            let is_back = site.see_quietly(|seen| {
-                let known = seen.agents.get_mut(&self.host);
+            let heard = ClockReading::now();
+            let is_back = site.observe_quietly(|observed| {
+                let known = observed.agents.get_mut(&self.host);
                 known.is_some_and(|known| {
                     known.heard = heard;
                     !std::mem::replace(&mut known.answers, true)
@@ -180,8 +180,8 @@ impl Agent {
                         site.store.held_partitions_note(&self.host, vm.id, &unlisted.partitions).await?;
                     }
                 }
-                let sight = AgentSight { orders: wanted, report: Arc::new(report), answers: true, heard };
-                site.see(|seen| seen.agents.insert(self.host.clone(), sight));
+                let agent = ObservedAgent { spec: wanted, report: Arc::new(report), answers: true, heard };
+                site.observe(|observed| observed.agents.insert(self.host.clone(), agent));
             }
         }
     }
@@ -194,39 +194,39 @@ impl Agent {
             && site.sequences.is_foreign(kept.sequence)
         {
             let why = format!("it has accepted orders of {kept}, which this store did not give");
-            self.stop_ordering(site, &why).await;
+            self.mark_superseded(site, &why).await;
             bail!("nothing is ordered any more: {why}");
         }
         Ok(())
     }
 
-    async fn order(&self, site: &Site, orders: &HostSpec) -> anyhow::Result<()> {
+    async fn send_spec(&self, site: &Site, orders: &HostSpec) -> anyhow::Result<()> {
         let request = self.http.put(self.url("")).json(orders).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.context("the agent does not answer")?;
         let status = response.status();
         if status.is_success() {
-            site.see_quietly(|seen| seen.refusals.remove(&self.host));
+            site.observe_quietly(|observed| observed.spec_rejections.remove(&self.host));
             return Ok(());
         }
         let problem: Option<Problem> = read(response, PROBLEM_BYTES_MAX).await.ok();
         let why = problem.as_ref().map(Problem::to_string).unwrap_or_default();
         if status == StatusCode::INSUFFICIENT_STORAGE {
-            site.see(|seen| seen.refusals.insert(self.host.clone(), why.clone()));
+            site.observe(|observed| observed.spec_rejections.insert(self.host.clone(), why.clone()));
         }
         if problem.is_some_and(|problem| [STALE_SPEC, OTHER_SITE, AMBIGUOUS_SPEC].contains(&&*problem.kind)) {
-            self.stop_ordering(site, &why).await;
+            self.mark_superseded(site, &why).await;
         }
         bail!("the agent refuses its orders ({status}): {why}")
     }
 
     /// The agent follows a store that is newer than ours, or another one: whatever is ordered from here on would be wrong.
-    async fn stop_ordering(&self, site: &Site, why: &str) {
+    async fn mark_superseded(&self, site: &Site, why: &str) {
         let text = format!(
             "host {} refuses its orders: {why}; this store is older than what hosts run, or another site's: put the newest \
              back, or stop the controller and use `heddle controller recover`",
             self.host
         );
-        let is_new = site.see(|seen| seen.superseded.replace(text.clone()).is_none());
+        let is_new = site.observe(|observed| observed.superseded.replace(text.clone()).is_none());
         if is_new && let Err(error) = site.note("site.superseded", text).await {
             tracing::error!("{}", crate::chain(&error));
         }

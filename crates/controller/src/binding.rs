@@ -11,19 +11,19 @@ use controller_api::host::NewHost;
 use fabric_model::{Node, Topology};
 use ib_wire::Guid;
 
-use crate::site::Place;
+use crate::site::HostPort;
 
-/// Places of all cabled ports of adapters, by the GUID of the port.
-pub fn places(topology: &Topology) -> HashMap<Guid, Place> {
-    let mut places = HashMap::new();
+/// HostPorts of all cabled ports of adapters, by the GUID of the port.
+pub fn host_ports(topology: &Topology) -> HashMap<Guid, HostPort> {
+    let mut host_ports = HashMap::new();
     for (_, node) in topology.end_nodes() {
         for (port, peer) in node.cabled_ports() {
             if let (Some(near), Some(leaf)) = (node.port(port), topology.node(peer.node)) {
-                places.insert(near.guid, Place { port_guid: near.guid, port, leaf: leaf.guid });
+                host_ports.insert(near.guid, HostPort { port_guid: near.guid, port, leaf: leaf.guid });
             }
         }
     }
-    places
+    host_ports
 }
 
 /// The ports that hosts without a GUID are bound to now: the first cabled port of the only adapter that calls itself by the

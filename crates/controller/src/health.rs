@@ -4,7 +4,7 @@
 //! knows (`unknown`) or that something is missing (`degraded`). Durations are measured by the monotonic clock; the times that
 //! are shown are those of the wall clock when the part was last heard of.
 
-mod notices;
+mod fault_events;
 pub mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,7 +17,7 @@ use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
 use jiff::Timestamp;
 
-use crate::site::Seen;
+use crate::site::Observed;
 use crate::store::{ClusterRow, NodeRow};
 
 /// How long an agent may be silent. It answers within 5 s also if nothing happens; a machine that is three times too slow is not
@@ -37,14 +37,14 @@ pub const PROGRAMMING_LIMIT: Duration = Duration::from_secs(120);
 
 /// An instant by both clocks: the first for durations, the second for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct ClockReading {
     /// Never steps.
     pub at: Instant,
     /// What is shown.
     pub wall: Timestamp,
 }
 
-impl Heard {
+impl ClockReading {
     /// This instant.
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: Timestamp::now() }
@@ -76,15 +76,21 @@ pub type Faults = BTreeMap<Fault, Timestamp>;
 #[derive(Debug, Default)]
 pub struct Monitor {
     /// When hosts were first looked for, and when their ports were first missed.
-    hosts: HashMap<Name, Heard>,
-    absent: HashMap<Name, Heard>,
-    manager: Option<Heard>,
-    programming: Option<Heard>,
+    hosts: HashMap<Name, ClockReading>,
+    absent: HashMap<Name, ClockReading>,
+    manager: Option<ClockReading>,
+    programming: Option<ClockReading>,
 }
 
 impl Monitor {
     /// What is not well now, given what was not well before.
-    pub fn examine(&mut self, seen: &Seen, hosts: &[NewHost], before: &Faults, now: Heard) -> Faults {
+    pub fn examine(
+        &mut self,
+        observed: &Observed,
+        hosts: &[NewHost],
+        before: &Faults,
+        now: ClockReading,
+    ) -> Faults {
         let mut faults = Faults::new();
         let mut note = |fault: Fault, since: Timestamp| {
             // What began before this process did keeps its time.
@@ -92,14 +98,14 @@ impl Monitor {
             faults.insert(fault, since);
         };
         let first = *self.manager.get_or_insert(now);
-        let heard = seen.fabric.heard.unwrap_or(first);
+        let heard = observed.fabric.heard.unwrap_or(first);
         let is_silent = heard.is_older(MANAGER_SILENCE_LIMIT, &now);
-        if is_silent || (seen.fabric.heard.is_none() && before.contains_key(&Fault::ManagerSilent)) {
+        if is_silent || (observed.fabric.heard.is_none() && before.contains_key(&Fault::ManagerSilent)) {
             note(Fault::ManagerSilent, heard.wall);
         }
-        if seen.fabric.state == FabricState::Programming && !is_silent {
+        if observed.fabric.state == FabricState::Programming && !is_silent {
             let first = *self.programming.get_or_insert(now);
-            let since = seen.fabric.settled.filter(|settled| settled.at > first.at).unwrap_or(first);
+            let since = observed.fabric.settled.filter(|settled| settled.at > first.at).unwrap_or(first);
             if since.is_older(PROGRAMMING_LIMIT, &now) {
                 note(Fault::FabricStuck, since.wall);
             }
@@ -113,7 +119,7 @@ impl Monitor {
         }
         for host in hosts {
             let first = *self.hosts.entry(host.name.clone()).or_insert(now);
-            let agent = seen.agents.get(&host.name);
+            let agent = observed.agents.get(&host.name);
             let heard = agent.map_or(first, |agent| agent.heard);
             let fault = Fault::AgentSilent(host.name.clone());
             let was_silent = agent.is_none() && before.contains_key(&fault);
@@ -121,9 +127,9 @@ impl Monitor {
                 note(fault, heard.wall);
             }
             let fault = Fault::OffFabric(host.name.clone());
-            let is_absent = host.port_guid.is_some() && seen.fabric.place(host).is_none();
-            if seen.fabric.sighting.is_none() {
-                // What was missing before this process began is missing until the fabric is seen.
+            let is_absent = host.port_guid.is_some() && observed.fabric.host_port(host).is_none();
+            if observed.fabric.discovered.is_none() {
+                // What was missing before this process began is missing until the fabric is observed.
                 before.get(&fault).into_iter().for_each(|since| note(fault.clone(), *since));
             } else if is_absent {
                 let first = *self.absent.entry(host.name.clone()).or_insert(now);

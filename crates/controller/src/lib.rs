@@ -14,9 +14,9 @@
 
 mod admission;
 mod agents;
-mod bell;
 mod binding;
 mod clock;
+mod event_waiters;
 mod health;
 mod keys;
 mod lifecycle;
@@ -43,12 +43,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use controller_api::tenant::TokenLifetime;
-pub use recovery::{Accept, NotOurs, Recovered, recover};
+pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
 use site::Site;
-use store::Lock;
+use store::StoreLock;
 use tokio::net::TcpListener;
-use views::Views;
+use views::ViewService;
 
 pub use clock::{Clock, SystemClock};
 
@@ -63,7 +63,7 @@ const OPERATOR_TOKEN_NAME: &str = "operator-file";
 
 /// Where things are.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// What has to survive.
     pub database: PathBuf,
     /// Where requests come in: a unix socket, whose directory the controller owns.
@@ -73,20 +73,20 @@ pub struct Settings {
     /// The control socket of the subnet manager.
     pub sm_control: PathBuf,
     /// The socket at which views of clusters are served, for agents of hosts.
-    pub views: PathBuf,
+    pub view_socket: PathBuf,
     /// A file for the key that private keys in the database are sealed with; made for a new database.
     pub key_file: PathBuf,
     /// A file for the token of the first operator: written if it does not hold one that is known.
-    pub operator_token: PathBuf,
+    pub operator_token_file: PathBuf,
     /// A file for the address of `listen`, for people to read: clients do not follow it.
-    pub endpoint: PathBuf,
+    pub address_file: PathBuf,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
 
 /// Serves until `shutdown` is ready.
 pub async fn serve(
-    settings: Settings,
+    settings: ControllerSettings,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     if let Some(address) = settings.listen {
@@ -97,9 +97,9 @@ pub async fn serve(
     }
     let (store, sidecar) = recovery::open(&settings.database, &settings.key_file, settings.clock).await?;
     let decisions = store.fabric_decisions().await?;
-    let views = Views::start(&settings.views)?;
+    let views = ViewService::start(&settings.view_socket)?;
     let identity = store.site_identity().await?;
-    let sequences = store.orders_begin().await?;
+    let sequences = store.spec_sequence_begin().await?;
     let site = Arc::new(Site::new(
         store,
         (identity, sequences),
@@ -115,7 +115,7 @@ pub async fn serve(
         }
         None => None,
     };
-    provide_operator_token(&site, &settings.operator_token).await?;
+    provide_operator_token(&site, &settings.operator_token_file).await?;
     let unix = socket::listen(&settings.socket)?;
     tokio::spawn(reconcile::run(Arc::clone(&site)));
     tokio::spawn(agents::run(Arc::clone(&site)));
@@ -124,13 +124,13 @@ pub async fn serve(
     tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
     tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
     tokio::spawn(views::keep(Arc::clone(&site)));
-    tokio::spawn(views::doors::keep(Arc::clone(&site)));
-    tokio::spawn(views::wishes::carry(Arc::clone(&site)));
+    tokio::spawn(views::tunnel_sockets::keep(Arc::clone(&site)));
+    tokio::spawn(views::overlays::apply_overlays(Arc::clone(&site)));
     tokio::spawn(trim(Arc::clone(&site)));
     tokio::spawn(keep_clock(Arc::clone(&site)));
     match &tcp {
-        Some(tcp) => write_file(&settings.endpoint, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
-        None => remove_file(&settings.endpoint)?,
+        Some(tcp) => write_file(&settings.address_file, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
+        None => remove_file(&settings.address_file)?,
     }
     let router = rest::router(site);
     let connections = Connections::new(nix::unistd::geteuid().as_raw());
@@ -153,7 +153,7 @@ pub async fn serve(
 /// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.
 pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
     ensure!(database.exists(), "there is no store at {}", database.display());
-    let lock = Lock::of(database)?;
+    let lock = StoreLock::acquire(database)?;
     store::rekey(database, key_file, lock)
         .await
         .with_context(|| format!("cannot rekey {}", database.display()))

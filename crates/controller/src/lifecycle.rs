@@ -23,18 +23,18 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::clock::{Moment, Uptime};
-use crate::store::{ClusterRow, Happening, NodeRow};
-pub use network::{probes, shortfall, state as network_state, stop};
+use crate::store::{ClusterRow, EventRecord, NodeRow};
+pub use network::{packet_stop, probes, shortfall, state as network_state};
 
 /// How long nodes may take from the order to saying that they are ready: translated guests on a busy machine take minutes.
 const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// What is seen of hosts and the fabric.
-pub trait Sight {
+pub trait Observations {
     /// How the virtual machine of a node stands on its host.
-    fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_>;
+    fn vm(&self, host: &Name, id: Uuid) -> VmObservation<'_>;
     /// Why a host cannot take its orders.
-    fn refusal(&self, host: &Name) -> Option<&str>;
+    fn spec_rejection(&self, host: &Name) -> Option<&str>;
     /// Whether the fabric lets a port talk in a partition; `None` if that is not known now.
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
     /// Whether the fabric lets every node of a cluster talk in all its partitions; `None` if that is not known now.
@@ -45,11 +45,11 @@ pub trait Sight {
 
 /// How a virtual machine stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VmSight<'a> {
+pub enum VmObservation<'a> {
     /// The agent has never answered, or its report does not yet follow from its orders.
     Unknown,
     /// The orders that the agent acknowledged do not speak of it: later ones may be on their way.
-    Unordered,
+    NotInSpec,
     /// The agent acknowledged orders that remove it, and its report says that nothing of it is there.
     Removed,
     /// The agent tells.
@@ -58,23 +58,23 @@ pub enum VmSight<'a> {
 
 /// What has become of a cluster.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct AdvanceOutcome {
     /// What happened on the way.
-    pub happenings: Vec<Happening>,
+    pub events: Vec<EventRecord>,
     /// Nothing of it is left.
     pub is_removed: bool,
 }
 
 /// Takes a cluster as far as what is seen allows.
-pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn advance(cluster: &mut ClusterRow, observed: &impl Observations, moment: Moment) -> AdvanceOutcome {
+    let mut outcome = AdvanceOutcome::default();
     let now = moment.wall;
     if cluster.phase == Phase::Deleting {
         cluster.nodes.iter_mut().for_each(|node| node.leaving = true);
     }
-    observe(cluster, sight);
-    give_up(cluster, sight, moment, &mut outcome);
-    let_go(cluster, sight);
+    observe(cluster, observed);
+    abort_failed_operation(cluster, observed, moment, &mut outcome);
+    drop_gone_nodes(cluster, observed);
     if cluster.phase == Phase::Deleting {
         if cluster.nodes.is_empty() {
             finish(cluster, OperationState::Done, None, now);
@@ -87,32 +87,32 @@ pub fn advance(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment) -> 
         if cluster.nodes.is_empty() {
             cluster.partition = None;
             cluster.inner.clear();
-            cluster.wish = None;
+            cluster.overlay = None;
         }
         return outcome;
     }
     join(cluster);
-    tell_levels(cluster, sight);
-    network::observe(cluster, sight, moment, &mut outcome);
-    progress(cluster, sight, now, &mut outcome);
+    publish_class_levels(cluster, observed);
+    network::observe(cluster, observed, moment, &mut outcome);
+    progress(cluster, observed, now, &mut outcome);
     outcome
 }
 
 /// Notes what is seen of each node.
-fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
+fn observe(cluster: &mut ClusterRow, observed: &impl Observations) {
     let partition = cluster.partition;
     for node in &mut cluster.nodes {
-        let is_carried = partition.is_some_and(|it| sight.is_member(it, node.port_guid) == Some(true));
+        let is_carried = partition.is_some_and(|it| observed.is_member(it, node.port_guid) == Some(true));
         node.networked |= is_carried && !node.leaving;
-        let vm = sight.vm(&node.host, node.id);
+        let vm = observed.vm(&node.host, node.id);
         if node.leaving {
             node.state = NodeState::Leaving;
             // What never had a network was never ordered. All else is gone only when its agent says so.
-            node.gone |= !node.networked || vm == VmSight::Removed;
+            node.gone |= !node.networked || vm == VmObservation::Removed;
             continue;
         }
         match vm {
-            VmSight::Reported(report) => {
+            VmObservation::Reported(report) => {
                 node.ready = report.ready;
                 node.reason = report.reason.clone();
                 node.network = report.network;
@@ -126,32 +126,38 @@ fn observe(cluster: &mut ClusterRow, sight: &impl Sight) {
                     VmState::Failed => NodeState::Failed,
                 };
             }
-            VmSight::Unordered | VmSight::Removed => {
+            VmObservation::NotInSpec | VmObservation::Removed => {
                 (node.state, node.ready, node.network) = (NodeState::Placed, None, None);
             }
             // What was last seen stands: agents come and go without their virtual machines.
-            VmSight::Unknown => {}
+            VmObservation::Unknown => {}
         }
     }
 }
 
 /// Ends what cannot come true, and takes back what was begun for it.
-fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment, outcome: &mut Outcome) {
+fn abort_failed_operation(
+    cluster: &mut ClusterRow,
+    observed: &impl Observations,
+    moment: Moment,
+    outcome: &mut AdvanceOutcome,
+) {
     let now = moment.wall;
     let Some(operation) = cluster.operation.as_ref().filter(|it| it.state == OperationState::Running) else {
         return;
     };
     let kind = operation.kind;
     // Who is not heard may be well: a controller that was away for long does not give up what it has not looked at.
-    let are_heard = cluster.nodes.iter().all(|node| sight.vm(&node.host, node.id) != VmSight::Unknown);
-    let failed = failed_node(cluster).or_else(|| refused_node(cluster, sight));
+    let are_heard =
+        cluster.nodes.iter().all(|node| observed.vm(&node.host, node.id) != VmObservation::Unknown);
+    let failed = failed_node(cluster).or_else(|| refused_node(cluster, observed));
     let failed = failed.map(|failure| {
         outcome.note_for_operators(cluster, now, "node.failed", failure.internal);
         failure.open
     });
     let reason = match (failed, are_heard && is_overdue(cluster, moment.uptime)) {
         (Some(reason), _) => reason,
-        (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waits_for(cluster)),
+        (None, true) => format!("not ready after {} s: {}", START_TIMEOUT.as_secs(), waiting_reason(cluster)),
         (None, false) => return,
     };
     match kind {
@@ -174,7 +180,7 @@ fn give_up(cluster: &mut ClusterRow, sight: &impl Sight, moment: Moment, outcome
 }
 
 /// Marks a cluster as failed; what it had is given back.
-pub fn fail(cluster: &mut ClusterRow, reason: String, now: Timestamp, outcome: &mut Outcome) {
+pub fn fail(cluster: &mut ClusterRow, reason: String, now: Timestamp, outcome: &mut AdvanceOutcome) {
     cluster.phase = Phase::Failed;
     cluster.reason = Some(reason.clone());
     for node in &mut cluster.nodes {
@@ -209,9 +215,9 @@ fn failed_node(cluster: &ClusterRow) -> Option<Failure> {
 }
 
 /// Why a node cannot be ordered.
-fn refused_node(cluster: &ClusterRow, sight: &impl Sight) -> Option<Failure> {
+fn refused_node(cluster: &ClusterRow, observed: &impl Observations) -> Option<Failure> {
     let waiting = cluster.nodes.iter().filter(|node| !node.leaving && node.state == NodeState::Placed);
-    let refused = |node: &NodeRow| Some(Failure::new(cluster, node, sight.refusal(&node.host)?));
+    let refused = |node: &NodeRow| Some(Failure::new(cluster, node, observed.spec_rejection(&node.host)?));
     waiting.filter(|node| node.networked).find_map(refused)
 }
 
@@ -221,13 +227,13 @@ fn is_overdue(cluster: &ClusterRow, now: Uptime) -> bool {
 }
 
 /// Forgets nodes of which nothing is left, neither a virtual machine nor a place in the partition.
-fn let_go(cluster: &mut ClusterRow, sight: &impl Sight) {
+fn drop_gone_nodes(cluster: &mut ClusterRow, observed: &impl Observations) {
     let staying: BTreeSet<Guid> =
         cluster.nodes.iter().filter(|node| node.is_carried()).map(|node| node.port_guid).collect();
     let partition = cluster.partition;
     cluster.nodes.retain(|node| {
         let is_forgotten = || match partition {
-            Some(partition) => sight.is_member(partition, node.port_guid) == Some(false),
+            Some(partition) => observed.is_member(partition, node.port_guid) == Some(false),
             None => true,
         };
         // Another node of the cluster may be behind the same port: then the port stays, unless the node is fenced: a virtual
@@ -254,18 +260,23 @@ fn join(cluster: &mut ClusterRow) {
 }
 
 /// Nodes are told of the levels that classes have on the wire.
-fn tell_levels(cluster: &mut ClusterRow, sight: &impl Sight) {
-    let levels = sight.class_levels(cluster);
-    if let (Some(wish), Some(levels)) = (&mut cluster.wish, levels)
-        && wish.levels != levels
+fn publish_class_levels(cluster: &mut ClusterRow, observed: &impl Observations) {
+    let levels = observed.class_levels(cluster);
+    if let (Some(overlay), Some(levels)) = (&mut cluster.overlay, levels)
+        && overlay.wire_sls != levels
     {
-        wish.levels = levels;
+        overlay.wire_sls = levels;
         cluster.generation += 1;
     }
 }
 
 /// The phase that follows from the nodes.
-fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcome: &mut Outcome) {
+fn progress(
+    cluster: &mut ClusterRow,
+    observed: &impl Observations,
+    now: Timestamp,
+    outcome: &mut AdvanceOutcome,
+) {
     let generation = cluster.generation;
     let is_broken = cluster.network.state == NetworkState::Broken;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
@@ -273,14 +284,14 @@ fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcom
         let is_up = node.state == NodeState::Ready && node.ready >= Some(generation);
         is_up && node.joined && network::is_settled(node)
     };
-    let goes_on = |node: &NodeRow| {
+    let stays_up = |node: &NodeRow| {
         !node.joined || node.state == NodeState::Ready && (network::is_settled(node) || !is_broken)
     };
     let phase = if nodes().next().is_none() {
         Phase::Requested
     } else if nodes().all(is_ready) {
         Phase::Ready
-    } else if cluster.phase == Phase::Ready && nodes().all(goes_on) {
+    } else if cluster.phase == Phase::Ready && nodes().all(stays_up) {
         // Growing or told of a change: what runs goes on, also while its network is checked again.
         Phase::Ready
     } else if nodes().any(|node| node.state != NodeState::Placed) {
@@ -292,8 +303,8 @@ fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcom
     };
     let is_settled = nodes().all(is_ready)
         && nodes().count() == cluster.nodes.len()
-        && sight.carries(cluster) == Some(true);
-    cluster.reason = (phase != Phase::Ready || is_broken).then(|| waits_for(cluster));
+        && observed.carries(cluster) == Some(true);
+    cluster.reason = (phase != Phase::Ready || is_broken).then(|| waiting_reason(cluster));
     if phase != cluster.phase {
         reach(cluster, phase, now, outcome);
     }
@@ -303,7 +314,7 @@ fn progress(cluster: &mut ClusterRow, sight: &impl Sight, now: Timestamp, outcom
 }
 
 /// Notes that a phase is reached.
-pub fn reach(cluster: &mut ClusterRow, phase: Phase, now: Timestamp, outcome: &mut Outcome) {
+pub fn reach(cluster: &mut ClusterRow, phase: Phase, now: Timestamp, outcome: &mut AdvanceOutcome) {
     cluster.phase = phase;
     if let Some(operation) = cluster.operation.as_mut().filter(|it| it.state == OperationState::Running) {
         operation.steps.push(PhaseChange { phase, at: now });
@@ -337,7 +348,7 @@ pub fn finish(cluster: &mut ClusterRow, state: OperationState, reason: Option<St
 }
 
 /// What is being waited for.
-fn waits_for(cluster: &ClusterRow) -> String {
+fn waiting_reason(cluster: &ClusterRow) -> String {
     let waiting = cluster.nodes.iter().filter(|node| {
         !node.leaving && (node.state != NodeState::Ready || node.ready < Some(cluster.generation))
     });
@@ -355,7 +366,7 @@ pub fn node_name(cluster: &ClusterRow, node: &NodeRow) -> String {
     format!("{}-{}", cluster.name, node.number)
 }
 
-impl Outcome {
+impl AdvanceOutcome {
     /// Notes facts about the site that the tenant is not told.
     pub fn note_for_operators(
         &mut self,
@@ -365,12 +376,12 @@ impl Outcome {
         text: String,
     ) {
         let text = format!("cluster {} of {}: {text}", cluster.name, cluster.tenant.name);
-        self.happenings.push(Happening { at, tenant: None, cluster: None, kind, text });
+        self.events.push(EventRecord { at, tenant: None, cluster: None, kind, text });
     }
 
     fn note(&mut self, cluster: &ClusterRow, at: Timestamp, kind: &'static str, text: String) {
         let (tenant, name) = (Some(cluster.tenant.clone()), Some(cluster.name.clone()));
-        self.happenings.push(Happening { at, tenant, cluster: name, kind, text });
+        self.events.push(EventRecord { at, tenant, cluster: name, kind, text });
     }
 }
 

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::binding::{choose, new_claims, places};
-use crate::health::{Heard, MANAGER_SILENCE_LIMIT};
-use crate::lifecycle::{Outcome, fail};
-use crate::network::{self, NoPlan, Sighting, Wishes};
-use crate::site::{FabricSight, Site};
+use crate::binding::{choose, host_ports, new_claims};
+use crate::health::{ClockReading, MANAGER_SILENCE_LIMIT};
+use crate::lifecycle::{AdvanceOutcome, fail};
+use crate::network::{self, DiscoveredFabric, FabricIntent, PlanError};
+use crate::site::{ObservedFabric, Site};
 use crate::views;
 
 /// How long to wait before the manager is asked again.
@@ -37,7 +37,7 @@ pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
         let request = json!({ "command": "ping" });
         let answer = tokio::time::timeout(MANAGER_SILENCE_LIMIT, answer_line(&control, &request)).await;
         if matches!(answer, Ok(Ok(_))) {
-            site.see_quietly(|seen| seen.fabric.heard = Some(Heard::now()));
+            site.observe_quietly(|observed| observed.fabric.heard = Some(ClockReading::now()));
         }
         tokio::time::sleep(HEARTBEAT_INTERVAL).await;
     }
@@ -51,10 +51,10 @@ pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
             Ok(()) => anyhow!("the connection was closed"),
             Err(error) => error,
         };
-        let has_gone = site.see(|seen| {
-            let had = seen.fabric.state != FabricState::ManagerSilent;
-            (seen.fabric.state, seen.fabric.programmed) = (FabricState::ManagerSilent, None);
-            seen.fabric.epoch += 1;
+        let has_gone = site.observe(|observed| {
+            let had = observed.fabric.state != FabricState::ManagerSilent;
+            (observed.fabric.state, observed.fabric.programmed) = (FabricState::ManagerSilent, None);
+            observed.fabric.epoch += 1;
             had
         });
         if has_gone || !was_silent {
@@ -127,7 +127,7 @@ fn describe(kind: &str, event: &Value) -> String {
     }
 }
 
-/// The part of a sighting that is needed here.
+/// The part of a discovered that is needed here.
 #[derive(Deserialize)]
 struct Discovered {
     manager: Guid,
@@ -140,7 +140,7 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
     let topology = ibnetdiscover::parse(&found.topology).context("the manager tells nonsense")?;
     let mut intents = Intents::new(found.manager);
     intents.capabilities = found.capabilities;
-    let places = places(&topology);
+    let host_ports = host_ports(&topology);
     let text = format!(
         "{} switches, {} adapters, {} links",
         topology.switches().count(),
@@ -148,23 +148,23 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
         topology.links().count()
     );
     let topology = Arc::new(topology);
-    // A host that is added meanwhile is bound here, or finds what is seen here.
+    // A host that is added meanwhile is bound here, or finds what is observed here.
     let _writer = site.writer.lock().await;
-    let before = site.look(|seen| seen.fabric.sighting.clone());
-    bind_hosts(site, before.as_ref().map(|sighting| &*sighting.topology), &topology).await?;
-    site.see(|seen| {
-        let fabric = &mut seen.fabric;
+    let before = site.with_observed(|observed| observed.fabric.discovered.clone());
+    bind_hosts(site, before.as_ref().map(|discovered| &*discovered.topology), &topology).await?;
+    site.observe(|observed| {
+        let fabric = &mut observed.fabric;
         fabric.epoch += 1;
         fabric.state = FabricState::Programming;
-        fabric.sighting = Some(Arc::new(Sighting { topology: Arc::clone(&topology), intents }));
-        fabric.places = Arc::new(places);
+        fabric.discovered = Some(Arc::new(DiscoveredFabric { topology: Arc::clone(&topology), intents }));
+        fabric.host_ports = Arc::new(host_ports);
         fabric.programmed = None;
     });
     site.note("fabric.discovered", text).await?;
     Ok(())
 }
 
-/// Binds hosts that were added without a GUID to the adapters that are seen now, and tells operators of adapters that call
+/// Binds hosts that were added without a GUID to the adapters that are observed now, and tells operators of adapters that call
 /// themselves something new. The caller holds the writer.
 async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> anyhow::Result<()> {
     let hosts = site.store.host_list().await?;
@@ -201,55 +201,55 @@ pub async fn program(site: Arc<Site>, control: PathBuf) -> ! {
 }
 
 async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
-    let fabric = site.look(|seen| seen.fabric.clone());
-    let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
+    let Some(discovered) = fabric.discovered.clone() else { return Ok(()) };
     if fabric.state == FabricState::ManagerSilent {
         return Ok(());
     }
     let clusters = site.store.cluster_list().await?;
-    let wishes = Arc::new(network::wishes(&clusters));
-    if fabric.programmed.as_ref() == Some(&wishes) {
+    let intent = Arc::new(network::fabric_intent(&clusters));
+    if fabric.programmed.as_ref() == Some(&intent) {
         return Ok(());
     }
-    site.see_quietly(|seen| seen.fabric.state = FabricState::Programming);
-    let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
+    site.observe_quietly(|observed| observed.fabric.state = FabricState::Programming);
+    let plan = match compile(site, discovered, Arc::clone(&intent), &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
             // Ways and classes of tenants come last: they never keep a plan from being made, only from being proved.
-            let is_unsound = matches!(error, NoPlan::Unsound { .. });
-            if !is_unsound || !views::wishes::drop_overlays(site).await? {
-                refuse_newest(site, &wishes, &fabric, &error).await?;
+            let is_unsound = matches!(error, PlanError::Unsound { .. });
+            if !is_unsound || !views::overlays::drop_overlays(site).await? {
+                refuse_newest(site, &intent, &fabric, &error).await?;
             }
             return Err(error.into());
         }
     };
     // What is decided is safe before anybody hears of it.
     site.store.fabric_decide(plan.decisions()).await?;
-    site.see_quietly(|seen| seen.fabric.decisions = Arc::new(plan.decisions().clone()));
+    site.observe_quietly(|observed| observed.fabric.decisions = Arc::new(plan.decisions().clone()));
     send(control, &plan).await?;
-    views::wishes::judge_undivided(site, &plan).await;
-    site.see(|seen| {
-        seen.fabric.plan = Some(plan);
-        if seen.fabric.epoch == fabric.epoch {
-            (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(wishes));
-            seen.fabric.settled = Some(Heard::now());
+    views::overlays::rejudge_undivided_classes(site, &plan).await;
+    site.observe(|observed| {
+        observed.fabric.plan = Some(plan);
+        if observed.fabric.epoch == fabric.epoch {
+            (observed.fabric.state, observed.fabric.programmed) = (FabricState::Programmed, Some(intent));
+            observed.fabric.settled = Some(ClockReading::now());
         }
     });
     Ok(())
 }
 
-/// The plan by which wishes come true, or why they cannot.
+/// The plan by which intent come true, or why they cannot.
 pub async fn compile(
     site: &Site,
-    sighting: Arc<Sighting>,
-    wishes: Arc<Wishes>,
-    fabric: &FabricSight,
-) -> anyhow::Result<Result<Arc<FabricPlan>, NoPlan>> {
+    discovered: Arc<DiscoveredFabric>,
+    intent: Arc<FabricIntent>,
+    fabric: &ObservedFabric,
+) -> anyhow::Result<Result<Arc<FabricPlan>, PlanError>> {
     let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let workshop = Arc::clone(&site.workshop);
+    let planner = Arc::clone(&site.planner);
     let work = move || {
-        let mut workshop = workshop.lock().unwrap_or_else(PoisonError::into_inner);
-        network::plan(&mut workshop, &sighting, &wishes, previous.as_deref(), &decisions)
+        let mut planner = planner.lock().unwrap_or_else(PoisonError::into_inner);
+        network::plan(&mut planner, &discovered, &intent, previous.as_deref(), &decisions)
     };
     tokio::task::spawn_blocking(work).await.context("the compiler broke")
 }
@@ -257,9 +257,9 @@ pub async fn compile(
 /// What was asked for last is what the fabric cannot take: it fails, so that everything else goes on.
 async fn refuse_newest(
     site: &Site,
-    wishes: &Wishes,
-    fabric: &FabricSight,
-    error: &NoPlan,
+    intent: &FabricIntent,
+    fabric: &ObservedFabric,
+    error: &PlanError,
 ) -> anyhow::Result<()> {
     let _writer = site.writer.lock().await;
     let is_new =
@@ -268,13 +268,13 @@ async fn refuse_newest(
     let newest = clusters.into_iter().rev().find(|cluster| {
         let Some(partition) = cluster.partition else { return false };
         let waits = |node: &crate::store::NodeRow| {
-            !node.networked && wishes.members.contains_key(&(partition, node.port_guid))
+            !node.networked && intent.members.contains_key(&(partition, node.port_guid))
         };
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });
     if let Some(before) = newest {
         let (mut after, now) = (before.clone(), site.store.now().wall);
-        let mut outcome = Outcome::default();
+        let mut outcome = AdvanceOutcome::default();
         outcome.note_for_operators(
             &after,
             now,
@@ -287,7 +287,7 @@ async fn refuse_newest(
             now,
             &mut outcome,
         );
-        site.store.cluster_save(&before, &after, false, &outcome.happenings).await?;
+        site.store.cluster_save(&before, &after, false, &outcome.events).await?;
         site.noted(Some(&after.tenant));
         site.wake();
     }
@@ -304,14 +304,14 @@ async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
 
 /// Has every table read back from the devices, and judges what they hold. `None` while the fabric is not equal to its plan.
 pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
-    let before = site.look(|seen| seen.fabric.clone());
-    let (Some(sighting), Some(wishes)) = (before.sighting, before.programmed) else { return Ok(None) };
+    let before = site.with_observed(|observed| observed.fabric.clone());
+    let (Some(discovered), Some(intent)) = (before.discovered, before.programmed) else { return Ok(None) };
     let request = json!({ "command": "read-back" });
     let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(&site.sm_control, &request)).await;
     let held = answer.context("the subnet manager takes too long")??;
     // If it has changed meanwhile, the tables are of neither plan.
-    let after = site.look(|seen| (seen.fabric.epoch, seen.fabric.programmed.clone()));
-    if after.0 != before.epoch || after.1.as_ref() != Some(&wishes) {
+    let after = site.with_observed(|observed| (observed.fabric.epoch, observed.fabric.programmed.clone()));
+    if after.0 != before.epoch || after.1.as_ref() != Some(&intent) {
         return Ok(None);
     }
     let judged = tokio::task::spawn_blocking(move || -> anyhow::Result<Proof> {
@@ -319,7 +319,7 @@ pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
         Ok(Proof {
             switches: held.switches().len() as u32,
             ports: held.adapter_ports().len() as u32,
-            findings: network::judge(&sighting, &wishes, &held),
+            findings: network::check_tables(&discovered, &intent, &held),
         })
     });
     judged.await.context("the verifier broke")?.map(Some)

@@ -25,13 +25,13 @@ pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 
 /// What clusters want of the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct FabricIntent {
     /// Who is to be in which partition.
     pub members: Members,
     /// Whose each partition is, by the ids of clusters: members of one number add up, whoever they belong to.
     pub owners: PartitionOwners,
-    /// Who is promised something, oldest first.
-    pub promised: Vec<ClusterIntent>,
+    /// Who is guaranteed something, oldest first.
+    pub guaranteed: Vec<ClusterIntent>,
     /// Ways that tenants chose for packets to ports that are theirs alone.
     pub routes: WishedRoutes,
     /// How tenants divide what their clusters have.
@@ -39,11 +39,11 @@ pub struct Wishes {
 }
 
 /// What all clusters want.
-pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
-    Wishes {
+pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
+    FabricIntent {
         members: clusters.iter().fold(Members::new(), with_members),
         owners: owners(clusters),
-        promised: clusters.iter().filter_map(promised).collect(),
+        guaranteed: clusters.iter().filter_map(guaranteed).collect(),
         routes: routes(clusters),
         classes: clusters.iter().filter_map(classes).collect(),
     }
@@ -62,9 +62,9 @@ fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
 
 /// How what a cluster has is to be divided, by its id.
 fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.classes);
-    let weights: Vec<u32> = wished.map(|class| class.weight).collect();
-    (weights.len() > 1 && promised(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.classes);
+    let weights: Vec<u32> = from_overlay.map(|class| class.weight).collect();
+    (weights.len() > 1 && guaranteed(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
 }
 
 fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
@@ -72,17 +72,18 @@ fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
     for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried()) {
         *nodes.entry(node.port_guid).or_default() += 1;
     }
-    let wished = clusters.iter().filter_map(|cluster| cluster.wish.as_ref()).flat_map(|wish| &wish.routes);
-    let own = wished.filter(|(port, _)| nodes.get(port) == Some(&1));
+    let from_overlay =
+        clusters.iter().filter_map(|cluster| cluster.overlay.as_ref()).flat_map(|overlay| &overlay.routes);
+    let own = from_overlay.filter(|(port, _)| nodes.get(port) == Some(&1));
     own.map(|(port, exits)| (*port, exits.clone())).collect()
 }
 
-/// What a cluster is promised, if it is anything, by its id: names may be used again.
-fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
+/// What a cluster is guaranteed, if it is anything, by its id: names may be used again.
+fn guaranteed(cluster: &ClusterRow) -> Option<ClusterIntent> {
     let present = cluster.nodes.iter().filter(|node| node.is_carried());
     let ports: BTreeSet<Guid> = present.map(|node| node.port_guid).collect();
-    let is_promised = cluster.class != Class::BestEffort && !ports.is_empty();
-    is_promised.then(|| ClusterIntent {
+    let is_guaranteed = cluster.class != Class::BestEffort && !ports.is_empty();
+    is_guaranteed.then(|| ClusterIntent {
         name: cluster.id.to_string(),
         ports: ports.into_iter().collect(),
         class: cluster.class,
@@ -92,7 +93,7 @@ fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
 
 /// A fabric as the subnet manager sees it.
 #[derive(Clone, Debug)]
-pub struct Sighting {
+pub struct DiscoveredFabric {
     /// Nodes and cables.
     pub topology: Arc<Topology>,
     /// Where the manager sits, and what devices can hold; no partitions.
@@ -104,19 +105,19 @@ pub struct Sighting {
 /// what it is.
 pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
     let inner: Vec<Pkey> = cluster.inner.iter().filter_map(|inner| inner_key(inner, number)).collect();
-    let own = match &cluster.wish {
+    let own = match &cluster.overlay {
         _ if !inner.is_empty() => Role::Limited,
-        Some(wish) => wish.own_role(number),
+        Some(overlay) => overlay.own_role(number),
         None => Role::Full,
     };
     let own = cluster.partition.into_iter().flat_map(|partition| own.keys(partition));
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
-    let wished = wished.flat_map(|partition| wished_keys(partition, number));
-    own.chain(inner).chain(wished).collect()
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.partitions);
+    let from_overlay = from_overlay.flat_map(|partition| overlay_keys(partition, number));
+    own.chain(inner).chain(from_overlay).collect()
 }
 
 /// The keys of a node in a partition that its tenant has made in the network of the cluster.
-pub fn wished_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
+pub fn overlay_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
     let role = partition.members.get(&node);
     role.into_iter().flat_map(|role| role.keys(partition.number))
 }
@@ -150,9 +151,9 @@ fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     members
 }
 
-/// Why there is no plan by which wishes come true.
+/// Why there is no plan by which intent come true.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoPlan {
+pub enum PlanError {
     /// It cannot be made.
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -166,38 +167,39 @@ pub enum NoPlan {
     },
 }
 
-/// Makes plans for one sighting of a fabric, each from the one before, and proves them.
+/// Makes plans for one discovered of a fabric, each from the one before, and proves them.
 #[derive(Debug)]
-pub struct Workshop {
-    sighting: Arc<Sighting>,
+pub struct VerifiedPlanner {
+    discovered: Arc<DiscoveredFabric>,
     planner: Planner,
     verified: Verified,
 }
 
-impl Workshop {
-    /// A workshop whose first plan is for some wishes; goes on from a plan if there is one, else from decisions.
+impl VerifiedPlanner {
+    /// A planner whose first plan is for some intent; goes on from a plan if there is one, else from decisions.
     fn new(
-        sighting: Arc<Sighting>,
-        wishes: &Wishes,
+        discovered: Arc<DiscoveredFabric>,
+        intent: &FabricIntent,
         previous: Option<&FabricPlan>,
         decisions: &Decisions,
-    ) -> Result<Self, NoPlan> {
-        let (topology, intents) = (Arc::clone(&sighting.topology), intents(&sighting, wishes));
+    ) -> Result<Self, PlanError> {
+        let (topology, intents) = (Arc::clone(&discovered.topology), intents(&discovered, intent));
         let planner = match previous {
             Some(previous) => Planner::resume(topology, intents, previous),
             None => Planner::new(topology, intents, decisions),
         }?;
-        let verified = Verified::of(&sighting.topology, planner.intents(), Arc::clone(planner.plan()));
-        sound(&verified)?;
-        Ok(Self { sighting, planner, verified })
+        let verified = Verified::of(&discovered.topology, planner.intents(), Arc::clone(planner.plan()));
+        check_sound(&verified)?;
+        Ok(Self { discovered, planner, verified })
     }
 
     /// The next plan. If there is none, everything stays as it was.
-    fn change(&mut self, wishes: &Wishes) -> Result<(), NoPlan> {
-        let (before, intents) = (self.planner.intents().clone(), intents(&self.sighting, wishes));
+    fn change(&mut self, intent: &FabricIntent) -> Result<(), PlanError> {
+        let (before, intents) = (self.planner.intents().clone(), intents(&self.discovered, intent));
         let plan = Arc::clone(self.planner.change(&intents)?);
-        let verified = self.verified.delta_on(self.planner.basis(), &self.sighting.topology, &intents, plan);
-        match sound(&verified) {
+        let verified =
+            self.verified.delta_on(self.planner.basis(), &self.discovered.topology, &intents, plan);
+        match check_sound(&verified) {
             Ok(()) => self.verified = verified,
             Err(unsound) => {
                 self.planner.change(&before)?;
@@ -208,52 +210,52 @@ impl Workshop {
     }
 }
 
-/// The plan for a fabric on which these wishes come true, proved to keep what it should. What the workshop has from plans
-/// before is used if it is about the same sighting.
+/// The plan for a fabric on which these intent come true, proved to keep what it should. What the planner has from plans
+/// before is used if it is about the same discovered.
 pub fn plan(
-    workshop: &mut Option<Workshop>,
-    sighting: &Arc<Sighting>,
-    wishes: &Wishes,
+    planner: &mut Option<VerifiedPlanner>,
+    discovered: &Arc<DiscoveredFabric>,
+    intent: &FabricIntent,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
-) -> Result<Arc<FabricPlan>, NoPlan> {
-    match workshop.take().filter(|workshop| Arc::ptr_eq(&workshop.sighting, sighting)) {
+) -> Result<Arc<FabricPlan>, PlanError> {
+    match planner.take().filter(|planner| Arc::ptr_eq(&planner.discovered, discovered)) {
         Some(mut kept) => {
-            let changed = kept.change(wishes);
+            let changed = kept.change(intent);
             let plan = changed.map(|()| Arc::clone(kept.planner.plan()));
-            *workshop = Some(kept);
+            *planner = Some(kept);
             plan
         }
         None => {
-            let new = Workshop::new(Arc::clone(sighting), wishes, previous, decisions)?;
-            Ok(Arc::clone(workshop.insert(new).planner.plan()))
+            let new = VerifiedPlanner::new(Arc::clone(discovered), intent, previous, decisions)?;
+            Ok(Arc::clone(planner.insert(new).planner.plan()))
         }
     }
 }
 
-fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
-    let mut intents = sighting.intents.clone();
-    intents.partitions = partitions(&wishes.members);
-    intents.owners.clone_from(&wishes.owners);
-    intents.clusters.clone_from(&wishes.promised);
-    intents.routes.clone_from(&wishes.routes);
-    intents.classes.clone_from(&wishes.classes);
+fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
+    let mut intents = discovered.intents.clone();
+    intents.partitions = partitions(&intent.members);
+    intents.owners.clone_from(&intent.owners);
+    intents.clusters.clone_from(&intent.guaranteed);
+    intents.routes.clone_from(&intent.routes);
+    intents.classes.clone_from(&intent.classes);
     intents
 }
 
-/// What tables that were read back do not keep of some wishes.
-pub fn judge(sighting: &Sighting, wishes: &Wishes, held: &FabricPlan) -> Vec<String> {
-    let findings = verify(&sighting.topology, &intents(sighting, wishes), held);
+/// What tables that were read back do not keep of some intent.
+pub fn check_tables(discovered: &DiscoveredFabric, intent: &FabricIntent, held: &FabricPlan) -> Vec<String> {
+    let findings = verify(&discovered.topology, &intents(discovered, intent), held);
     let findings = findings.iter().filter(|finding| !is_told(finding, held));
     findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
 }
 
 /// Whether nothing was found but what the plan says of itself.
-fn sound(verified: &Verified) -> Result<(), NoPlan> {
+fn check_sound(verified: &Verified) -> Result<(), PlanError> {
     let unexpected = || verified.findings().filter(|finding| !is_told(finding, verified.plan()));
     match unexpected().next() {
         None => Ok(()),
-        Some(first) => Err(NoPlan::Unsound { first: first.to_string(), count: unexpected().count() }),
+        Some(first) => Err(PlanError::Unsound { first: first.to_string(), count: unexpected().count() }),
     }
 }
 
@@ -286,7 +288,8 @@ mod tests {
         let topology = fabric_model::generate::FatTree::with_hosts(4).generate().unwrap();
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
-        let sighting = Arc::new(Sighting { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
+        let discovered =
+            Arc::new(DiscoveredFabric { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
         let cluster = |id: u128, raw: u16, port: Guid| {
             let mut row = crate::lifecycle::tests::cluster(1);
             (row.id, row.partition) = (uuid::Uuid::from_u128(id), PartitionNumber::from_wire(raw));
@@ -294,21 +297,21 @@ mod tests {
             row
         };
         let planned = |clusters: &[ClusterRow]| {
-            plan(&mut None, &sighting, &wishes(clusters), None, &Decisions::default())
+            plan(&mut None, &discovered, &fabric_intent(clusters), None, &Decisions::default())
         };
         let apart = [cluster(1, 0x101, ports[1]), cluster(2, 0x102, ports[2])];
         let sound = planned(&apart).unwrap();
-        assert_eq!(judge(&sighting, &wishes(&apart), &sound), [""; 0]);
+        assert_eq!(check_tables(&discovered, &fabric_intent(&apart), &sound), [""; 0]);
 
         let joined = [cluster(1, 0x101, ports[1]), cluster(2, 0x101, ports[2])];
         let refused = planned(&joined).unwrap_err();
-        assert!(matches!(refused, NoPlan::Compile(CompileError::NumberShared { .. })), "{refused}");
+        assert!(matches!(refused, PlanError::Compile(CompileError::NumberShared { .. })), "{refused}");
         // Whatever has put them there: tables that hold it are found.
         let held = {
-            let merged = Wishes { owners: PartitionOwners::new(), ..wishes(&joined) };
-            plan(&mut None, &sighting, &merged, None, &Decisions::default()).unwrap()
+            let merged = FabricIntent { owners: PartitionOwners::new(), ..fabric_intent(&joined) };
+            plan(&mut None, &discovered, &merged, None, &Decisions::default()).unwrap()
         };
-        let found = judge(&sighting, &wishes(&joined), &held);
+        let found = check_tables(&discovered, &fabric_intent(&joined), &held);
         assert!(found.len() == 1 && found[0].contains("partition 0x0101 is used by"), "{found:?}");
     }
 }

@@ -33,7 +33,7 @@ pub struct Candidate {
 
 /// What a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct NodeRequirements {
     /// Virtual cores.
     pub cores: u32,
     /// Memory.
@@ -46,7 +46,7 @@ pub struct Need {
 
 /// Why there is no place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoPlace {
+pub enum PlacementError {
     /// Fewer nodes fit than were asked for.
     #[error(
         "{wanted} nodes of {cores} cores and {memory} do not fit: {fitting} would, on {hosts} usable hosts; \
@@ -96,7 +96,7 @@ pub enum NoPlace {
 
 /// What a machine has, on which several hosts may be emulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct PhysicalMachine {
     /// Cores that can be given to one node alone.
     pub total: u32,
     /// Those that nobody has.
@@ -105,9 +105,9 @@ pub struct Machine {
     pub memory_mib: u32,
 }
 
-impl Machine {
+impl PhysicalMachine {
     /// Gives a node what it needs; false, and nothing is given, if there is not enough.
-    fn take(&mut self, need: Need) -> bool {
+    fn take(&mut self, need: NodeRequirements) -> bool {
         let cores = if need.mode == CpuMode::Dedicated { need.cores } else { 0 };
         let is_enough = self.left >= cores && self.memory_mib >= need.memory.mib();
         if is_enough {
@@ -120,21 +120,21 @@ impl Machine {
 
 /// Chooses a host for each of `wanted` nodes. `taken` are hosts of the same cluster, whose switches are preferred, and whose
 /// ports are in its partition already.
-pub fn place(
+pub fn place_nodes(
     candidates: &[Candidate],
-    machines: &[Machine],
-    need: Need,
+    machines: &[PhysicalMachine],
+    need: NodeRequirements,
     wanted: u32,
     taken: &[Name],
-) -> Result<Vec<Name>, NoPlace> {
+) -> Result<Vec<Name>, PlacementError> {
     let mut leaves: BTreeMap<Guid, Vec<(&Candidate, u32)>> = BTreeMap::new();
     for candidate in candidates {
-        let room = room(candidate, need, taken.contains(&candidate.host));
+        let room = node_capacity(candidate, need, taken.contains(&candidate.host));
         leaves.entry(candidate.leaf).or_default().push((candidate, room));
     }
     let fitting: u32 = leaves.values().flatten().map(|(_, room)| room).sum();
     if fitting < wanted {
-        return Err(NoPlace::Capacity {
+        return Err(PlacementError::Capacity {
             wanted,
             fitting,
             cores: need.cores,
@@ -152,23 +152,23 @@ pub fn place(
             return Ok(chosen);
         }
     }
-    let sum = |part: fn(&Machine) -> u32| machines.iter().map(part).sum::<u32>();
+    let sum = |part: fn(&PhysicalMachine) -> u32| machines.iter().map(part).sum::<u32>();
     if need.mode == CpuMode::Shared || sum(|machine| machine.left) >= need.cores {
-        return Err(NoPlace::Memory { wanted, fitting: chosen.len() as u32, memory: need.memory });
+        return Err(PlacementError::Memory { wanted, fitting: chosen.len() as u32, memory: need.memory });
     }
     let given = chosen.len() as u32 * need.cores;
     let (left, total) = (sum(|machine| machine.left) + given, sum(|machine| machine.total));
-    Err(NoPlace::Dedicated { wanted, cores: need.cores, left, total })
+    Err(PlacementError::Dedicated { wanted, cores: need.cores, left, total })
 }
 
 /// Whether machines have room for a node on each of some hosts.
-pub fn have_room(machines: &[Machine], hosts: &[&Candidate], need: Need) -> bool {
+pub fn machines_fit(machines: &[PhysicalMachine], hosts: &[&Candidate], need: NodeRequirements) -> bool {
     let mut machines = machines.to_vec();
     hosts.iter().all(|host| machines.get_mut(host.machine).is_some_and(|machine| machine.take(need)))
 }
 
 /// Nodes that a host has room for.
-pub fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
+pub fn node_capacity(candidate: &Candidate, need: NodeRequirements, is_member: bool) -> u32 {
     if candidate.keys < need.keys && !is_member {
         return 0;
     }
@@ -201,8 +201,8 @@ fn in_order(leaves: &BTreeMap<Guid, Vec<(&Candidate, u32)>>, wanted: u32, taken:
 /// Gives nodes to the hosts of a switch, one to each before any gets a second, unused hosts first.
 fn fill(
     hosts: &[(&Candidate, u32)],
-    machines: &mut [Machine],
-    need: Need,
+    machines: &mut [PhysicalMachine],
+    need: NodeRequirements,
     wanted: usize,
     chosen: &mut Vec<Name>,
 ) {
@@ -230,9 +230,10 @@ fn fill(
 mod tests {
     use super::*;
 
-    const NEED: Need = Need { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared, keys: 1 };
+    const NEED: NodeRequirements =
+        NodeRequirements { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared, keys: 1 };
 
-    const MACHINES: [Machine; 1] = [Machine { total: 0, left: 0, memory_mib: 65_536 }];
+    const MACHINES: [PhysicalMachine; 1] = [PhysicalMachine { total: 0, left: 0, memory_mib: 65_536 }];
 
     fn hosts(leaves: &[u64], cores: u32) -> Vec<Candidate> {
         let candidate = |(index, leaf): (usize, &u64)| Candidate {
@@ -255,11 +256,11 @@ mod tests {
     #[test]
     fn one_switch_is_better_than_two_and_unused_hosts_better_than_used_ones() {
         let mut hosts = hosts(&[1, 1, 2, 2, 2], 1);
-        assert_eq!(place(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
         hosts[2].nodes = 1;
         hosts[2].cores = 4;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
     }
 
     #[test]
@@ -268,43 +269,52 @@ mod tests {
         let taken = names(&["host-4"]);
         let mut rest = hosts.clone();
         rest[4].cores = 0;
-        assert_eq!(place(&rest, &MACHINES, NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
-        assert_eq!(place(&rest, &MACHINES, NEED, 3, &taken), Ok(names(&["host-3", "host-5", "host-0"])));
+        assert_eq!(place_nodes(&rest, &MACHINES, NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
+        assert_eq!(
+            place_nodes(&rest, &MACHINES, NEED, 3, &taken),
+            Ok(names(&["host-3", "host-5", "host-0"]))
+        );
     }
 
     #[test]
     fn what_does_not_fit_is_told_in_numbers() {
-        let refused = place(&hosts(&[1, 2], 2), &MACHINES, NEED, 5, &[]).unwrap_err();
+        let refused = place_nodes(&hosts(&[1, 2], 2), &MACHINES, NEED, 5, &[]).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "5 nodes of 1 cores and 384M do not fit: 4 would, on 2 usable hosts; the roomiest has 2 cores and 4G left"
         );
-        assert_eq!(place(&hosts(&[1, 2], 2), &MACHINES, NEED, 4, &[]).map(|chosen| chosen.len()), Ok(4));
+        assert_eq!(
+            place_nodes(&hosts(&[1, 2], 2), &MACHINES, NEED, 4, &[]).map(|chosen| chosen.len()),
+            Ok(4)
+        );
     }
 
     #[test]
     fn dedicated_cores_of_a_machine_are_given_once() {
-        let need = Need { mode: CpuMode::Dedicated, ..NEED };
-        let machines = [Machine { left: 1, total: 1, ..MACHINES[0] }];
-        assert_eq!(place(&hosts(&[1, 1], 4), &machines, need, 1, &[]), Ok(names(&["host-0"])));
-        let refused = place(&hosts(&[1, 1], 4), &machines, need, 2, &[]);
-        assert_eq!(refused, Err(NoPlace::Dedicated { wanted: 2, cores: 1, left: 1, total: 1 }));
+        let need = NodeRequirements { mode: CpuMode::Dedicated, ..NEED };
+        let machines = [PhysicalMachine { left: 1, total: 1, ..MACHINES[0] }];
+        assert_eq!(place_nodes(&hosts(&[1, 1], 4), &machines, need, 1, &[]), Ok(names(&["host-0"])));
+        let refused = place_nodes(&hosts(&[1, 1], 4), &machines, need, 2, &[]);
+        assert_eq!(refused, Err(PlacementError::Dedicated { wanted: 2, cores: 1, left: 1, total: 1 }));
     }
 
     #[test]
     fn memory_of_a_machine_is_given_once_whatever_hosts_it_plays() {
-        let machines = [Machine { memory_mib: 1000, ..MACHINES[0] }];
-        assert_eq!(place(&hosts(&[1, 1, 1], 4), &machines, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        let refused = place(&hosts(&[1, 1, 1], 4), &machines, NEED, 3, &[]);
-        assert_eq!(refused, Err(NoPlace::Memory { wanted: 3, fitting: 2, memory: NEED.memory }));
+        let machines = [PhysicalMachine { memory_mib: 1000, ..MACHINES[0] }];
+        assert_eq!(
+            place_nodes(&hosts(&[1, 1, 1], 4), &machines, NEED, 2, &[]),
+            Ok(names(&["host-0", "host-1"]))
+        );
+        let refused = place_nodes(&hosts(&[1, 1, 1], 4), &machines, NEED, 3, &[]);
+        assert_eq!(refused, Err(PlacementError::Memory { wanted: 3, fitting: 2, memory: NEED.memory }));
     }
 
     #[test]
     fn a_port_whose_table_is_full_takes_only_clusters_it_is_in() {
         let mut hosts = hosts(&[1, 1], 4);
         hosts[0].keys = 0;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
         hosts[1].cores = 0;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
     }
 }

@@ -12,7 +12,7 @@ use crate::store::ClusterRow;
 /// A limit that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the quota of tenant {tenant} allows {allowed} {what}, and it would have {wanted}")]
-pub struct Exceeded {
+pub struct QuotaExceeded {
     tenant: Name,
     what: &'static str,
     allowed: String,
@@ -49,10 +49,10 @@ pub fn check(
     site_hosts: usize,
     before: &QuotaUsage,
     after: &QuotaUsage,
-) -> Result<(), Exceeded> {
+) -> Result<(), QuotaExceeded> {
     let exclusive = exclusive_max(quota, site_hosts);
     let exceeded = |what, allowed: String, wanted: String| {
-        Err(Exceeded { tenant: tenant.clone(), what, allowed, wanted })
+        Err(QuotaExceeded { tenant: tenant.clone(), what, allowed, wanted })
     };
     let counts = [
         ("clusters", quota.clusters, before.clusters, after.clusters),

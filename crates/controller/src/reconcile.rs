@@ -15,11 +15,11 @@ use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
 
-use crate::lifecycle::{Sight as _, VmSight, advance, node_name, probes};
-use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
-use crate::site::{FabricSight, KeysOfClusters, Site};
+use crate::lifecycle::{Observations as _, VmObservation, advance, node_name, probes};
+use crate::network::{broadcast_group, inner_key, node_keys, overlay_keys};
+use crate::site::{KeysOfClusters, ObservedFabric, Site};
 use crate::store::{
-    ClusterKeys, ClusterRow, Identity, ImageRow, NodeRow, StoreError, ViewPartition, ViewWish,
+    ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, StoreIdentity, StoredOverlay, ViewPartition,
 };
 
 /// How often clusters are looked at when nothing happens: deadlines pass without an event.
@@ -60,38 +60,38 @@ pub async fn run(site: Arc<Site>) -> StoreError {
 /// Takes every cluster as far as it can go; whether anything changed.
 pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     let _writer = site.writer.lock().await;
-    let seen = site.seen();
+    let observed = site.observed();
     let now = site.store.now();
     let mut is_changed = false;
     let mut clusters = site.store.cluster_list().await?;
     for cluster in &mut clusters {
         let before = cluster.clone();
-        let outcome = advance(cluster, &seen, now);
+        let outcome = advance(cluster, &observed, now);
         if outcome.is_removed || *cluster != before {
-            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings);
+            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.events);
             save.await?;
             is_changed = true;
         }
-        if !outcome.happenings.is_empty() {
+        if !outcome.events.is_empty() {
             site.noted(Some(&cluster.tenant));
         }
     }
     let hosts = site.store.host_list().await?;
-    let images: Vec<ImageSpec> = site.store.image_list().await?.into_iter().map(image_order).collect();
+    let images: Vec<ImageSpec> = site.store.image_list().await?.into_iter().map(image_spec).collect();
     let nothing = hosts.iter().map(|host| {
-        (host.name.clone(), Desired { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
+        (host.name.clone(), DesiredHost { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
     });
     site.store.held_partitions_settle().await?;
     let keys = keys(site, &clusters).await?;
-    let mut desired = desired(&clusters, &keys, nothing.collect(), &seen.fabric);
+    let mut desired = desired(&clusters, &keys, nothing.collect(), &observed.fabric);
     for tombstone in site.store.tombstone_list().await? {
-        if seen.vm(&tombstone.host, tombstone.vm) == VmSight::Removed {
+        if observed.vm(&tombstone.host, tombstone.vm) == VmObservation::Removed {
             site.store.tombstone_remove(tombstone.vm).await?;
         } else if let Some(desired) = desired.get_mut(&tombstone.host) {
             desired.removed.push(tombstone.vm);
         }
     }
-    give(site, desired).await?;
+    publish_specs(site, desired).await?;
     Ok(is_changed)
 }
 
@@ -111,18 +111,19 @@ async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, St
 }
 
 /// Gives orders to hosts whose desired state is another than before, under a version that is in the store first.
-async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreError> {
-    let last = site.orders().borrow().clone();
+async fn publish_specs(site: &Site, desired: HashMap<Name, DesiredHost>) -> Result<(), StoreError> {
+    let last = site.specs().borrow().clone();
     let last_of = |host: &Name| last.as_ref().as_ref().and_then(|all| all.get(host));
-    let is_given = |host: &Name, desired: &Desired| last_of(host).is_some_and(|orders| desired.is_in(orders));
+    let is_given =
+        |host: &Name, desired: &DesiredHost| last_of(host).is_some_and(|orders| desired.matches(orders));
     let is_changed = desired.iter().any(|(host, desired)| !is_given(host, desired));
-    let sequence = if is_changed { site.store.orders_sequence_next().await? } else { 0 };
-    let Identity { site: id, epoch, .. } = site.identity;
+    let sequence = if is_changed { site.store.spec_sequence_next().await? } else { 0 };
+    let StoreIdentity { site: id, epoch, .. } = site.identity;
     let orders = desired.into_iter().map(|(host, desired)| {
         let orders = match last_of(&host) {
-            Some(orders) if desired.is_in(orders) => Arc::clone(orders),
+            Some(orders) if desired.matches(orders) => Arc::clone(orders),
             _ => {
-                let Desired { vms, removed, images } = desired;
+                let DesiredHost { vms, removed, images } = desired;
                 Arc::new(HostSpec {
                     version: SpecVersion { site: id, epoch, sequence },
                     vms,
@@ -133,39 +134,39 @@ async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreE
         };
         (host, orders)
     });
-    site.order(orders.collect());
+    site.publish_specs(orders.collect());
     Ok(())
 }
 
 /// What is wanted of a host: its orders before they have a version.
 #[derive(Debug)]
-struct Desired {
+struct DesiredHost {
     vms: Vec<VmSpec>,
     removed: Vec<Uuid>,
     images: Vec<ImageSpec>,
 }
 
-impl Desired {
-    fn is_in(&self, orders: &HostSpec) -> bool {
+impl DesiredHost {
+    fn matches(&self, orders: &HostSpec) -> bool {
         (&self.vms, &self.removed, &self.images) == (&orders.vms, &orders.removed, &orders.images)
     }
 }
 
-/// What is wanted of every host. Follows from what is stored alone: what is not seen for a while goes on. A node that leaves is a
+/// What is wanted of every host. Follows from what is stored alone: what is not observed for a while goes on. A node that leaves is a
 /// tombstone until its agent has said that it is gone.
 fn desired(
     clusters: &[ClusterRow],
     keys: &KeysOfClusters,
-    mut all: HashMap<Name, Desired>,
-    fabric: &FabricSight,
-) -> HashMap<Name, Desired> {
+    mut all: HashMap<Name, DesiredHost>,
+    fabric: &ObservedFabric,
+) -> HashMap<Name, DesiredHost> {
     for cluster in clusters {
         for node in cluster.nodes.iter().filter(|node| node.networked && !node.gone) {
             let Some(desired) = all.get_mut(&node.host) else { continue };
             if node.leaving || cluster.phase == Phase::Failed {
                 desired.removed.push(node.id);
             } else if let Some(keys) = keys.get(&cluster.id) {
-                desired.vms.extend(order(cluster, keys, node, fabric));
+                desired.vms.extend(vm_spec(cluster, keys, node, fabric));
             }
         }
     }
@@ -173,21 +174,21 @@ fn desired(
 }
 
 /// An image as agents need it.
-pub fn image_order(image: ImageRow) -> ImageSpec {
+pub fn image_spec(image: ImageRow) -> ImageSpec {
     ImageSpec { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 
-fn order(
+fn vm_spec(
     cluster: &ClusterRow,
     keys_of: &ClusterKeys,
     node: &NodeRow,
-    fabric: &FabricSight,
+    fabric: &ObservedFabric,
 ) -> Option<VmSpec> {
     let key =
         |pkey: Pkey| PartitionKeySpec { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
     let mut keys = node_keys(cluster, node.number).into_iter().map(key);
     let PartitionKeySpec { pkey, group } = keys.next()?;
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.partitions);
     let inner = cluster.inner.iter().filter_map(|inner| named_key(inner, node));
     Some(VmSpec {
         id: node.id,
@@ -216,8 +217,8 @@ fn order(
             cluster_key: keys_of.key.clone(),
             pkey,
             sl: service_level(cluster, fabric),
-            partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),
-            classes: cluster.wish.iter().flat_map(class_levels).collect(),
+            partitions: inner.chain(from_overlay.filter_map(|it| seen_key(it, node))).collect(),
+            classes: cluster.overlay.iter().flat_map(class_levels).collect(),
             probes: Some(probes(cluster, node)),
         },
     })
@@ -227,21 +228,21 @@ fn named_key(inner: &SubPartitionStatus, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
-/// What a tenant has made in the network of its cluster is called as it is seen there.
+/// What a tenant has made in the network of its cluster is called as it is observed there.
 fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
-    let name = format!("view-{:04x}", partition.seen.to_wire()).parse().ok()?;
-    Some(NamedKey { name, pkey: wished_keys(partition, node.number).next()? })
+    let name = format!("view-{:04x}", partition.view_number.to_wire()).parse().ok()?;
+    Some(NamedKey { name, pkey: overlay_keys(partition, node.number).next()? })
 }
 
 /// What nodes are told of classes that the fabric has.
-fn class_levels(wish: &ViewWish) -> impl Iterator<Item = ClassLevel> {
-    let classes = wish.classes.iter().zip(&wish.levels);
+fn class_levels(overlay: &StoredOverlay) -> impl Iterator<Item = ClassLevel> {
+    let classes = overlay.classes.iter().zip(&overlay.wire_sls);
     classes.map(|(class, level)| ClassLevel { view_sls: class.levels.clone(), sl: *level })
 }
 
 /// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has
 /// its own.
-fn service_level(cluster: &ClusterRow, fabric: &FabricSight) -> Option<ServiceLevel> {
+fn service_level(cluster: &ClusterRow, fabric: &ObservedFabric) -> Option<ServiceLevel> {
     let decision = fabric.decisions.clusters.get(&cluster.id.to_string());
     let own = decision.and_then(|decision| decision.service_level());
     own.or((cluster.sl_mode == SlMode::Cluster).then(ServiceLevel::default))

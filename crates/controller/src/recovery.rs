@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 
 use crate::clock::{Clock, SystemClock};
-use crate::store::{Identity, Lock, Store};
+use crate::store::{Store, StoreIdentity, StoreLock};
 
 /// The file beside the store.
 const SIDECAR: &str = "site.json";
@@ -24,7 +24,7 @@ const SIDECAR_BYTES_MAX: u64 = 4096;
 
 /// Which losses an operator accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accept {
+pub enum AcceptedLoss {
     /// The store is an older copy: what came after it is lost.
     OlderStore,
     /// There is no store: everything in it is lost.
@@ -33,7 +33,7 @@ pub enum Accept {
 
 /// What has become of a site by recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoverySummary {
     /// The epoch that agents accept from now on.
     pub epoch: u64,
     /// Tokens that were revoked.
@@ -42,7 +42,7 @@ pub struct Recovered {
 
 /// Why a store is not the one that the site went on with.
 #[derive(Debug, Error)]
-pub enum NotOurs {
+pub enum StoreMismatch {
     /// There is none.
     #[error(
         "{} is missing, but {} says that this site had reached revision {revision}: put the newest copy of the store back, or go \
@@ -70,9 +70,9 @@ pub enum NotOurs {
         /// What says so.
         sidecar: PathBuf,
         /// What the store says.
-        found: Identity,
+        found: StoreIdentity,
         /// What was reached.
-        reached: Identity,
+        reached: StoreIdentity,
     },
     /// It is another site's.
     #[error(
@@ -86,9 +86,9 @@ pub enum NotOurs {
         /// What says so.
         sidecar: PathBuf,
         /// What the store says.
-        found: Identity,
+        found: StoreIdentity,
         /// What was reached.
-        reached: Identity,
+        reached: StoreIdentity,
     },
 }
 
@@ -97,7 +97,7 @@ pub enum NotOurs {
 pub struct Sidecar {
     path: PathBuf,
     /// What the file says. Held while it is written.
-    written: Mutex<Option<Identity>>,
+    written: Mutex<Option<StoreIdentity>>,
 }
 
 impl Sidecar {
@@ -137,25 +137,25 @@ pub async fn open(
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<(Store, Sidecar)> {
     // Before anything is touched: another controller may be at work.
-    let lock = Lock::of(database)?;
+    let lock = StoreLock::acquire(database)?;
     let sidecar = Sidecar::of(database)?;
     let reached = *sidecar.written.lock().await;
     let path = || (database.to_owned(), sidecar.path.clone());
-    if let Some(Identity { revision, .. }) = reached
+    if let Some(StoreIdentity { revision, .. }) = reached
         && !is_there(database)
     {
         let (database, sidecar) = path();
-        return Err(NotOurs::Missing { database, sidecar, revision }.into());
+        return Err(StoreMismatch::Missing { database, sidecar, revision }.into());
     }
     let store = open_store(database, key_file, lock, clock).await?;
     let found = store.site_identity().await?;
     if let Some(reached) = reached {
         let (database, sidecar) = path();
         if found.site != reached.site {
-            return Err(NotOurs::OtherSite { database, sidecar, found, reached }.into());
+            return Err(StoreMismatch::OtherSite { database, sidecar, found, reached }.into());
         }
         if (found.epoch, found.revision) < (reached.epoch, reached.revision) {
-            return Err(NotOurs::Older { database, sidecar, found, reached }.into());
+            return Err(StoreMismatch::Older { database, sidecar, found, reached }.into());
         }
     }
     sidecar.mirror(&store).await?;
@@ -164,16 +164,20 @@ pub async fn open(
 
 /// Goes on with a store that was lost or restored: a new epoch, which agents accept, and no tokens but one that the next start
 /// issues to the operator. What hosts run and the store does not know keeps running, and is listed as unlisted.
-pub async fn recover(database: &Path, key_file: &Path, accept: Accept) -> anyhow::Result<Recovered> {
-    let lock = Lock::of(database)?;
+pub async fn recover(
+    database: &Path,
+    key_file: &Path,
+    accept: AcceptedLoss,
+) -> anyhow::Result<RecoverySummary> {
+    let lock = StoreLock::acquire(database)?;
     let sidecar = Sidecar::of(database)?;
     let reached = *sidecar.written.lock().await;
-    if accept == Accept::OlderStore && !is_there(database) {
+    if accept == AcceptedLoss::OlderStore && !is_there(database) {
         anyhow::bail!("there is no store at {}: put a copy there first", database.display());
     }
     let store = open_store(database, key_file, lock, SystemClock::start()).await?;
     let found = store.site_identity().await?;
-    if accept == Accept::EmptyStore && found.revision > 0 {
+    if accept == AcceptedLoss::EmptyStore && found.revision > 0 {
         anyhow::bail!(
             "{} is not empty: it is at revision {}. Use --accept-older-store to go on with it",
             database.display(),
@@ -182,13 +186,13 @@ pub async fn recover(database: &Path, key_file: &Path, accept: Accept) -> anyhow
     }
     let (recovered, tokens) = store.site_recover(reached.unwrap_or(found)).await?;
     sidecar.mirror(&store).await?;
-    Ok(Recovered { epoch: recovered.epoch, tokens })
+    Ok(RecoverySummary { epoch: recovered.epoch, tokens })
 }
 
 async fn open_store(
     database: &Path,
     key_file: &Path,
-    lock: Lock,
+    lock: StoreLock,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Store> {
     let opened = Store::open(database, key_file, lock, clock).await;

@@ -52,7 +52,7 @@ const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: applic
 
 /// On whose account a connection is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Peer {
+pub enum ConnectionPeer {
     /// The user of the process at the other end of a unix socket, as the kernel tells.
     User(u32),
     /// An address.
@@ -63,16 +63,16 @@ pub enum Peer {
 #[derive(Debug)]
 pub struct Connections {
     own: u32,
-    open: Mutex<HashMap<Peer, usize>>,
+    open: Mutex<HashMap<ConnectionPeer, usize>>,
     /// A connection is one unit.
-    rates: Rates<Peer>,
+    rates: Rates<ConnectionPeer>,
 }
 
 /// The place of one connection in the count; given back when dropped.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ConnectionSlot {
     connections: Arc<Connections>,
-    peer: Peer,
+    peer: ConnectionPeer,
 }
 
 impl Connections {
@@ -82,11 +82,11 @@ impl Connections {
     }
 
     /// Root, and whoever runs the controller.
-    fn is_operator(&self, peer: Peer) -> bool {
-        matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own)
+    fn is_operator(&self, peer: ConnectionPeer) -> bool {
+        matches!(peer, ConnectionPeer::User(uid) if uid == 0 || uid == self.own)
     }
 
-    fn take(self: &Arc<Self>, peer: Peer) -> Option<Slot> {
+    fn take(self: &Arc<Self>, peer: ConnectionPeer) -> Option<ConnectionSlot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let most = CONNECTIONS_MAX + if self.is_operator(peer) { RESERVED_CONNECTIONS } else { 0 };
         let all: usize = open.values().sum();
@@ -95,11 +95,11 @@ impl Connections {
             return None;
         }
         open.insert(peer, of_peer + 1);
-        Some(Slot { connections: Arc::clone(self), peer })
+        Some(ConnectionSlot { connections: Arc::clone(self), peer })
     }
 }
 
-impl Slot {
+impl ConnectionSlot {
     /// Returns once its connection may be served; false if there are too many.
     async fn is_admitted(&self) -> bool {
         let Connections { rates, .. } = &*self.connections;
@@ -107,7 +107,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(of_peer) = open.get_mut(&self.peer) {
@@ -126,7 +126,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(user) => take(stream, Peer::User(user.uid()), &router, &connections, &mut tasks),
+                    Ok(user) => take(stream, ConnectionPeer::User(user.uid()), &router, &connections, &mut tasks),
                     Err(error) => tracing::debug!("somebody went before they were known: {error}"),
                 },
                 Err(error) => pause(&error).await,
@@ -145,7 +145,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<C
                 Ok((stream, address)) => {
                     // Frames of sessions are small and someone waits for each.
                     let _ = stream.set_nodelay(true);
-                    take(stream, Peer::Address(address.ip()), &router, &connections, &mut tasks);
+                    take(stream, ConnectionPeer::Address(address.ip()), &router, &connections, &mut tasks);
                 }
                 Err(error) => pause(&error).await,
             },
@@ -159,8 +159,13 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn take<S>(stream: S, peer: Peer, router: &Router, connections: &Arc<Connections>, tasks: &mut JoinSet<()>)
-where
+fn take<S>(
+    stream: S,
+    peer: ConnectionPeer,
+    router: &Router,
+    connections: &Arc<Connections>,
+    tasks: &mut JoinSet<()>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match connections.take(peer) {
@@ -179,7 +184,7 @@ async fn refuse(mut stream: impl AsyncWrite + Unpin) {
 }
 
 /// Takes one request of a connection. Whoever upgrades it takes the slot out of the request and keeps it.
-async fn exchange<S>(stream: S, slot: Arc<Slot>, router: Router)
+async fn exchange<S>(stream: S, slot: Arc<ConnectionSlot>, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -209,19 +214,23 @@ mod tests {
     fn nobody_takes_the_places_of_others() {
         let connections = Connections::new(7);
         let mut slots = Vec::new();
-        let fill = |peer, slots: &mut Vec<Slot>| {
+        let fill = |peer, slots: &mut Vec<ConnectionSlot>| {
             let before = slots.len();
             slots.extend(std::iter::from_fn(|| connections.take(peer)));
             slots.len() - before
         };
         for uid in 1000..1004 {
-            assert_eq!(fill(Peer::User(uid), &mut slots), PEER_CONNECTIONS_MAX);
+            assert_eq!(fill(ConnectionPeer::User(uid), &mut slots), PEER_CONNECTIONS_MAX);
         }
-        assert_eq!(fill(Peer::User(1004), &mut slots), 0, "all are taken");
-        assert_eq!(fill(Peer::User(0), &mut slots), RESERVED_CONNECTIONS);
-        assert_eq!(fill(Peer::User(7), &mut slots), 0);
+        assert_eq!(fill(ConnectionPeer::User(1004), &mut slots), 0, "all are taken");
+        assert_eq!(fill(ConnectionPeer::User(0), &mut slots), RESERVED_CONNECTIONS);
+        assert_eq!(fill(ConnectionPeer::User(7), &mut slots), 0);
         slots.clear();
-        assert_eq!(fill(Peer::User(7), &mut slots), PEER_CONNECTIONS_MAX, "what is given back is free again");
+        assert_eq!(
+            fill(ConnectionPeer::User(7), &mut slots),
+            PEER_CONNECTIONS_MAX,
+            "what is given back is free again"
+        );
         assert_eq!(connections.open.lock().unwrap().len(), 1);
     }
 
@@ -229,20 +238,20 @@ mod tests {
     async fn whoever_connects_too_fast_is_held_back_and_refused_and_operators_are_not() {
         let connections = Connections::new(7);
         let admitted = async |peer| {
-            let slots: Vec<Slot> =
+            let slots: Vec<ConnectionSlot> =
                 (0..PEER_CONNECTIONS_MAX).map(|_| connections.take(peer).unwrap()).collect();
             let mut turns: JoinSet<bool> = JoinSet::new();
             // All at once, several times: more than a burst and what may be held back.
-            let slots: Vec<Arc<Slot>> = slots.into_iter().map(Arc::new).collect();
+            let slots: Vec<Arc<ConnectionSlot>> = slots.into_iter().map(Arc::new).collect();
             for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX) {
                 let slot = Arc::clone(slot);
                 turns.spawn(async move { slot.is_admitted().await });
             }
             turns.join_all().await.into_iter().filter(|is_admitted| *is_admitted).count()
         };
-        assert!(admitted(Peer::User(1000)).await < 4 * PEER_CONNECTIONS_MAX);
+        assert!(admitted(ConnectionPeer::User(1000)).await < 4 * PEER_CONNECTIONS_MAX);
         for operator in [0, 7] {
-            assert_eq!(admitted(Peer::User(operator)).await, 8 * PEER_CONNECTIONS_MAX);
+            assert_eq!(admitted(ConnectionPeer::User(operator)).await, 8 * PEER_CONNECTIONS_MAX);
         }
     }
 

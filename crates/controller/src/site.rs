@@ -1,4 +1,4 @@
-//! What the loops and the requests share: the store, what is seen, and who is to be woken.
+//! What the loops and the requests share: the store, what is observed, and who is to be woken.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,14 +13,16 @@ use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use crate::bell::Bell;
-use crate::health::{AGENT_SILENCE_LIMIT, Faults, Heard};
-use crate::lifecycle::{Sight, VmSight};
-use crate::network::{Sighting, Wishes, Workshop, members};
+use crate::event_waiters::EventWaiters;
+use crate::health::{AGENT_SILENCE_LIMIT, ClockReading, Faults};
+use crate::lifecycle::{Observations, VmObservation};
+use crate::network::{DiscoveredFabric, FabricIntent, VerifiedPlanner, members};
 use crate::recovery::Sidecar;
 use crate::rest::Rates;
-use crate::store::{ClusterKeys, ClusterRow, Happening, Identity, Sequences, Store, StoreError, TenantRef};
-use crate::views::Views;
+use crate::store::{
+    ClusterKeys, ClusterRow, EventRecord, SpecSequences, Store, StoreError, StoreIdentity, TenantRef,
+};
+use crate::views::ViewService;
 
 /// Everything there is.
 #[derive(Debug)]
@@ -32,98 +34,98 @@ pub struct Site {
     /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
     pub writer: tokio::sync::Mutex<()>,
     /// The networks of clusters as tenants see them.
-    pub views: Views,
+    pub views: ViewService,
     /// Which store this is.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// The sequences of orders that this controller gives.
-    pub sequences: Sequences,
+    pub sequences: SpecSequences,
     /// Where its newest revision is written a second time.
     pub sidecar: Sidecar,
     /// Where plans are made.
-    pub workshop: Arc<Mutex<Option<Workshop>>>,
+    pub planner: Arc<Mutex<Option<VerifiedPlanner>>>,
     /// Clusters may go on.
     pub changed: Notify,
     /// Counts what was asked for and seen: the fabric may have to change.
     pub woken: watch::Sender<u64>,
     /// Wakes those who wait for events.
-    pub bell: Bell,
+    pub event_waiters: EventWaiters,
     /// Counts revoked tokens: what they have begun ends.
     pub revocations: watch::Sender<u64>,
     /// How fast tenants send requests, by their ids.
     pub rates: Rates<Uuid>,
     /// The keys of clusters, as they were read.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
-    seen: Mutex<Seen>,
+    observed: Mutex<Observed>,
     faults: Mutex<Arc<Faults>>,
-    orders: watch::Sender<Arc<AllOrders>>,
+    specs: watch::Sender<Arc<AllHostSpecs>>,
 }
 
 /// Keys by the ids of clusters.
 pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 
 /// What every host is to run. `None` until it is known.
-pub type AllOrders = Option<HashMap<Name, Arc<HostSpec>>>;
+pub type AllHostSpecs = Option<HashMap<Name, Arc<HostSpec>>>;
 
-/// What is seen of hosts and the fabric.
+/// What is observed of hosts and the fabric.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     /// What agents told, by host.
-    pub agents: HashMap<Name, AgentSight>,
+    pub agents: HashMap<Name, ObservedAgent>,
     /// Why hosts cannot take their orders.
-    pub refusals: HashMap<Name, String>,
+    pub spec_rejections: HashMap<Name, String>,
     /// Set once an agent has refused orders because it had newer ones, or those of another site: the store is not the one that
     /// agents follow, so nothing is ordered any more.
     pub superseded: Option<String>,
     /// The fabric.
-    pub fabric: FabricSight,
+    pub fabric: ObservedFabric,
 }
 
 /// What an agent told.
 #[derive(Clone, Debug)]
-pub struct AgentSight {
+pub struct ObservedAgent {
     /// The orders it had acknowledged when it reported; the report says so.
-    pub orders: Arc<HostSpec>,
+    pub spec: Arc<HostSpec>,
     /// What it told.
     pub report: Arc<HostReport>,
     /// Whether the last question was answered.
     pub answers: bool,
     /// When it last answered anything.
-    pub heard: Heard,
+    pub heard: ClockReading,
 }
 
-impl AgentSight {
+impl ObservedAgent {
     /// Whether it can be given something to do.
     pub fn is_up(&self) -> bool {
         self.answers && self.heard.at.elapsed() <= AGENT_SILENCE_LIMIT
     }
 }
 
-/// What is seen of the fabric.
+/// What is observed of the fabric.
 #[derive(Clone, Debug, Default)]
-pub struct FabricSight {
+pub struct ObservedFabric {
     /// How the manager stands.
     pub state: FabricState,
     /// When the manager last answered anything.
-    pub heard: Option<Heard>,
+    pub heard: Option<ClockReading>,
     /// When the fabric was last made equal to a plan.
-    pub settled: Option<Heard>,
+    pub settled: Option<ClockReading>,
     /// Counts sightings: what was programmed before another one does not count.
     pub epoch: u64,
     /// Nodes, cables, and what devices can hold.
-    pub sighting: Option<Arc<Sighting>>,
+    pub discovered: Option<Arc<DiscoveredFabric>>,
     /// Cabled ports of adapters on it, by GUID.
-    pub places: Arc<HashMap<Guid, Place>>,
+    pub host_ports: Arc<HashMap<Guid, HostPort>>,
     /// The plan that the fabric was last made equal to.
     pub plan: Option<Arc<FabricPlan>>,
     /// What has to stay as it was decided.
     pub decisions: Arc<Decisions>,
     /// What clusters wanted when the fabric was last made so in this epoch.
-    pub programmed: Option<Arc<Wishes>>,
+    pub programmed: Option<Arc<FabricIntent>>,
 }
 
 /// Where a host is on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct HostPort {
     /// Its port.
     pub port_guid: Guid,
     /// The number of that port.
@@ -133,22 +135,22 @@ pub struct Place {
 }
 
 impl Site {
-    /// A site of which nothing is seen yet.
+    /// A site of which nothing is observed yet.
     pub fn new(
         store: Store,
-        (identity, sequences): (Identity, Sequences),
+        (identity, sequences): (StoreIdentity, SpecSequences),
         sidecar: Sidecar,
         decisions: Decisions,
         sm_control: PathBuf,
-        views: Views,
+        views: ViewService,
     ) -> Self {
-        let fabric = FabricSight {
+        let fabric = ObservedFabric {
             state: FabricState::ManagerSilent,
             heard: None,
             settled: None,
             epoch: 0,
-            sighting: None,
-            places: Arc::default(),
+            discovered: None,
+            host_ports: Arc::default(),
             plan: None,
             decisions: Arc::new(decisions),
             programmed: None,
@@ -161,44 +163,44 @@ impl Site {
             sm_control,
             views,
             writer: tokio::sync::Mutex::new(()),
-            workshop: Arc::default(),
+            planner: Arc::default(),
             changed: Notify::new(),
             woken: watch::Sender::new(0),
-            bell: Bell::default(),
+            event_waiters: EventWaiters::default(),
             revocations: watch::Sender::new(0),
             rates: Rates::default(),
             keys: tokio::sync::Mutex::default(),
             faults: Mutex::default(),
-            seen: Mutex::new(Seen {
+            observed: Mutex::new(Observed {
                 agents: HashMap::new(),
-                refusals: HashMap::new(),
+                spec_rejections: HashMap::new(),
                 superseded: None,
                 fabric,
             }),
-            orders: watch::Sender::new(Arc::new(None)),
+            specs: watch::Sender::new(Arc::new(None)),
         }
     }
 
-    /// What is seen now.
-    pub fn seen(&self) -> Seen {
-        self.look(Clone::clone)
+    /// What is observed now.
+    pub fn observed(&self) -> Observed {
+        self.with_observed(Clone::clone)
     }
 
-    /// Looks at what is seen.
-    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
-        look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Looks at what is observed.
+    pub fn with_observed<T>(&self, look: impl FnOnce(&Observed) -> T) -> T {
+        look(&self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes what is seen, and wakes those who wait for it.
-    pub fn see<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
-        let seen = self.see_quietly(see);
+    /// Notes what is observed, and wakes those who wait for it.
+    pub fn observe<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
+        let observed = self.observe_quietly(see);
         self.wake();
-        seen
+        observed
     }
 
-    /// Notes what is on its way to be seen.
-    pub fn see_quietly<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
-        see(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Notes what is on its way to be observed.
+    pub fn observe_quietly<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
+        see(&mut self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A token was revoked.
@@ -206,26 +208,26 @@ impl Site {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Something was asked for or seen.
+    /// Something was asked for or observed.
     pub fn wake(&self) {
         self.changed.notify_one();
         self.woken.send_modify(|count| *count += 1);
     }
 
     /// Says what every host is to run.
-    pub fn order(&self, orders: HashMap<Name, Arc<HostSpec>>) {
-        self.orders.send_if_modified(|now| {
-            let is_new = now.as_ref().as_ref() != Some(&orders);
+    pub fn publish_specs(&self, specs: HashMap<Name, Arc<HostSpec>>) {
+        self.specs.send_if_modified(|now| {
+            let is_new = now.as_ref().as_ref() != Some(&specs);
             if is_new {
-                *now = Arc::new(Some(orders));
+                *now = Arc::new(Some(specs));
             }
             is_new
         });
     }
 
     /// What hosts are to run, as it changes.
-    pub fn orders(&self) -> watch::Receiver<Arc<AllOrders>> {
-        self.orders.subscribe()
+    pub fn specs(&self) -> watch::Receiver<Arc<AllHostSpecs>> {
+        self.specs.subscribe()
     }
 
     /// Writes the revision of the store a second time, where a copy that is put back does not change it.
@@ -248,23 +250,23 @@ impl Site {
 
     /// Wakes those who wait for events of a tenant, or of the site.
     pub fn noted(&self, tenant: Option<&TenantRef>) {
-        self.bell.ring(tenant.map(|tenant| tenant.id));
+        self.event_waiters.notify(tenant.map(|tenant| tenant.id));
     }
 
     /// Notes an event that concerns no cluster.
     pub async fn note(&self, kind: &'static str, text: String) -> Result<(), StoreError> {
         tracing::info!(kind, "{text}");
-        let happening = Happening { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
-        self.store.event_note(&happening).await?;
+        let event = EventRecord { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
+        self.store.event_note(&event).await?;
         self.noted(None);
         Ok(())
     }
 }
 
-impl FabricSight {
-    /// Where a host is, if the port that it is bound to is seen.
-    pub fn place(&self, host: &NewHost) -> Option<&Place> {
-        self.places.get(&host.port_guid?)
+impl ObservedFabric {
+    /// Where a host is, if the port that it is bound to is observed.
+    pub fn host_port(&self, host: &NewHost) -> Option<&HostPort> {
+        self.host_ports.get(&host.port_guid?)
     }
 
     /// The LID of a port, as it was decided.
@@ -273,19 +275,19 @@ impl FabricSight {
     }
 }
 
-impl Sight for Seen {
-    fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_> {
-        let Some(agent) = self.agents.get(host) else { return VmSight::Unknown };
+impl Observations for Observed {
+    fn vm(&self, host: &Name, id: Uuid) -> VmObservation<'_> {
+        let Some(agent) = self.agents.get(host) else { return VmObservation::Unknown };
         match agent.report.vms.iter().find(|vm| vm.id == id) {
-            Some(vm) => VmSight::Reported(vm),
-            None if agent.orders.removed.contains(&id) => VmSight::Removed,
-            None if agent.orders.vms.iter().any(|order| order.id == id) => VmSight::Unknown,
-            None => VmSight::Unordered,
+            Some(vm) => VmObservation::Reported(vm),
+            None if agent.spec.removed.contains(&id) => VmObservation::Removed,
+            None if agent.spec.vms.iter().any(|order| order.id == id) => VmObservation::Unknown,
+            None => VmObservation::NotInSpec,
         }
     }
 
-    fn refusal(&self, host: &Name) -> Option<&str> {
-        self.refusals.get(host).map(String::as_str)
+    fn spec_rejection(&self, host: &Name) -> Option<&str> {
+        self.spec_rejections.get(host).map(String::as_str)
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
@@ -303,7 +305,7 @@ impl Sight for Seen {
         let own = decisions.clusters.get(&id)?.service_level()?;
         let levels: Vec<_> = std::iter::once(own).chain(divided.service_levels.iter().copied()).collect();
         // Else the plan is one of before the wish.
-        let wished = cluster.wish.as_ref().map_or(0, |wish| wish.classes.len());
-        (levels.len() == wished).then_some(levels)
+        let wanted = cluster.overlay.as_ref().map_or(0, |overlay| overlay.classes.len());
+        (levels.len() == wanted).then_some(levels)
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use site::http::{Request, read_answer};
-use site::{Site, wish};
+use site::{Site, new_cluster};
 
 /// How often the honest tenant is measured without and with the attack, in turn: what it lists grows meanwhile.
 const TURNS: usize = 3;
@@ -88,7 +88,7 @@ impl Attacker<'_> {
         let partitions: Vec<Value> = (1..=8)
             .map(|number| json!({ "name": format!("p{number}"), "full": [1], "limited": [] }))
             .collect();
-        let mut new = serde_json::to_value(wish(name, 1)).unwrap();
+        let mut new = serde_json::to_value(new_cluster(name, 1)).unwrap();
         new["ssh_keys"] = json!(vec![key; 60]);
         new["partitions"] = json!(partitions);
         while self.goes_on() {
@@ -140,7 +140,7 @@ struct Times {
 
 fn measure(site: &Site, token: &str, times: &mut Times) {
     let began = Instant::now();
-    let new = serde_json::to_value(wish("short", 1)).unwrap();
+    let new = serde_json::to_value(new_cluster("short", 1)).unwrap();
     let ask = |method: &str, path: &str, body: Option<&Value>| {
         let request = Request { method, path, token: Some(token), body, upgrade: None };
         std::thread::sleep(PAUSE);
@@ -184,7 +184,7 @@ fn an_honest_tenant_beside_a_hostile_one() {
     let (honest, hostile) = (site.tenant_token("honest"), site.tenant_token("hostile"));
     for (token, name) in [(&honest, "mine"), (&hostile, "base")] {
         let client = site.client(token.clone());
-        let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
+        let operation = site.ask(client.cluster_create(&new_cluster(name, 1))).unwrap();
         site.wait(&client, &operation);
     }
     let (mut quiet, mut attacked, sent) = (Times::default(), Times::default(), AtomicU64::new(0));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::notices::{Change, happenings};
-use super::{Fault, Faults, Heard, Monitor};
+use super::fault_events::{FaultChange, fault_events};
+use super::{ClockReading, Fault, Faults, Monitor};
 use crate::site::Site;
 use crate::store::StoreError;
 
@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub async fn run(site: Arc<Site>) -> ! {
     let mut watcher = Watcher { monitor: Monitor::default() };
     loop {
-        if let Err(error) = watcher.look(&site).await {
+        if let Err(error) = watcher.check(&site).await {
             tracing::error!("{}", crate::chain(&error));
         }
         tokio::time::sleep(INTERVAL).await;
@@ -27,11 +27,11 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn look(&mut self, site: &Site) -> Result<(), StoreError> {
+    async fn check(&mut self, site: &Site) -> Result<(), StoreError> {
         let hosts = site.store.host_list().await?;
         let before = site.faults();
-        let now = Heard::now();
-        let after = site.look(|seen| self.monitor.examine(seen, &hosts, &before, now));
+        let now = ClockReading::now();
+        let after = site.with_observed(|observed| self.monitor.examine(observed, &hosts, &before, now));
         if after == *before {
             return Ok(());
         }
@@ -47,14 +47,14 @@ impl Watcher {
         let ended = difference(&before, &after);
         let told_ended: Vec<&Fault> = ended.iter().copied().filter(|fault| is_known(fault)).collect();
         let clusters = site.store.cluster_list().await?;
-        let mut told = happenings(&begun, Change::Begins, &clusters, now.wall);
-        told.extend(happenings(&told_ended, Change::Ends, &clusters, now.wall));
+        let mut told = fault_events(&begun, FaultChange::Begins, &clusters, now.wall);
+        told.extend(fault_events(&told_ended, FaultChange::Ends, &clusters, now.wall));
         site.store.fault_save(&after, &told).await?;
-        for happening in told.iter().filter(|it| it.tenant.is_none()) {
-            tracing::warn!(kind = happening.kind, "{}", happening.text);
+        for event in told.iter().filter(|it| it.tenant.is_none()) {
+            tracing::warn!(kind = event.kind, "{}", event.text);
         }
         site.set_faults(after);
-        told.iter().for_each(|happening| site.noted(happening.tenant.as_ref()));
+        told.iter().for_each(|event| site.noted(event.tenant.as_ref()));
         site.wake();
         Ok(())
     }

@@ -10,11 +10,11 @@ use controller_api::agent::{PacketStop, Probes};
 use controller_api::cluster::{NetworkState, NodeState};
 use jiff::Timestamp;
 
-use super::{Outcome, Sight, VmSight, node_name};
+use super::{AdvanceOutcome, Observations, VmObservation, node_name};
 use crate::clock::Moment;
 use crate::network::node_keys;
 use crate::reconcile::ipv4_address;
-use crate::store::{ClusterNetwork, ClusterRow, Happening, NodeRow};
+use crate::store::{ClusterNetwork, ClusterRow, EventRecord, NodeRow};
 
 /// How long the check may take once every guest is up: questions are repeated every four seconds, and translated guests
 /// on a busy machine are slow.
@@ -103,7 +103,12 @@ pub(super) fn shortfalls(cluster: &ClusterRow) -> Option<String> {
 }
 
 /// Notes how far the check is, and since when nothing else is waited for.
-pub(super) fn observe(cluster: &mut ClusterRow, sight: &impl Sight, now: Moment, outcome: &mut Outcome) {
+pub(super) fn observe(
+    cluster: &mut ClusterRow,
+    observed: &impl Observations,
+    now: Moment,
+    outcome: &mut AdvanceOutcome,
+) {
     let generation = cluster.generation;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
     let is_up = |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation);
@@ -142,17 +147,17 @@ pub(super) fn observe(cluster: &mut ClusterRow, sight: &impl Sight, now: Moment,
                 "cluster.network-broken",
                 shortfalls(cluster).unwrap_or_default(),
             );
-            outcome.happenings.push(place(cluster, sight, now.wall));
+            outcome.events.push(packet_stop_event(cluster, observed, now.wall));
         }
         _ => {}
     }
 }
 
 /// Where packets stop, for operators: tenants do not see the fabric.
-fn place(cluster: &ClusterRow, sight: &impl Sight, at: Timestamp) -> Happening {
+fn packet_stop_event(cluster: &ClusterRow, observed: &impl Observations, at: Timestamp) -> EventRecord {
     let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
     let stops: Vec<String> = nodes
-        .filter_map(|node| Some(format!("{} at {}", node_name(cluster, node), stop(sight, node)?)))
+        .filter_map(|node| Some(format!("{} at {}", node_name(cluster, node), packet_stop(observed, node)?)))
         .take(NAMED_MAX)
         .collect();
     let places = if stops.is_empty() {
@@ -161,13 +166,13 @@ fn place(cluster: &ClusterRow, sight: &impl Sight, at: Timestamp) -> Happening {
         format!("packets stop: {}", stops.join(", "))
     };
     let text = format!("cluster {} of {}: {places}", cluster.name, cluster.tenant.name);
-    Happening { at, tenant: None, cluster: None, kind: "cluster.network-broken", text }
+    EventRecord { at, tenant: None, cluster: None, kind: "cluster.network-broken", text }
 }
 
 /// Where packets of a node stop.
-pub fn stop<'a>(sight: &'a impl Sight, node: &NodeRow) -> Option<&'a PacketStop> {
-    match sight.vm(&node.host, node.id) {
-        VmSight::Reported(report) => report.stop.as_ref(),
-        VmSight::Unknown | VmSight::Unordered | VmSight::Removed => None,
+pub fn packet_stop<'a>(observed: &'a impl Observations, node: &NodeRow) -> Option<&'a PacketStop> {
+    match observed.vm(&node.host, node.id) {
+        VmObservation::Reported(report) => report.stop.as_ref(),
+        VmObservation::Unknown | VmObservation::NotInSpec | VmObservation::Removed => None,
     }
 }

@@ -25,17 +25,17 @@ struct World {
     levels: Option<Vec<ServiceLevel>>,
 }
 
-impl Sight for World {
-    fn vm(&self, _host: &Name, id: Uuid) -> VmSight<'_> {
+impl Observations for World {
+    fn vm(&self, _host: &Name, id: Uuid) -> VmObservation<'_> {
         match self.vms.get(&id) {
-            Some(report) => VmSight::Reported(report),
-            None if self.ordered.contains(&id) => VmSight::Unknown,
-            None if self.removed.contains(&id) => VmSight::Removed,
-            None => VmSight::Unordered,
+            Some(report) => VmObservation::Reported(report),
+            None if self.ordered.contains(&id) => VmObservation::Unknown,
+            None if self.removed.contains(&id) => VmObservation::Removed,
+            None => VmObservation::NotInSpec,
         }
     }
 
-    fn refusal(&self, _host: &Name) -> Option<&str> {
+    fn spec_rejection(&self, _host: &Name) -> Option<&str> {
         self.refusal.as_deref()
     }
 
@@ -125,7 +125,7 @@ pub(crate) fn cluster(size: u32) -> ClusterRow {
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
         inner: Vec::new(),
-        wish: None,
+        overlay: None,
         network: Default::default(),
         generation: 1,
         created: now(0).wall,
@@ -176,11 +176,11 @@ fn nodes_are_told_once_of_levels_that_classes_have() {
     world.levels = Some(vec![ServiceLevel::default()]);
     advance(&mut cluster, &world, now(2));
     assert_eq!(cluster.generation, before, "nobody wished for classes");
-    cluster.wish = Some(Default::default());
+    cluster.overlay = Some(Default::default());
     for _ in 0..2 {
         advance(&mut cluster, &world, now(2));
         assert_eq!((cluster.generation, cluster.phase), (before + 1, Phase::Ready));
-        assert_eq!(cluster.wish.as_ref().map(|wish| &wish.levels), world.levels.as_ref());
+        assert_eq!(cluster.overlay.as_ref().map(|overlay| &overlay.wire_sls), world.levels.as_ref());
     }
     // Not known is not none.
     world.levels = None;
@@ -246,12 +246,12 @@ fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
     let outcome = advance(&mut cluster, &world, now(2));
     assert_eq!((cluster.phase, state(&cluster)), (Phase::Failed, OperationState::Failed));
     let told: Vec<_> =
-        outcome.happenings.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
+        outcome.events.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
     assert_eq!(told, [(false, true), (true, false)], "what its host says is for operators");
     assert!(
         cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-2: its host cannot run it"))
     );
-    assert_eq!(outcome.happenings.last().unwrap().kind, "cluster.failed");
+    assert_eq!(outcome.events.last().unwrap().kind, "cluster.failed");
     assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
     world.order(&cluster);
     advance(&mut cluster, &world, now(3));
@@ -333,7 +333,7 @@ fn a_host_that_cannot_take_its_orders_fails_what_waits_for_it_and_nothing_else()
     let others = World { refusal: world.refusal.clone(), ..others };
     let outcome = advance(&mut cluster, &world, now(2));
     advance(&mut running, &others, now(2));
-    assert!(outcome.happenings[0].text.ends_with(": orders cannot be kept: no space left"));
+    assert!(outcome.events[0].text.ends_with(": orders cannot be kept: no space left"));
     assert!(cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-1: ")));
     assert_eq!((cluster.phase, running.phase), (Phase::Failed, Phase::Ready));
 }
@@ -394,7 +394,7 @@ fn a_cluster_is_ready_when_its_network_carries() {
     check(&mut world, true, true);
     let outcome = advance(&mut cluster, &world, now(2));
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Carries));
-    let ready = outcome.happenings.last().unwrap();
+    let ready = outcome.events.last().unwrap();
     assert_eq!(ready.text, "3 nodes have said that they are ready and reach each other");
 }
 
@@ -415,19 +415,19 @@ fn a_network_that_does_not_carry_is_told_with_who_does_not_reach_whom() {
         PacketStop { node: "leaf".to_owned(), port: PortNum::new(4).unwrap(), reason: "no_route".to_owned() };
     vm.stop = Some(stop);
     let early = advance(&mut cluster, &world, now(TIMEOUT));
-    assert_eq!((cluster.network.state, early.happenings.len()), (NetworkState::Checking, 0));
+    assert_eq!((cluster.network.state, early.events.len()), (NetworkState::Checking, 0));
     let late = advance(&mut cluster, &world, now(1 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Broken));
     let reason = "its network does not carry: blue-2 does not reach blue-3";
     assert_eq!(cluster.reason.as_deref(), Some(reason));
-    let told: Vec<_> = late.happenings.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
+    let told: Vec<_> = late.events.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
     let place = "cluster blue of tenant: packets stop: blue-2 at leaf port 4 (no_route)";
     assert_eq!(told, [(true, reason), (false, place)], "the place is for operators");
-    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).happenings.is_empty(), "told once");
+    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).events.is_empty(), "told once");
     check(&mut world, true, true);
     let well = advance(&mut cluster, &world, now(12 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.reason.as_deref()), (Phase::Ready, None));
-    assert_eq!(well.happenings[0].kind, "cluster.network-carries");
+    assert_eq!(well.events[0].kind, "cluster.network-carries");
 }
 
 #[test]

@@ -12,9 +12,9 @@ use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::error::ApiError;
 use super::lease::Lease;
 use super::rate;
-use super::refusal::Refusal;
 use crate::site::Site;
 use crate::store::{StoreError, TenantRef};
 
@@ -35,28 +35,28 @@ pub enum Caller {
 
 impl Caller {
     /// Only operators go on.
-    pub fn operator(&self) -> Result<(), Refusal> {
+    pub fn operator(&self) -> Result<(), ApiError> {
         match self {
             Self::Operator => Ok(()),
             Self::Tenant(_) => {
-                Err(Refusal::new(StatusCode::FORBIDDEN, "not-allowed", "only operators may do that"))
+                Err(ApiError::new(StatusCode::FORBIDDEN, "not-allowed", "only operators may do that"))
             }
         }
     }
 
-    /// Whose cluster is meant: a tenant's own, or the one an operator names.
-    pub async fn tenant(&self, site: &Site, named: Option<&Name>) -> Result<TenantRef, Refusal> {
+    /// TenantQuery cluster is meant: a tenant's own, or the one an operator names.
+    pub async fn tenant(&self, site: &Site, named: Option<&Name>) -> Result<TenantRef, ApiError> {
         match (self, named) {
             (Self::Tenant(own), None) => Ok(own.clone()),
             (Self::Tenant(own), Some(named)) if own.name == *named => Ok(own.clone()),
             // Whether the other tenant exists is not told.
-            (Self::Tenant(_), Some(named)) => Err(Refusal::missing("tenant", named)),
+            (Self::Tenant(_), Some(named)) => Err(ApiError::not_found("tenant", named)),
             (Self::Operator, Some(named)) => {
-                site.store.tenant_find(named).await?.ok_or_else(|| Refusal::missing("tenant", named))
+                site.store.tenant_find(named).await?.ok_or_else(|| ApiError::not_found("tenant", named))
             }
             (Self::Operator, None) => {
-                Err(Refusal::invalid("tenant", "an operator has no clusters of their own")
-                    .hint("say whose: ?tenant=NAME, or --tenant NAME"))
+                Err(ApiError::invalid("tenant", "an operator has no clusters of their own")
+                    .hint("say tenant_query: ?tenant=NAME, or --tenant NAME"))
             }
         }
     }
@@ -71,11 +71,11 @@ impl Caller {
 }
 
 impl FromRequestParts<Arc<Site>> for Caller {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, ApiError> {
         let unknown = |detail| {
-            Refusal::new(StatusCode::UNAUTHORIZED, "not-known", detail)
+            ApiError::new(StatusCode::UNAUTHORIZED, "not-known", detail)
                 .hint("send a token that `heddle token create` gave: Authorization: Bearer …")
         };
         let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -95,8 +95,8 @@ impl FromRequestParts<Arc<Site>> for Caller {
         }
         if let Some(tenant) = &tenant {
             // The token may have been revoked since.
-            if site.look(|seen| seen.superseded.is_some()) {
-                return Err(Refusal::superseded());
+            if site.with_observed(|observed| observed.superseded.is_some()) {
+                return Err(ApiError::superseded());
             }
             site.rates.admit(&tenant.id, rate::units(&parts.method)).await?;
         }
@@ -117,7 +117,7 @@ async fn note_use(site: &Site, token: &Token, now: Timestamp) {
 /// A token that is to be made.
 #[derive(Debug)]
 pub struct NewSecret {
-    /// Whose; `None` is an operator's.
+    /// TenantQuery; `None` is an operator's.
     pub tenant: Option<TenantRef>,
     /// What it is called; by its id if nobody says.
     pub name: Option<Name>,
@@ -138,7 +138,9 @@ pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreErro
     let by_id = || format!("token-{}", &id.simple().to_string()[..8]).parse();
     let name = match new.name {
         Some(name) => name,
-        None => by_id().map_err(|_| StoreError::Nonsense { what: "id of a token", value: id.to_string() })?,
+        None => {
+            by_id().map_err(|_| StoreError::InvalidValue { what: "id of a token", value: id.to_string() })?
+        }
     };
     let expires = match new.lifetime {
         TokenLifetime::Never => None,

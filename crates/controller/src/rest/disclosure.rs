@@ -9,9 +9,9 @@ use controller_api::image::Image;
 use fabric_compiler::CompileError;
 
 use super::access::Caller;
-use crate::admission::NotPlaced;
-use crate::network::NoPlan;
-use crate::placement::NoPlace;
+use crate::admission::AdmissionError;
+use crate::network::PlanError;
+use crate::placement::PlacementError;
 use crate::store::ImageRow;
 
 /// Something that operators are told in full, and tenants without facts about the site.
@@ -24,11 +24,11 @@ pub trait Disclose {
 
 /// The session of a node could not be opened.
 #[derive(Debug)]
-pub struct NotReached(pub anyhow::Error);
+pub struct NodeUnreachable(pub anyhow::Error);
 
 impl Caller {
     /// As much as the caller may know.
-    pub fn told(&self, what: &impl Disclose) -> String {
+    pub fn disclose(&self, what: &impl Disclose) -> String {
         match self {
             Self::Operator => what.for_operators(),
             Self::Tenant(_) => what.for_tenants(),
@@ -50,18 +50,18 @@ impl Caller {
     }
 }
 
-impl Disclose for NotPlaced {
+impl Disclose for AdmissionError {
     fn for_tenants(&self) -> String {
         match self {
             Self::NotYet => self.to_string(),
             Self::NoHost { .. } => "no capacity is left now".to_owned(),
-            Self::NoPlace(NoPlace::Capacity { wanted, cores, memory, .. }) => {
+            Self::PlacementError(PlacementError::Capacity { wanted, cores, memory, .. }) => {
                 format!("there is no room now for {wanted} nodes of {cores} cores and {memory}")
             }
-            Self::NoPlace(NoPlace::Memory { wanted, memory, .. }) => {
+            Self::PlacementError(PlacementError::Memory { wanted, memory, .. }) => {
                 format!("there is no room now for {wanted} nodes of {memory}")
             }
-            Self::NoPlace(NoPlace::Dedicated { wanted, cores, .. }) => {
+            Self::PlacementError(PlacementError::Dedicated { wanted, cores, .. }) => {
                 format!("there is no room now for {wanted} nodes of {cores} cores of their own")
             }
         }
@@ -72,7 +72,7 @@ impl Disclose for NotPlaced {
     }
 }
 
-impl Disclose for NoPlan {
+impl Disclose for PlanError {
     fn for_tenants(&self) -> String {
         match self {
             Self::Compile(CompileError::NotAdmitted { .. }) => {
@@ -92,7 +92,7 @@ impl Disclose for NoPlan {
     }
 }
 
-impl Disclose for NotReached {
+impl Disclose for NodeUnreachable {
     fn for_tenants(&self) -> String {
         "the node cannot be reached now".to_owned()
     }

@@ -14,9 +14,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::access::Caller;
+use super::error::{ApiError, Json, Query};
 use super::lease::Lease;
-use super::refusal::{Json, Query, Refusal};
-use crate::bell::WAITING_MAX;
+use crate::event_waiters::WAITING_MAX;
 use crate::health::Fault;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
@@ -26,11 +26,11 @@ use crate::store::NodeRow;
 /// How long somebody may wait for an event.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The fabric as it was last seen and programmed.
+/// The fabric as it was last observed and programmed.
 #[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, Refusal> {
+pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, ApiError> {
     caller.operator()?;
-    let fabric = site.look(|seen| seen.fabric.clone());
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
     let mut partitions = Vec::new();
     for cluster in site.store.cluster_list().await? {
         for number in cluster.partition_numbers() {
@@ -53,7 +53,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
             });
         }
     }
-    let topology = fabric.sighting.as_ref().map(|sighting| &sighting.topology);
+    let topology = fabric.discovered.as_ref().map(|discovered| &discovered.topology);
     let faults = site.faults();
     let (silent, stuck) = (faults.get(&Fault::ManagerSilent), faults.get(&Fault::FabricStuck));
     let (state, since) = match (silent, stuck) {
@@ -75,11 +75,11 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
 
 /// Whether the tables that devices hold keep what they should: they are read back and judged.
 #[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, Refusal> {
+pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, ApiError> {
     caller.operator()?;
     match manager::proof(&site).await {
         Ok(Some(proof)) => Ok(Json(proof)),
-        Ok(None) => Err(Refusal::new(
+        Ok(None) => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "not-yet",
             "the fabric is not equal to its plan yet".to_owned(),
@@ -88,7 +88,7 @@ pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json
         Err(error) => {
             tracing::warn!("the fabric was not read back: {error:#}");
             let text = "the subnet manager did not read the fabric back".to_owned();
-            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
         }
     }
 }
@@ -111,13 +111,13 @@ pub async fn event_list(
     caller: Caller,
     mut lease: Lease,
     Query(query): Query<EventQuery>,
-) -> Result<Json<Vec<Event>>, Refusal> {
+) -> Result<Json<Vec<Event>>, ApiError> {
     if !query.wait {
         return Ok(Json(site.store.event_list(caller.scope(), query.after).await?));
     }
-    let mut waiter = site.bell.wait(caller.scope()).ok_or_else(|| {
+    let mut waiter = site.event_waiters.wait(caller.scope()).ok_or_else(|| {
         let detail = format!("{WAITING_MAX} requests wait for events already");
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
             .hint("end one of them, or ask without waiting")
     })?;
     let until = tokio::time::Instant::now() + WAIT_MAX;
@@ -125,14 +125,14 @@ pub async fn event_list(
         loop {
             let events = site.store.event_list(caller.scope(), query.after).await?;
             if !events.is_empty() || tokio::time::timeout_at(until, waiter.woken()).await.is_err() {
-                return Ok::<_, Refusal>(Json(events));
+                return Ok::<_, ApiError>(Json(events));
             }
         }
     };
     tokio::select! {
-        told = wait => told,
+        events = wait => events,
         () = lease.ended() => {
-            Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-known", "the token is not valid any more"))
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, "not-known", "the token is not valid any more"))
         }
     }
 }

@@ -11,10 +11,10 @@ use controller_api::{MemorySize, Name, Problem};
 use ib_wire::Guid;
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::binding::choose;
 use crate::health::{Fault, Faults};
-use crate::site::{AgentSight, Seen, Site};
+use crate::site::{Observed, ObservedAgent, Site};
 
 /// A host that has less runs nothing.
 const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
@@ -23,12 +23,12 @@ type Shared = State<Arc<Site>>;
 
 /// All hosts, with what they have left.
 #[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, Refusal> {
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, ApiError> {
     caller.operator()?;
     Ok(Json(hosts(&site).await?))
 }
 
-async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
+async fn hosts(site: &Site) -> Result<Vec<Host>, ApiError> {
     let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
     for cluster in site.store.cluster_list().await? {
         for node in &cluster.nodes {
@@ -38,14 +38,21 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
     }
     let (hosts, faults) = (site.store.host_list().await?, site.faults());
     let used_of = |host: &NewHost| used.get(&host.name).copied().unwrap_or_default();
-    Ok(site.look(|seen| hosts.iter().map(|host| told(host, used_of(host), seen, &faults)).collect()))
+    Ok(site.with_observed(|observed| {
+        hosts.iter().map(|host| host_view(host, used_of(host), observed, &faults)).collect()
+    }))
 }
 
 /// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
-fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen, faults: &Faults) -> Host {
-    let place = seen.fabric.place(new);
-    let agent = seen.agents.get(&new.name);
-    let state = match (agent.is_some_and(AgentSight::is_up), new.port_guid, place) {
+fn host_view(
+    new: &NewHost,
+    (cores, memory, nodes): (u32, u32, u32),
+    observed: &Observed,
+    faults: &Faults,
+) -> Host {
+    let place = observed.fabric.host_port(new);
+    let agent = observed.agents.get(&new.name);
+    let state = match (agent.is_some_and(ObservedAgent::is_up), new.port_guid, place) {
         (false, _, _) => HostState::AgentSilent,
         (true, None, _) => HostState::Unbound,
         (true, Some(_), None) => HostState::OffFabric,
@@ -71,11 +78,12 @@ fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen, fau
 }
 
 /// One host as it is told.
-async fn told_now(site: &Site, name: &Name) -> Result<Host, Refusal> {
+async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
     let (used, faults) = (site.store.host_used(name).await?, site.faults());
     let hosts = site.store.host_list().await?;
-    let row = hosts.iter().find(|host| host.name == *name).ok_or_else(|| Refusal::missing("host", name))?;
-    Ok(site.look(|seen| told(row, used, seen, &faults)))
+    let row =
+        hosts.iter().find(|host| host.name == *name).ok_or_else(|| ApiError::not_found("host", name))?;
+    Ok(site.with_observed(|observed| host_view(row, used, observed, &faults)))
 }
 
 /// Adds a host, or changes what is known of it.
@@ -84,10 +92,10 @@ pub async fn add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewHost>,
-) -> Result<(StatusCode, Json<Host>), Refusal> {
+) -> Result<(StatusCode, Json<Host>), ApiError> {
     caller.operator()?;
     put_hosts(&site, std::slice::from_ref(&new)).await?;
-    Ok((StatusCode::CREATED, Json(told_now(&site, &new.name).await?)))
+    Ok((StatusCode::CREATED, Json(host_status(&site, &new.name).await?)))
 }
 
 /// Adds hosts, or changes what is known of them: all of them or none. Answers with those that are new or have changed.
@@ -96,13 +104,13 @@ pub async fn add_all(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<Vec<NewHost>>,
-) -> Result<Json<Vec<Name>>, Refusal> {
+) -> Result<Json<Vec<Name>>, ApiError> {
     caller.operator()?;
     Ok(Json(put_hosts(&site, &new).await?))
 }
 
 /// Keeps hosts; those that are new or have changed.
-async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal> {
+async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError> {
     hosts.iter().try_for_each(check_host)?;
     let writer = site.writer.lock().await;
     let rows = site.store.host_list().await?;
@@ -124,17 +132,17 @@ async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal>
     Ok(new.into_iter().map(|host| host.name).collect())
 }
 
-fn check_host(new: &NewHost) -> Result<(), Refusal> {
+fn check_host(new: &NewHost) -> Result<(), ApiError> {
     if !FilePath::new(&new.agent).is_absolute() {
-        return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
+        return Err(ApiError::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
             .hint("an absolute path, as heddle-agent --socket has it"));
     }
     if new.cores == 0 {
-        return Err(Refusal::invalid("cores", "cores must be at least 1, got 0"));
+        return Err(ApiError::invalid("cores", "cores must be at least 1, got 0"));
     }
     if new.memory < HOST_MEMORY_MIN {
         let detail = format!("memory must be at least {HOST_MEMORY_MIN}, got {}", new.memory);
-        return Err(Refusal::invalid("memory", detail));
+        return Err(ApiError::invalid("memory", detail));
     }
     Ok(())
 }
@@ -145,16 +153,16 @@ pub async fn remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     let _writer = site.writer.lock().await;
     let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
-        true => Refusal::conflict("in-use", format!("nodes of clusters are on host {name}"))
+        true => ApiError::conflict("in-use", format!("nodes of clusters are on host {name}"))
             .hint("delete the clusters first"),
         false => error.into(),
     })?;
     if !removed {
-        return Err(Refusal::missing("host", name));
+        return Err(ApiError::not_found("host", name));
     }
     site.note("host.removed", format!("host {name}")).await?;
     site.wake();
@@ -168,11 +176,11 @@ pub async fn bind(
     caller: Caller,
     Path(name): Path<Name>,
     Json(HostBinding { port_guid }): Json<HostBinding>,
-) -> Result<Json<Host>, Refusal> {
+) -> Result<Json<Host>, ApiError> {
     caller.operator()?;
     let writer = site.writer.lock().await;
     let rows = site.store.host_list().await?;
-    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| Refusal::missing("host", &name))?;
+    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| ApiError::not_found("host", &name))?;
     if row.port_guid != Some(port_guid) {
         let owner = rows.iter().find(|host| host.port_guid == Some(port_guid));
         owner.map_or(Ok(()), |owner| check_owner(port_guid, &owner.name, &name))?;
@@ -182,18 +190,18 @@ pub async fn bind(
         if nodes > 0 {
             let detail =
                 format!("{nodes} nodes of clusters are on host {name}, behind the port it is bound to");
-            return Err(Refusal::conflict("in-use", detail).hint("delete the clusters first"));
+            return Err(ApiError::conflict("in-use", detail).hint("delete the clusters first"));
         }
         site.store.host_bind(&[(name.clone(), port_guid)]).await?;
         site.note("host.bound", format!("host {name} is port {port_guid} from now on")).await?;
     }
     drop(writer);
     site.wake();
-    told_now(&site, &name).await.map(Json)
+    host_status(&site, &name).await.map(Json)
 }
 
 /// Hosts with the ports that they are bound to: the one each has, the one that was asked for, or the only one of its name.
-fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, Refusal> {
+fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, ApiError> {
     let known: HashMap<&Name, Guid> =
         rows.iter().filter_map(|host| Some((&host.name, host.port_guid?))).collect();
     let mut owners: HashMap<Guid, Name> = known.iter().map(|(name, port)| (*port, (*name).clone())).collect();
@@ -202,8 +210,8 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
         match (host.port_guid, known.get(&host.name)) {
             (Some(asked), Some(known)) if asked != *known => {
                 let detail = format!("host {} is bound to port {known}, not {asked}", host.name);
-                return Err(Refusal::conflict("bound-elsewhere", detail)
-                    .at("port_guid")
+                return Err(ApiError::conflict("bound-elsewhere", detail)
+                    .field("port_guid")
                     .hint("heddle host bind binds it to a new adapter"));
             }
             (Some(asked), _) => {
@@ -213,10 +221,11 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
             (None, known) => host.port_guid = known.copied(),
         }
     }
-    if let Some(sighting) = site.look(|seen| seen.fabric.sighting.clone()) {
+    if let Some(discovered) = site.with_observed(|observed| observed.fabric.discovered.clone()) {
         let pending = bound.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
         let others: Vec<NewHost> = rows.iter().chain(&bound).cloned().collect();
-        let chosen: HashMap<Name, Guid> = choose(pending, &sighting.topology, &others).into_iter().collect();
+        let chosen: HashMap<Name, Guid> =
+            choose(pending, &discovered.topology, &others).into_iter().collect();
         for host in bound.iter_mut().filter(|host| host.port_guid.is_none()) {
             host.port_guid = chosen.get(&host.name).copied();
         }
@@ -225,9 +234,9 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
 }
 
 /// A port is one host's.
-fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), Refusal> {
+fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), ApiError> {
     if owner == name {
         return Ok(());
     }
-    Err(Refusal::conflict("port-taken", format!("port {port} is that of host {owner}")).at("port_guid"))
+    Err(ApiError::conflict("port-taken", format!("port {port} is that of host {owner}")).field("port_guid"))
 }

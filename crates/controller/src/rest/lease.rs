@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::refusal::Refusal;
+use super::error::ApiError;
 use crate::site::Site;
 
 /// How often an open stream looks whether its token has expired. Tokens that are revoked are told at once.
@@ -46,9 +46,9 @@ impl Lease {
 }
 
 impl FromRequestParts<Arc<Site>> for Lease {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, ApiError> {
         if parts.extensions.get::<Self>().is_none() {
             Caller::from_request_parts(parts, site).await?;
         }

@@ -3,11 +3,11 @@
 mod access;
 mod clusters;
 mod disclosure;
+mod error;
 mod fabric;
 mod hosts;
 mod lease;
 mod rate;
-mod refusal;
 mod sessions;
 mod site;
 mod tenants;
@@ -32,8 +32,8 @@ use utoipa_axum::routes;
 use crate::site::Site;
 
 pub use access::{NewSecret, issue, read_token};
+use error::ApiError;
 pub use rate::Rates;
-use refusal::Refusal;
 
 /// Largest request: a cluster with many keys is far below.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
@@ -96,20 +96,20 @@ pub fn router(site: Arc<Site>) -> Router {
     let describe = async move || ([(CONTENT_TYPE, "application/json")], description);
     router
         .route("/v1/openapi.json", axum::routing::get(describe))
-        .fallback(refusal::no_such_path)
-        .method_not_allowed_fallback(refusal::no_such_method)
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .layer(axum::middleware::from_fn(refusal::refuse_large))
-        .layer(middleware::from_fn_with_state(Arc::clone(&site), keep_changes))
+        .layer(axum::middleware::from_fn(error::refuse_large))
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), mirror_changes))
         .with_state(site)
 }
 
 /// A change is answered only after its revision is on disk outside the store, too; on a store that agents do not follow,
 /// nothing is changed.
-async fn keep_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+async fn mirror_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let is_change = !request.method().is_safe() && !request.headers().contains_key(UPGRADE);
-    if is_change && site.look(|seen| seen.superseded.is_some()) {
-        return Refusal::superseded().into_response();
+    if is_change && site.with_observed(|observed| observed.superseded.is_some()) {
+        return ApiError::superseded().into_response();
     }
     let response = next.run(request).await;
     if is_change {

@@ -1,5 +1,5 @@
 //! Request rates: a token bucket per tenant, so that one tenant's requests cannot take the controller away from the others; and
-//! one per peer for its connections, since a request costs something before it is known whose it is.
+//! one per peer for its connections, since a request costs something before it is known tenant_query it is.
 //!
 //! A request over the rate is held back until the bucket has room for it; the connection that sent it carries nothing else
 //! meanwhile, and connections are limited, too. A request that would be held for longer than [`HOLD_MAX`] is refused, after
@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use super::refusal::Refusal;
+use super::error::ApiError;
 
 /// Units that a tenant may use at once: some minutes of a person at work, or a script that creates 40 clusters.
 const BURST: u32 = 400;
@@ -31,7 +31,7 @@ const HOLD_MAX: Duration = Duration::from_secs(5);
 /// Delay of a refusal: a client that does not wait by itself sends one request a second on each of its connections.
 const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
-/// Tenants whose buckets are kept. Beyond that, buckets that are full again are forgotten first.
+/// Tenants tenant_query buckets are kept. Beyond that, buckets that are full again are forgotten first.
 const BUCKETS_MAX: usize = 10_000;
 
 /// The buckets of all tenants.
@@ -48,13 +48,13 @@ impl<K> Default for Rates<K> {
 
 /// A request over the rate: when to send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany {
+pub struct RateExceeded {
     /// Time after which it would be accepted.
     pub retry_after: Duration,
 }
 
-impl From<TooMany> for Refusal {
-    fn from(refused: TooMany) -> Self {
+impl From<RateExceeded> for ApiError {
+    fn from(refused: RateExceeded) -> Self {
         let seconds = refused.retry_after.as_secs() + 1;
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "this tenant sends requests too fast")
             .hint(format!("send it again after {seconds} s; one request at a time is never refused"))
@@ -68,7 +68,7 @@ pub fn units(method: &Method) -> u32 {
 
 impl<K: std::hash::Hash + Eq + Clone> Rates<K> {
     /// Returns once the tenant, or peer, may make a request of this many units.
-    pub async fn admit(&self, tenant: &K, units: u32) -> Result<(), TooMany> {
+    pub async fn admit(&self, tenant: &K, units: u32) -> Result<(), RateExceeded> {
         match self.reserve(tenant, units, Instant::now()) {
             Ok(hold) => {
                 tokio::time::sleep(hold).await;
@@ -82,12 +82,12 @@ impl<K: std::hash::Hash + Eq + Clone> Rates<K> {
     }
 
     /// Takes units from a bucket: how long the request has to be held back.
-    fn reserve(&self, tenant: &K, units: u32, now: Instant) -> Result<Duration, TooMany> {
+    fn reserve(&self, tenant: &K, units: u32, now: Instant) -> Result<Duration, RateExceeded> {
         let mut full_at = self.buckets();
         let refilled = full_at.get(tenant).map_or(now, |at| (*at).max(now)) + UNIT * units;
         let hold = (refilled - now).saturating_sub(UNIT * BURST);
         if hold > HOLD_MAX {
-            return Err(TooMany { retry_after: hold - HOLD_MAX });
+            return Err(RateExceeded { retry_after: hold - HOLD_MAX });
         }
         full_at.insert(tenant.clone(), refilled);
         if full_at.len() > BUCKETS_MAX {
@@ -128,7 +128,7 @@ mod tests {
         let room = BURST + (HOLD_MAX.as_millis() / UNIT.as_millis()) as u32;
         assert_eq!(rates.reserve(&"a", room, now), Ok(HOLD_MAX));
         for _ in 0..3 {
-            assert_eq!(rates.reserve(&"a", 1, now), Err(TooMany { retry_after: UNIT }));
+            assert_eq!(rates.reserve(&"a", 1, now), Err(RateExceeded { retry_after: UNIT }));
         }
         assert_eq!(rates.reserve(&"a", 1, now + UNIT), Ok(HOLD_MAX));
     }

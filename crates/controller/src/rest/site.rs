@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::site::Site;
 use crate::store::ImageRow;
 
@@ -22,7 +22,7 @@ type Shared = State<Arc<Site>>;
 
 /// All images.
 #[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
+pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
     let images = site.store.image_list().await?;
     Ok(Json(images.into_iter().map(|image| caller.image(image)).collect()))
 }
@@ -33,7 +33,7 @@ pub async fn image_add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewImage>,
-) -> Result<(StatusCode, Json<Image>), Refusal> {
+) -> Result<(StatusCode, Json<Image>), ApiError> {
     caller.operator()?;
     check_image(&new).await?;
     let image =
@@ -51,29 +51,29 @@ pub async fn image_add(
 }
 
 /// Looks at what can be looked at from here; the files are checked where they are used.
-async fn check_image(new: &NewImage) -> Result<(), Refusal> {
+async fn check_image(new: &NewImage) -> Result<(), ApiError> {
     let directory = FilePath::new(&new.directory);
     if !directory.is_absolute() {
-        return Err(Refusal::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
+        return Err(ApiError::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
     }
     let path = directory.join("image.json");
     let place = path.display().to_string();
     let size = tokio::fs::metadata(&path).await.map(|found| found.len());
     let manifest = match size {
         Ok(size) if size <= MANIFEST_BYTES_MAX => tokio::fs::read(&path).await,
-        Ok(_) => return Err(Refusal::invalid("directory", format!("{place} is too long to be a manifest"))),
+        Ok(_) => return Err(ApiError::invalid("directory", format!("{place} is too long to be a manifest"))),
         Err(error) => Err(error),
     };
     let manifest = manifest.map_err(|error| {
-        Refusal::invalid("directory", format!("cannot read {place}: {error}"))
+        ApiError::invalid("directory", format!("cannot read {place}: {error}"))
             .hint("make image prints where it is")
     })?;
     serde_json::from_slice::<controller_api::image::Manifest>(&manifest)
-        .map_err(|error| Refusal::invalid("directory", format!("{place} is no manifest: {error}")))?;
+        .map_err(|error| ApiError::invalid("directory", format!("{place} is no manifest: {error}")))?;
     let digest: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
     if digest != new.digest {
         let detail = format!("{place} has the checksum {digest}, not {:.64}", new.digest);
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).at("digest"));
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).field("digest"));
     }
     Ok(())
 }
@@ -84,10 +84,10 @@ pub async fn image_remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     match site.store.image_remove(&name).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Refusal::missing("image", name)),
+        false => Err(ApiError::not_found("image", name)),
     }
 }

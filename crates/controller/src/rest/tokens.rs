@@ -9,7 +9,7 @@ use controller_api::tenant::{IssuedToken, NewToken, Token, TokenLifetime};
 use uuid::Uuid;
 
 use super::access::{self, Caller, NewSecret};
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::site::Site;
 use crate::store::Revoked;
 
@@ -23,7 +23,7 @@ type Shared = State<Arc<Site>>;
 
 /// Tokens without their secrets: a tenant's own, or all for operators.
 #[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, Refusal> {
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, ApiError> {
     Ok(Json(site.store.token_list(caller.scope()).await?))
 }
 
@@ -33,35 +33,36 @@ pub async fn create(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewToken>,
-) -> Result<(StatusCode, Json<IssuedToken>), Refusal> {
-    let tenant = if new.operator {
-        caller.operator()?;
-        if new.tenant.is_some() {
-            return Err(Refusal::invalid("tenant", "a token is a tenant's or an operator's, not both"));
-        }
-        None
-    } else if caller == Caller::Operator && new.tenant.is_none() {
-        return Err(Refusal::invalid("tenant", "a token is a tenant's or an operator's")
-            .hint("either tenant, or operator: true"));
-    } else {
-        let tenant = caller.tenant(&site, new.tenant.as_ref()).await;
-        Some(tenant.map_err(|refusal| {
-            refusal.at("tenant").hint("heddle tenant list tells operators who there is")
-        })?)
-    };
+) -> Result<(StatusCode, Json<IssuedToken>), ApiError> {
+    let tenant =
+        if new.operator {
+            caller.operator()?;
+            if new.tenant.is_some() {
+                return Err(ApiError::invalid("tenant", "a token is a tenant's or an operator's, not both"));
+            }
+            None
+        } else if caller == Caller::Operator && new.tenant.is_none() {
+            return Err(ApiError::invalid("tenant", "a token is a tenant's or an operator's")
+                .hint("either tenant, or operator: true"));
+        } else {
+            let tenant = caller.tenant(&site, new.tenant.as_ref()).await;
+            Some(tenant.map_err(|error| {
+                error.field("tenant").hint("heddle tenant list tells operators who there is")
+            })?)
+        };
     if let TokenLifetime::Seconds(seconds) = new.lifetime
         && !(1..=LIFETIME_MAX_S).contains(&seconds)
     {
         let detail =
             format!("lifetime must be between 1 and {LIFETIME_MAX_S} seconds, or never; got {seconds}");
-        return Err(Refusal::invalid("lifetime", detail));
+        return Err(ApiError::invalid("lifetime", detail));
     }
     let _writer = site.writer.lock().await;
     let same_owner = |token: &&Token| token.tenant.as_ref() == tenant.as_ref().map(|tenant| &tenant.name);
     let count = site.store.token_list(None).await?.iter().filter(same_owner).count();
     if count >= TOKENS_MAX {
         let detail = format!("there are {count} tokens already, and {TOKENS_MAX} can be");
-        return Err(Refusal::conflict("too-many-tokens", detail).hint("heddle token revoke"));
+        return Err(ApiError::conflict("too-many-tokens", detail).hint("heddle token revoke"));
     }
     let secret = NewSecret { tenant, name: new.name, lifetime: new.lifetime };
     Ok((StatusCode::CREATED, Json(access::issue(&site, secret).await?)))
@@ -73,16 +74,16 @@ pub async fn revoke(
     State(site): Shared,
     caller: Caller,
     Path(id): Path<Uuid>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     match site.store.token_revoke(id, caller.scope(), site.store.now().wall).await? {
         Revoked::Done => {
             site.revoked();
             Ok(StatusCode::NO_CONTENT)
         }
-        Revoked::Missing => Err(Refusal::missing("token", id)),
+        Revoked::Missing => Err(ApiError::not_found("token", id)),
         Revoked::Last => {
             let detail = "it is the last valid token of an operator: nobody could run the site any more";
-            Err(Refusal::conflict("last-operator-token", detail)
+            Err(ApiError::conflict("last-operator-token", detail)
                 .hint("first: heddle token create --operator"))
         }
     }

@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::site::Site;
 use crate::store::Tombstone;
 
 /// Virtual machines that hosts run and no cluster knows.
 #[utoipa::path(get, path = "/v1/unlisted", operation_id = "unlisted_list", responses((status = 200, body = Vec<UnlistedVm>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Vec<UnlistedVm>>, Refusal> {
+pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Vec<UnlistedVm>>, ApiError> {
     caller.operator()?;
     Ok(Json(unlisted(&site)))
 }
@@ -27,13 +27,13 @@ pub async fn remove(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path(id): Path<Uuid>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     let _writer = site.writer.lock().await;
     let found = unlisted(&site).into_iter().find(|vm| vm.id == id);
     let found = found.ok_or_else(|| {
         let detail = format!("no host reports an unlisted virtual machine {id}");
-        Refusal::new(StatusCode::NOT_FOUND, "no-such-vm", detail).hint("heddle host unlisted lists them")
+        ApiError::new(StatusCode::NOT_FOUND, "no-such-vm", detail).hint("heddle host unlisted lists them")
     })?;
     let tombstone = Tombstone { vm: id, host: found.host };
     site.store.tombstone_add(&tombstone, Timestamp::now()).await?;
@@ -47,9 +47,9 @@ pub async fn remove(
 }
 
 fn unlisted(site: &Site) -> Vec<UnlistedVm> {
-    site.look(|seen| {
+    site.with_observed(|observed| {
         let mut all = Vec::new();
-        for (host, agent) in &seen.agents {
+        for (host, agent) in &observed.agents {
             for vm in &agent.report.vms {
                 let Some(unlisted) = &vm.unlisted else { continue };
                 all.push(UnlistedVm {

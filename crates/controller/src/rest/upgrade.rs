@@ -9,23 +9,23 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::error::ApiError;
 use super::lease::Lease;
-use super::refusal::Refusal;
-use crate::server::Slot;
+use crate::server::ConnectionSlot;
 
 /// A request that is to become a stream of one protocol.
 pub struct Upgrade {
     protocol: &'static str,
     upgraded: OnUpgrade,
     /// The connection counts for as long as the stream lasts.
-    slot: Option<Arc<Slot>>,
+    slot: Option<Arc<ConnectionSlot>>,
 }
 
 impl Upgrade {
     /// Refused unless the request asks for just that.
-    pub fn of(request: &mut Request, protocol: &'static str) -> Result<Self, Refusal> {
+    pub fn of(request: &mut Request, protocol: &'static str) -> Result<Self, ApiError> {
         if request.headers().get(header::UPGRADE) != Some(&HeaderValue::from_static(protocol)) {
-            return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "this is a stream")
+            return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "this is a stream")
                 .hint(format!("send Connection: upgrade and Upgrade: {protocol}")));
         }
         let slot = request.extensions_mut().remove();

@@ -17,11 +17,11 @@ use sqlx::{Sqlite, Transaction};
 use tenant_view::{Names, WishedClass};
 use uuid::Uuid;
 
+use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
 use super::identity::{Tombstone, write_tombstone};
 use super::numbers::NumberKind;
-use super::records::Happening;
+use super::records::EventRecord;
 use super::site::{TenantRef, partition, tenant_ref};
-use super::words::{Columns, json, read_json, read_word, word};
 use super::{Store, StoreError, parsed};
 use crate::clock::Uptime;
 
@@ -59,7 +59,7 @@ pub struct ClusterRow {
     /// The partitions inside it.
     pub inner: Vec<SubPartitionStatus>,
     /// What its tenant has set in its network, and the fabric is to be.
-    pub wish: Option<ViewWish>,
+    pub overlay: Option<StoredOverlay>,
     /// Of what its nodes are told.
     pub generation: u64,
     /// Since when.
@@ -90,8 +90,8 @@ impl ClusterRow {
     fn numbers(&self) -> impl Iterator<Item = (PartitionNumber, NumberKind)> {
         let own = self.partition.map(|number| (number, NumberKind::Own));
         let inner = self.inner.iter().map(|inner| (inner.number, NumberKind::Inner));
-        let wished = self.wish.iter().flat_map(|wish| &wish.partitions);
-        own.into_iter().chain(inner).chain(wished.map(|partition| (partition.number, NumberKind::View)))
+        let from_overlay = self.overlay.iter().flat_map(|overlay| &overlay.partitions);
+        own.into_iter().chain(inner).chain(from_overlay.map(|partition| (partition.number, NumberKind::View)))
     }
 }
 
@@ -109,12 +109,13 @@ pub struct ClusterNetwork {
 /// What a tenant has set in the network of its cluster, in terms of the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ViewWish {
+pub struct StoredOverlay {
     /// Ways to ports of its nodes.
     #[serde(default, skip_serializing_if = "WishedRoutes::is_empty")]
     pub routes: WishedRoutes,
     /// What nodes are in the partition of the cluster, by their numbers.
-    pub own: BTreeMap<u32, Role>,
+    #[serde(rename = "own")]
+    pub own_roles: BTreeMap<u32, Role>,
     /// The partitions inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<ViewPartition>,
@@ -122,17 +123,17 @@ pub struct ViewWish {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<WishedClass>,
     /// Levels of the classes on the wire, of which nodes are told; none while the fabric does not have them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub levels: Vec<ServiceLevel>,
+    #[serde(rename = "levels", default, skip_serializing_if = "Vec::is_empty")]
+    pub wire_sls: Vec<ServiceLevel>,
 }
 
-impl ViewWish {
+impl StoredOverlay {
     /// What a node is in the partition of the cluster. Of nodes that came later nothing was said: they are full members if
     /// everybody is.
     pub fn own_role(&self, node: u32) -> Role {
-        let is_open = self.own.values().all(|role| *role == Role::Full);
+        let is_open = self.own_roles.values().all(|role| *role == Role::Full);
         let unsaid = if is_open { Role::Full } else { Role::Limited };
-        self.own.get(&node).copied().unwrap_or(unsaid)
+        self.own_roles.get(&node).copied().unwrap_or(unsaid)
     }
 }
 
@@ -141,7 +142,8 @@ impl ViewWish {
 #[serde(deny_unknown_fields)]
 pub struct ViewPartition {
     /// Its number in the view.
-    pub seen: PartitionNumber,
+    #[serde(rename = "seen")]
+    pub view_number: PartitionNumber,
     /// Its number on the wire.
     pub number: PartitionNumber,
     /// Who is in it, by the numbers of nodes.
@@ -247,7 +249,7 @@ impl Store {
         row.map(|row| {
             let private = self.seal.unseal(cluster, &row.bytes("key_private")?)?;
             let key = ClusterKey { public: row.text("key_public")?, private };
-            Ok(ClusterKeys { ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?, key })
+            Ok(ClusterKeys { ssh_keys: decode_json("ssh keys", &row.text("ssh_keys")?)?, key })
         })
         .transpose()
     }
@@ -262,14 +264,14 @@ impl Store {
     pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
         let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
-        text.map_or_else(|| Ok(Names::default()), |text| read_json("names of a view", &text))
+        text.map_or_else(|| Ok(Names::default()), |text| decode_json("names of a view", &text))
     }
 
     /// Keeps the names under which a tenant sees the network of a cluster, if there still is one.
     pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
         let sql = "INSERT INTO views SELECT id, ? FROM clusters WHERE id = ? \
                    ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
-        sqlx::query(sql).bind(json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
+        sqlx::query(sql).bind(encode_json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
@@ -278,20 +280,20 @@ impl Store {
         &self,
         cluster: &ClusterRow,
         keys: &ClusterKeys,
-        happening: &Happening,
+        event: &EventRecord,
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         write_cluster(&mut change, cluster).await?;
         sqlx::query("INSERT INTO cluster_keys VALUES (?, ?, ?, ?)")
             .bind(cluster.id.to_string())
-            .bind(json(&keys.ssh_keys))
+            .bind(encode_json(&keys.ssh_keys))
             .bind(&keys.key.public)
             .bind(self.seal.seal(cluster.id, &keys.key.private)?)
             .execute(&mut *change)
             .await?;
         write_rest(&mut change, cluster).await?;
         self.write_numbers(&mut change, cluster, &BTreeMap::new(), &cluster.numbers().collect()).await?;
-        super::records::write_event(&mut change, happening).await?;
+        super::records::write_event(&mut change, event).await?;
         self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
     }
@@ -302,7 +304,7 @@ impl Store {
         before: &ClusterRow,
         after: &ClusterRow,
         is_removed: bool,
-        happenings: &[Happening],
+        events: &[EventRecord],
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM nodes WHERE cluster = ?")
@@ -328,8 +330,8 @@ impl Store {
             write_rest(&mut change, after).await?;
             self.write_numbers(&mut change, after, &had, &after.numbers().collect()).await?;
         }
-        for happening in happenings {
-            super::records::write_event(&mut change, happening).await?;
+        for event in events {
+            super::records::write_event(&mut change, event).await?;
         }
         self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
@@ -387,18 +389,18 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(cluster.size)
         .bind(cluster.cores)
         .bind(cluster.memory.mib())
-        .bind(word(&cluster.mode))
-        .bind(json(&cluster.image))
-        .bind(word(&cluster.phase))
+        .bind(encode_enum(&cluster.mode))
+        .bind(encode_json(&cluster.image))
+        .bind(encode_enum(&cluster.phase))
         .bind(&cluster.reason)
         .bind(cluster.partition.map(PartitionNumber::to_wire))
         .bind(cluster.generation as i64)
         .bind(cluster.created.to_string())
-        .bind(json(&cluster.class))
-        .bind(word(&cluster.sl_mode))
-        .bind(json(&cluster.inner))
-        .bind(cluster.wish.as_ref().map(json))
-        .bind(json(&cluster.network))
+        .bind(encode_json(&cluster.class))
+        .bind(encode_enum(&cluster.sl_mode))
+        .bind(encode_json(&cluster.inner))
+        .bind(cluster.overlay.as_ref().map(encode_json))
+        .bind(encode_json(&cluster.network))
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -420,10 +422,10 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .bind(node.joined)
             .bind(node.networked)
             .bind(node.gone)
-            .bind(word(&node.state))
+            .bind(encode_enum(&node.state))
             .bind(&node.reason)
             .bind(node.ready.map(|ready| ready as i64))
-            .bind(node.network.as_ref().map(json))
+            .bind(node.network.as_ref().map(encode_json))
             .bind(node.fenced)
             .execute(&mut **change)
             .await?;
@@ -451,17 +453,20 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         size: row.number("size")?,
         cores: row.number("cores")?,
         memory: MemorySize::from_mib(row.number("memory_mib")?),
-        mode: read_word("mode", &row.text("mode")?)?,
-        class: read_json("class", &row.text("class")?)?,
-        sl_mode: read_word("service level mode", &row.text("sl_mode")?)?,
-        image: read_json("image", &row.text("image")?)?,
-        phase: read_word("phase", &row.text("phase")?)?,
-        reason: row.maybe_text("reason")?,
-        partition: row.maybe_number("partition")?.map(partition).transpose()?,
-        inner: read_json("partitions", &row.text("inner_partitions")?)?,
-        wish: row.maybe_text("view_wish")?.map(|text| read_json("wish of a tenant", &text)).transpose()?,
+        mode: decode_enum("mode", &row.text("mode")?)?,
+        class: decode_json("class", &row.text("class")?)?,
+        sl_mode: decode_enum("service level mode", &row.text("sl_mode")?)?,
+        image: decode_json("image", &row.text("image")?)?,
+        phase: decode_enum("phase", &row.text("phase")?)?,
+        reason: row.optional_text("reason")?,
+        partition: row.optional_number("partition")?.map(partition).transpose()?,
+        inner: decode_json("partitions", &row.text("inner_partitions")?)?,
+        overlay: row
+            .optional_text("view_wish")?
+            .map(|text| decode_json("wish of a tenant", &text))
+            .transpose()?,
         generation: row.number("generation")?,
-        network: read_json("network of a cluster", &row.text("network")?)?,
+        network: decode_json("network of a cluster", &row.text("network")?)?,
         created: row.time("created")?,
         nodes: Vec::new(),
         operation: None,
@@ -482,14 +487,18 @@ fn node(row: &SqliteRow) -> Result<NodeRow, StoreError> {
         joined: row.flag("joined")?,
         networked: row.flag("networked")?,
         gone: row.flag("gone")?,
-        state: read_word("state of a node", &row.text("state")?)?,
-        reason: row.maybe_text("reason")?,
-        ready: row.maybe_number("ready")?,
-        network: row.maybe_text("network")?.map(|text| read_json("network of a node", &text)).transpose()?,
+        state: decode_enum("state of a node", &row.text("state")?)?,
+        reason: row.optional_text("reason")?,
+        ready: row.optional_number("ready")?,
+        network: row
+            .optional_text("network")?
+            .map(|text| decode_json("network of a node", &text))
+            .transpose()?,
         fenced: row.flag("fenced")?,
     })
 }
 
 fn port(raw: u8) -> Result<PortNum, StoreError> {
-    PortNum::new(raw).ok_or_else(|| StoreError::Nonsense { what: "number of a port", value: raw.to_string() })
+    PortNum::new(raw)
+        .ok_or_else(|| StoreError::InvalidValue { what: "number of a port", value: raw.to_string() })
 }

@@ -2,8 +2,8 @@
 
 use sqlx::sqlite::SqliteRow;
 
-use super::records::Happening;
-use super::words::Columns;
+use super::codec::Columns;
+use super::records::EventRecord;
 use super::{Store, StoreError, parsed};
 use crate::health::{Fault, Faults};
 
@@ -15,7 +15,7 @@ impl Store {
     }
 
     /// What is not well from now on, and what is told of it.
-    pub async fn fault_save(&self, faults: &Faults, happenings: &[Happening]) -> Result<(), StoreError> {
+    pub async fn fault_save(&self, faults: &Faults, events: &[EventRecord]) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM faults").execute(&mut *change).await?;
         for (fault, since) in faults {
@@ -27,8 +27,8 @@ impl Store {
                 .execute(&mut *change)
                 .await?;
         }
-        for happening in happenings {
-            super::records::write_event(&mut change, happening).await?;
+        for event in events {
+            super::records::write_event(&mut change, event).await?;
         }
         Ok(change.commit().await?)
     }
@@ -50,6 +50,6 @@ fn fault(row: &SqliteRow) -> Result<Fault, StoreError> {
         "fabric-stuck" => Ok(Fault::FabricStuck),
         "agent-silent" => Ok(Fault::AgentSilent(host()?)),
         "off-fabric" => Ok(Fault::OffFabric(host()?)),
-        other => Err(StoreError::Nonsense { what: "kind of a fault", value: other.to_owned() }),
+        other => Err(StoreError::InvalidValue { what: "kind of a fault", value: other.to_owned() }),
     }
 }

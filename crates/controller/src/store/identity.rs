@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::words::Columns;
+use super::codec::Columns;
 use super::{Store, StoreError, parsed};
 
 /// When a number was released that is still held: it never has rested.
@@ -15,7 +15,7 @@ const HELD: i64 = i64::MAX;
 /// Which store this is, and how new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// The site it belongs to: drawn when the store was made.
     pub site: Uuid,
     /// Grows when an operator accepts a store that was lost or restored.
@@ -34,14 +34,14 @@ const SEQUENCE_GAP_BITS: u32 = 40;
 /// by a controller whose store went on from the same point: this one is an older copy. Without the distance, a copy that is in
 /// use for a while would reach the sequences of the lost store, and agents would take its orders for newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequences {
+pub struct SpecSequences {
     /// What the store had reached.
     inherited: u64,
     /// Those of this controller are behind it.
     begin: u64,
 }
 
-impl Sequences {
+impl SpecSequences {
     /// Whether orders of this sequence were given neither by this controller nor by one before it on this store.
     pub fn is_foreign(&self, sequence: u64) -> bool {
         self.inherited < sequence && sequence <= self.begin
@@ -59,9 +59,9 @@ pub struct Tombstone {
 
 impl Store {
     /// Which store this is, and how new.
-    pub async fn site_identity(&self) -> Result<Identity, StoreError> {
+    pub async fn site_identity(&self) -> Result<StoreIdentity, StoreError> {
         let row = sqlx::query("SELECT id, epoch, revision FROM site").fetch_one(&self.writer).await?;
-        Ok(Identity {
+        Ok(StoreIdentity {
             site: parsed("id of the site", &row.text("id")?)?,
             epoch: row.number("epoch")?,
             revision: row.number("revision")?,
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// Begins a new epoch behind everything that this store or `reached` has seen, and revokes all tokens; how many those were.
-    pub async fn site_recover(&self, reached: Identity) -> Result<(Identity, u64), StoreError> {
+    pub async fn site_recover(&self, reached: StoreIdentity) -> Result<(StoreIdentity, u64), StoreError> {
         let mut change = self.writer.begin().await?;
         let tokens = sqlx::query("DELETE FROM tokens").execute(&mut *change).await?.rows_affected();
         sqlx::query("UPDATE site SET id = ?, epoch = max(epoch, ?) + 1, revision = max(revision, ?) + 1")
@@ -83,17 +83,17 @@ impl Store {
     }
 
     /// Begins the sequences of a controller that starts.
-    pub async fn orders_begin(&self) -> Result<Sequences, StoreError> {
+    pub async fn spec_sequence_begin(&self) -> Result<SpecSequences, StoreError> {
         let random = getrandom::u64().map_err(|_| StoreError::Random)?;
         let gap = SEQUENCE_GAP + (random >> (u64::BITS - SEQUENCE_GAP_BITS));
         let query = sqlx::query("UPDATE site SET sequence = sequence + ? RETURNING sequence");
         let row = query.bind(gap.cast_signed()).fetch_one(&self.writer).await?;
         let begin: u64 = row.number("sequence")?;
-        Ok(Sequences { inherited: begin - gap, begin })
+        Ok(SpecSequences { inherited: begin - gap, begin })
     }
 
     /// The next sequence of orders. It is in the store when this returns: no orders are ever sent under one that is not.
-    pub async fn orders_sequence_next(&self) -> Result<u64, StoreError> {
+    pub async fn spec_sequence_next(&self) -> Result<u64, StoreError> {
         let query = sqlx::query("UPDATE site SET sequence = sequence + 1 RETURNING sequence");
         query.fetch_one(&self.writer).await?.number("sequence")
     }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn sequences_between_two_controllers_are_foreign_to_both() {
-        let sequences = Sequences { inherited: 7, begin: 1000 };
+        let sequences = SpecSequences { inherited: 7, begin: 1000 };
         let foreign: Vec<u64> =
             [6, 7, 8, 999, 1000, 1001].into_iter().filter(|it| sequences.is_foreign(*it)).collect();
         assert_eq!(foreign, [8, 999, 1000]);

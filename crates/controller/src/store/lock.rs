@@ -11,13 +11,13 @@ use thiserror::Error;
 ///
 /// Two processes on one store would each decide on what the other is changing: see decision 0021.
 #[derive(Debug)]
-pub struct Lock {
+pub struct StoreLock {
     _file: File,
 }
 
 /// Why a store cannot be locked.
 #[derive(Debug, Error)]
-pub enum NotLocked {
+pub enum StoreLockError {
     /// Another controller has it.
     #[error("another controller ({}) uses {database}; stop it first, or use another state directory", holder(*pid))]
     InUse {
@@ -37,13 +37,13 @@ pub enum NotLocked {
     },
 }
 
-impl Lock {
+impl StoreLock {
     /// Locks the store at `database` by the file `database.lock` beside it, which is left there.
-    pub fn of(database: &Path) -> Result<Self, NotLocked> {
+    pub fn acquire(database: &Path) -> Result<Self, StoreLockError> {
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
-        let io = |source| NotLocked::Io { path: path.clone(), source };
+        let io = |source| StoreLockError::Io { path: path.clone(), source };
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
         let mut file = options.open(&path).map_err(io)?;
@@ -51,7 +51,7 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let pid = read_pid(&mut file);
-                return Err(NotLocked::InUse { database: database.to_owned(), pid });
+                return Err(StoreLockError::InUse { database: database.to_owned(), pid });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }

@@ -2,9 +2,10 @@
 //!
 //! Calls are noun first. Changes that belong together are one transaction of the one connection that writes; the others read
 //! what was committed, at the same time. Whoever reads, decides and writes holds [`crate::site::Site::writer`] meanwhile.
-//! One process at a time has a store open: [`Lock`].
+//! One process at a time has a store open: [`StoreLock`].
 
 mod clusters;
+mod codec;
 mod faults;
 mod identity;
 mod lock;
@@ -13,7 +14,6 @@ mod records;
 mod seal;
 mod site;
 mod tokens;
-mod words;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -30,10 +30,10 @@ use self::seal::{Seal, SealError};
 use self::site::KnownHosts;
 use crate::clock::{Clock, Moment, Uptime};
 
-pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, ViewPartition, ViewWish};
-pub use identity::{Identity, Sequences, Tombstone};
-pub use lock::Lock;
-pub use records::Happening;
+pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, StoredOverlay, ViewPartition};
+pub use identity::{SpecSequences, StoreIdentity, Tombstone};
+pub use lock::StoreLock;
+pub use records::EventRecord;
 pub use site::{ImageRow, TenantRef, TenantRow};
 pub use tokens::Revoked;
 
@@ -72,7 +72,7 @@ pub struct Store {
     clock: Arc<dyn Clock>,
     /// For how long the store was in use when it was opened, less what the clock said then.
     since: i64,
-    _lock: Arc<Lock>,
+    _lock: Arc<StoreLock>,
 }
 
 /// What can go wrong with the store.
@@ -83,7 +83,7 @@ pub enum StoreError {
     Database(#[from] sqlx::Error),
     /// A value that this code did not write.
     #[error("the store holds {value:?} as {what}, which makes no sense")]
-    Nonsense {
+    InvalidValue {
         /// What it should be.
         what: &'static str,
         /// What is there.
@@ -150,7 +150,7 @@ impl Store {
     pub async fn open(
         path: &Path,
         key_file: &Path,
-        lock: Lock,
+        lock: StoreLock,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StoreError> {
         let options = options(path)?;
@@ -201,7 +201,7 @@ impl Store {
 }
 
 /// Seals the private keys in a store with a new key, which takes the place of the one in `key_file`.
-pub async fn rekey(path: &Path, key_file: &Path, _lock: Lock) -> Result<(), StoreError> {
+pub async fn rekey(path: &Path, key_file: &Path, _lock: StoreLock) -> Result<(), StoreError> {
     let mut connection = options(path)?.create_if_missing(false).connect().await?;
     let mut change = connection.begin().await?;
     migrate(&mut change, path).await?;
@@ -248,7 +248,7 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     }
     let dangling = sqlx::query("PRAGMA foreign_key_check").fetch_all(&mut *connection).await?;
     if let Some(first) = dangling.first() {
-        let (path, table) = (path.to_owned(), words::Columns::text(first, "table")?);
+        let (path, table) = (path.to_owned(), codec::Columns::text(first, "table")?);
         return Err(StoreError::Dangling { path, table, count: dangling.len() });
     }
     sqlx::raw_sql("PRAGMA user_version = 5").execute(&mut *connection).await?;
@@ -264,7 +264,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 
 /// Reads a value that was written as text.
 fn parsed<T: FromStr>(what: &'static str, text: &str) -> Result<T, StoreError> {
-    text.parse().map_err(|_| StoreError::Nonsense { what, value: text.to_owned() })
+    text.parse().map_err(|_| StoreError::InvalidValue { what, value: text.to_owned() })
 }
 
 #[cfg(test)]

@@ -19,21 +19,21 @@ use super::{Store, StoreError};
 const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
 
 /// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
-pub const REST: Duration = Duration::from_secs(10 * 60);
+pub const QUARANTINE: Duration = Duration::from_secs(10 * 60);
 
 /// There are not enough numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{in_use} of {} partition numbers are in use and {resting} rest", POOL.len())]
-pub struct NoNumber {
+#[error("{in_use} of {} partition numbers are in use and {quarantined} rest", POOL.len())]
+pub struct PartitionNumbersExhausted {
     /// Numbers that clusters have.
     pub in_use: u32,
     /// Numbers that were released too recently.
-    pub resting: u32,
+    pub quarantined: u32,
 }
 
 /// Each looks into one index.
 pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
-pub(super) const RESTED_NUMBERS: &str =
+pub(super) const REUSABLE_NUMBERS: &str =
     "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
 /// All of a table that is empty but after a recovery.
 const HELD_NUMBERS: &str = "SELECT DISTINCT number FROM held_partitions";
@@ -68,30 +68,31 @@ impl Store {
     pub async fn number_free(
         &self,
         count: usize,
-    ) -> Result<Result<Vec<PartitionNumber>, NoNumber>, StoreError> {
+    ) -> Result<Result<Vec<PartitionNumber>, PartitionNumbersExhausted>, StoreError> {
         let mut read = self.readers.begin().await?;
         let last: Option<u16> = sqlx::query_scalar(LAST_NUMBER).fetch_optional(&mut *read).await?;
         let first = last.map_or(*POOL.start(), |last| last.saturating_add(1).max(*POOL.start()));
         let held: Vec<u16> = sqlx::query_scalar(HELD_NUMBERS).fetch_all(&mut *read).await?;
         let mut raw: Vec<u16> =
             (first..=*POOL.end()).filter(|number| !held.contains(number)).take(count).collect();
-        let rested = self.uptime().before(REST);
-        let query = sqlx::query_scalar(RESTED_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
+        let rested = self.uptime().before(QUARANTINE);
+        let query = sqlx::query_scalar(REUSABLE_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
         let oldest: Vec<u16> = query.fetch_all(&mut *read).await?;
         raw.extend(oldest);
         if raw.len() < count {
             let sql = "SELECT (SELECT count(*) FROM partition_numbers WHERE released IS NULL), \
                        (SELECT count(*) FROM partition_numbers WHERE released > ?)";
             let counts: (u32, u32) = sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
-            return Ok(Err(NoNumber { in_use: counts.0, resting: counts.1 }));
+            return Ok(Err(PartitionNumbersExhausted { in_use: counts.0, quarantined: counts.1 }));
         }
         raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
     }
 
     /// Numbers that count against a tenant: those that its clusters have, and those that rest after they had them.
     pub async fn number_count(&self, tenant: Uuid) -> Result<u32, StoreError> {
-        let query =
-            sqlx::query_scalar(NUMBERS_OF).bind(tenant.to_string()).bind(self.uptime().before(REST).ms());
+        let query = sqlx::query_scalar(NUMBERS_OF)
+            .bind(tenant.to_string())
+            .bind(self.uptime().before(QUARANTINE).ms());
         Ok(query.fetch_one(&self.readers).await?)
     }
 

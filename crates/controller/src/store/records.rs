@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
 use uuid::Uuid;
 
-use super::words::{Columns, json, read_json, read_word, word};
+use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
 use super::{Store, StoreError, TenantRef, parsed};
 use crate::clock::Uptime;
 
@@ -20,7 +20,7 @@ const LISTED_MAX: i64 = 1000;
 
 /// Something to be noted as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happening {
+pub struct EventRecord {
     /// When.
     pub at: Timestamp,
     /// Whom it concerns; `None` concerns the site.
@@ -55,9 +55,9 @@ impl Store {
     }
 
     /// Notes what happened.
-    pub async fn event_note(&self, happening: &Happening) -> Result<(), StoreError> {
+    pub async fn event_note(&self, event: &EventRecord) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
-        write_event(&mut change, happening).await?;
+        write_event(&mut change, event).await?;
         Ok(change.commit().await?)
     }
 
@@ -117,15 +117,15 @@ const TRIM_OPERATIONS: &str = "DELETE FROM operations WHERE state <> 'running' A
 
 pub(super) async fn write_event(
     change: &mut Transaction<'_, Sqlite>,
-    happening: &Happening,
+    event: &EventRecord,
 ) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO events (at, tenant_id, tenant, cluster, kind, text) VALUES (?, ?, ?, ?, ?, ?)")
-        .bind(happening.at.to_string())
-        .bind(happening.tenant.as_ref().map(|tenant| tenant.id.to_string()))
-        .bind(happening.tenant.as_ref().map(|tenant| tenant.name.as_str()))
-        .bind(happening.cluster.as_ref().map(Name::as_str))
-        .bind(happening.kind)
-        .bind(&happening.text)
+        .bind(event.at.to_string())
+        .bind(event.tenant.as_ref().map(|tenant| tenant.id.to_string()))
+        .bind(event.tenant.as_ref().map(|tenant| tenant.name.as_str()))
+        .bind(event.cluster.as_ref().map(Name::as_str))
+        .bind(event.kind)
+        .bind(&event.text)
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -145,12 +145,12 @@ pub(super) async fn write_operation(
         .bind(operation.tenant.as_str())
         .bind(operation.cluster.as_str())
         .bind(operation.cluster_id.to_string())
-        .bind(word(&operation.kind))
-        .bind(word(&operation.state))
+        .bind(encode_enum(&operation.kind))
+        .bind(encode_enum(&operation.state))
         .bind(&operation.reason)
         .bind(operation.started.to_string())
         .bind(operation.ended.map(|ended| ended.to_string()))
-        .bind(json(&operation.steps))
+        .bind(encode_json(&operation.steps))
         .bind(began.ms())
         .execute(&mut **change)
         .await?;
@@ -163,18 +163,19 @@ pub(super) fn operation(row: &SqliteRow) -> Result<Operation, StoreError> {
         tenant: parsed("name of a tenant", &row.text("tenant")?)?,
         cluster: parsed("name of a cluster", &row.text("cluster")?)?,
         cluster_id: parsed("id of a cluster", &row.text("cluster_id")?)?,
-        kind: read_word("kind of an operation", &row.text("kind")?)?,
-        state: read_word("state of an operation", &row.text("state")?)?,
-        reason: row.maybe_text("reason")?,
+        kind: decode_enum("kind of an operation", &row.text("kind")?)?,
+        state: decode_enum("state of an operation", &row.text("state")?)?,
+        reason: row.optional_text("reason")?,
         started: row.time("started")?,
-        ended: row.maybe_text("ended")?.map(|text| parsed("time", &text)).transpose()?,
-        steps: read_json("steps", &row.text("steps")?)?,
+        ended: row.optional_text("ended")?.map(|text| parsed("time", &text)).transpose()?,
+        steps: decode_json("steps", &row.text("steps")?)?,
     })
 }
 
 fn event(row: &SqliteRow) -> Result<Event, StoreError> {
-    let name =
-        |column| row.maybe_text(column).and_then(|name| name.map(|name| parsed("name", &name)).transpose());
+    let name = |column| {
+        row.optional_text(column).and_then(|name| name.map(|name| parsed("name", &name)).transpose())
+    };
     Ok(Event {
         number: row.number("number")?,
         at: row.time("at")?,

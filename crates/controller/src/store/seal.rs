@@ -16,7 +16,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::StoreError;
-use super::words::Columns as _;
+use super::codec::Columns as _;
 
 /// What sealed values begin with: the way in which they are sealed.
 const VERSION: u8 = 1;

@@ -10,7 +10,7 @@ use ib_wire::{Guid, PartitionNumber};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::words::{Columns, json, read_json};
+use super::codec::{Columns, decode_json, encode_json};
 use super::{Store, StoreError, parsed};
 
 /// A tenant: its id, which is never used again, and what it is called.
@@ -73,7 +73,7 @@ impl Store {
             .bind(row.tenant.id.to_string())
             .bind(row.tenant.name.as_str())
             .bind(row.created.to_string())
-            .bind(json(&row.quota))
+            .bind(encode_json(&row.quota))
             .execute(&self.writer)
             .await?;
         Ok(())
@@ -81,7 +81,7 @@ impl Store {
 
     /// Keeps the limits that were set for a tenant.
     pub async fn tenant_quota_set(&self, id: Uuid, quota: &QuotaChange) -> Result<(), StoreError> {
-        let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(json(quota));
+        let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(encode_json(quota));
         query.bind(id.to_string()).execute(&self.writer).await?;
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Store {
                     cores: row.number("cores")?,
                     memory: MemorySize::from_mib(row.number("memory_mib")?),
                     port_guid: row
-                        .maybe_text("port_guid")?
+                        .optional_text("port_guid")?
                         .map(|guid| parsed("GUID of a port", &guid))
                         .transpose()?,
                 })
@@ -231,13 +231,13 @@ impl Store {
     pub async fn fabric_decisions(&self) -> Result<Decisions, StoreError> {
         let query = sqlx::query_scalar("SELECT decisions FROM fabric");
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
-        text.map_or_else(|| Ok(Decisions::default()), |text| read_json("decisions", &text))
+        text.map_or_else(|| Ok(Decisions::default()), |text| decode_json("decisions", &text))
     }
 
     /// Keeps what was decided about the fabric.
     pub async fn fabric_decide(&self, decisions: &Decisions) -> Result<(), StoreError> {
         let sql = "INSERT INTO fabric VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
-        sqlx::query(sql).bind(json(decisions)).execute(&self.writer).await?;
+        sqlx::query(sql).bind(encode_json(decisions)).execute(&self.writer).await?;
         Ok(())
     }
 }
@@ -259,7 +259,7 @@ fn tenant(row: &sqlx::sqlite::SqliteRow) -> Result<TenantRow, StoreError> {
     Ok(TenantRow {
         tenant: tenant_ref(row, "id", "name")?,
         created: row.time("created")?,
-        quota: read_json("quota", &row.text("quota")?)?,
+        quota: decode_json("quota", &row.text("quota")?)?,
     })
 }
 
@@ -275,6 +275,6 @@ pub(super) fn tenant_ref(
 
 /// A partition number that was stored.
 pub fn partition(raw: u16) -> Result<PartitionNumber, StoreError> {
-    let error = || StoreError::Nonsense { what: "partition number", value: raw.to_string() };
+    let error = || StoreError::InvalidValue { what: "partition number", value: raw.to_string() };
     PartitionNumber::from_wire(raw).ok_or_else(error)
 }

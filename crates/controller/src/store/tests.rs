@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use super::words::Columns as _;
+use super::codec::Columns as _;
 use super::*;
 use crate::clock::SystemClock;
 
@@ -33,7 +33,7 @@ impl Clock for Hands {
 }
 
 async fn open(path: &Path, clock: Arc<dyn Clock>) -> Store {
-    Store::open(path, &path.with_extension("key"), Lock::of(path).unwrap(), clock).await.unwrap()
+    Store::open(path, &path.with_extension("key"), StoreLock::acquire(path).unwrap(), clock).await.unwrap()
 }
 
 fn name(text: &str) -> Name {
@@ -56,7 +56,7 @@ fn cluster(tenant: &TenantRef, text: &str, partition: PartitionNumber) -> Cluste
         reason: None,
         partition: Some(partition),
         inner: Vec::new(),
-        wish: None,
+        overlay: None,
         network: Default::default(),
         generation: 1,
         created: Timestamp::UNIX_EPOCH,
@@ -71,9 +71,9 @@ fn keys() -> ClusterKeys {
     ClusterKeys { ssh_keys: Vec::new(), key }
 }
 
-fn happening() -> Happening {
+fn event() -> EventRecord {
     let at = Timestamp::UNIX_EPOCH;
-    Happening { at, tenant: None, cluster: None, kind: "cluster.placed", text: String::new() }
+    EventRecord { at, tenant: None, cluster: None, kind: "cluster.placed", text: String::new() }
 }
 
 async fn tenant(store: &Store, text: &str) -> TenantRef {
@@ -87,7 +87,7 @@ async fn tenant(store: &Store, text: &str) -> TenantRef {
 async fn take(store: &Store, tenant: &TenantRef, text: &str) -> ClusterRow {
     let number = store.number_free(1).await.unwrap().unwrap()[0];
     let row = cluster(tenant, text, number);
-    store.cluster_create(&row, &keys(), &happening()).await.unwrap();
+    store.cluster_create(&row, &keys(), &event()).await.unwrap();
     row
 }
 
@@ -108,7 +108,7 @@ async fn requests_read_by_indices_alone() {
         records::EVENTS_AFTER,
         records::EVENTS_OF_AFTER,
         numbers::LAST_NUMBER,
-        numbers::RESTED_NUMBERS,
+        numbers::REUSABLE_NUMBERS,
         numbers::NUMBERS_OF,
     ];
     let plan = async |sql: &str| -> String {
@@ -178,7 +178,7 @@ async fn numbers_rest_whatever_the_wall_clock_does() {
     // Another process goes on where this one was.
     let clock = Arc::new(Hands::default());
     let store = loop {
-        match Lock::of(&path) {
+        match StoreLock::acquire(&path) {
             Ok(lock) => {
                 break Store::open(&path, &path.with_extension("key"), lock, clock.clone()).await.unwrap();
             }
@@ -211,7 +211,7 @@ async fn private_keys_are_in_no_file_of_the_store() {
     let private = pair.private.clone();
     let row = cluster(&blue, "one", store.number_free(1).await.unwrap().unwrap()[0]);
     let keys = ClusterKeys { ssh_keys: Vec::new(), key: pair };
-    store.cluster_create(&row, &keys, &happening()).await.unwrap();
+    store.cluster_create(&row, &keys, &event()).await.unwrap();
     assert!(is_in_files(&path, keys.key.public.as_bytes()), "the control: public keys are found");
     let middle = private.lines().nth(2).unwrap();
     let is_leaked = || is_in_files(&path, b"PRIVATE KEY") || is_in_files(&path, middle.as_bytes());
@@ -224,7 +224,7 @@ async fn private_keys_are_in_no_file_of_the_store() {
 
 async fn reopen(path: &Path) -> Result<Store, StoreError> {
     let lock = loop {
-        match Lock::of(path) {
+        match StoreLock::acquire(path) {
             Ok(lock) => break lock,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
@@ -269,7 +269,7 @@ async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
     // Killed after the change was committed and before the key had its name.
     drop(reopen(&path).await.unwrap());
     let lock = loop {
-        match Lock::of(&path) {
+        match StoreLock::acquire(&path) {
             Ok(lock) => break lock,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
@@ -302,7 +302,7 @@ async fn what_one_tenant_does_shortens_nobody_elses_history() {
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);
     let note = async |tenant: &TenantRef| {
-        store.event_note(&Happening { tenant: Some(tenant.clone()), ..happening() }).await.unwrap();
+        store.event_note(&EventRecord { tenant: Some(tenant.clone()), ..event() }).await.unwrap();
     };
     note(&red).await;
     note(&blue).await;

@@ -4,8 +4,8 @@ use controller_api::tenant::Token;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::codec::Columns;
 use super::site::{TenantRef, tenant_ref};
-use super::words::Columns;
 use super::{Store, StoreError, parsed};
 
 /// SHA-256 of a token.
@@ -97,7 +97,7 @@ impl Store {
     ) -> Result<Option<(Token, Option<TenantRef>)>, StoreError> {
         let row = sqlx::query(TOKEN_OF).bind(hash.as_slice()).fetch_optional(&self.readers).await?;
         row.map(|row| {
-            let is_tenants = row.maybe_text("tenant")?.is_some();
+            let is_tenants = row.optional_text("tenant")?.is_some();
             let tenant = is_tenants.then(|| tenant_ref(&row, "tenant", "tenant_name")).transpose()?;
             Ok((token(&row)?, tenant))
         })
@@ -107,17 +107,20 @@ impl Store {
 
 fn token(row: &sqlx::sqlite::SqliteRow) -> Result<Token, StoreError> {
     let time = |name| {
-        let ms: Option<i64> = row.maybe_number(name)?;
+        let ms: Option<i64> = row.optional_number(name)?;
         let read = |ms: i64| {
             Timestamp::from_millisecond(ms)
-                .map_err(|_| StoreError::Nonsense { what: name, value: ms.to_string() })
+                .map_err(|_| StoreError::InvalidValue { what: name, value: ms.to_string() })
         };
         ms.map(read).transpose()
     };
     Ok(Token {
         id: parsed("id of a token", &row.text("id")?)?,
         name: parsed("name of a token", &row.text("name")?)?,
-        tenant: row.maybe_text("tenant_name")?.map(|name| parsed("name of a tenant", &name)).transpose()?,
+        tenant: row
+            .optional_text("tenant_name")?
+            .map(|name| parsed("name of a tenant", &name))
+            .transpose()?,
         created: row.time("created")?,
         expires: time("expires")?,
         last_used: time("last_used")?,

@@ -1,12 +1,12 @@
 //! The networks of clusters, as their tenants see and manage them.
 //!
-//! One thread serves the views of all clusters behind a socket that only this user may open ([`Views::start`]); doors for
+//! One thread serves the views of all clusters behind a socket that only this user may open ([`ViewService::start`]); doors for
 //! tenants lead there, and each says which virtual machine its stream belongs to ([`seat`]). [`keep`] gives every cluster
 //! that the fabric carries its view, and follows as clusters and plans change.
 
-pub mod doors;
-mod host;
-pub mod wishes;
+pub mod overlays;
+mod server;
+pub mod tunnel_sockets;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,68 +26,68 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::lifecycle::node_name;
-use crate::network::Sighting;
+use crate::network::DiscoveredFabric;
 use crate::site::Site;
 use crate::store::ClusterRow;
-use host::Gallery;
-use wishes::Wished;
+use overlays::OverlayQueue;
+use server::ViewServer;
 
 /// Something to be done with the views, on their thread.
-type Task = Box<dyn FnOnce(&mut Gallery, Duration) + Send>;
+type Task = Box<dyn FnOnce(&mut ViewServer, Duration) + Send>;
 
 /// The views of all clusters.
 #[derive(Debug)]
-pub struct Views {
+pub struct ViewService {
     tasks: mpsc::Sender<Task>,
     waker: Waker,
-    door: PathBuf,
-    wished: Arc<Wished>,
+    socket: PathBuf,
+    overlay_queue: Arc<OverlayQueue>,
     stop: Arc<AtomicBool>,
 }
 
-impl Views {
-    /// Serves views, none yet, behind a socket at `door`.
-    pub fn start(door: &Path) -> anyhow::Result<Self> {
-        let place = door.display();
-        let mut server = Server::private(door).with_context(|| format!("cannot serve views at {place}"))?;
+impl ViewService {
+    /// Serves views, none yet, behind a socket at `socket`.
+    pub fn start(socket: &Path) -> anyhow::Result<Self> {
+        let place = socket.display();
+        let mut server = Server::private(socket).with_context(|| format!("cannot serve views at {place}"))?;
         let (tasks, received) = mpsc::channel();
         let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
-        let wished = Arc::new(Wished::default());
-        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&wished));
+        let overlay_queue = Arc::new(OverlayQueue::default());
+        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&overlay_queue));
         let serve = move || {
-            let mut gallery = Gallery::new(received, told);
-            if let Err(error) = server.run(&mut gallery, &stopped) {
+            let mut views = ViewServer::new(received, told);
+            if let Err(error) = server.run(&mut views, &stopped) {
                 tracing::error!("views are no longer served: {error}");
             }
         };
         std::thread::Builder::new().name("views".to_owned()).spawn(serve).context("cannot serve views")?;
-        Ok(Self { tasks, waker, door: door.to_owned(), wished, stop })
+        Ok(Self { tasks, waker, socket: socket.to_owned(), overlay_queue, stop })
     }
 
     /// Does something with the views; `None` if they are no longer served.
     pub async fn with<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Gallery, Duration) -> T + Send + 'static,
+        task: impl FnOnce(&mut ViewServer, Duration) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        let task: Task = Box::new(move |gallery, now| drop(answer.send(task(gallery, now))));
+        let task: Task = Box::new(move |server, now| drop(answer.send(task(server, now))));
         self.tasks.send(task).ok()?;
         self.waker.wake();
         answered.await.ok()
     }
 
     /// A stream that ends at the adapter of a virtual machine, whatever is written to it.
-    pub async fn seat(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
-        let mut stream = UnixStream::connect(&self.door).await.context("views are not served")?;
+    pub async fn attach(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
+        let mut stream = UnixStream::connect(&self.socket).await.context("views are not served")?;
         let mut attach = Vec::new();
-        let node_id = host::node_id(cluster, node);
+        let node_id = server::node_id(cluster, node);
         Frame::Attach(Attach { node_id, role: Role::Ordinary }).encode(&mut attach);
         stream.write_all(&attach).await?;
         Ok(stream)
     }
 }
 
-impl Drop for Views {
+impl Drop for ViewService {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -117,8 +117,8 @@ pub async fn keep(site: Arc<Site>) -> ! {
 }
 
 async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
-    let fabric = site.look(|seen| seen.fabric.clone());
-    let (Some(sighting), Some(plan), Some(_)) = (fabric.sighting, fabric.plan, fabric.programmed) else {
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
+    let (Some(discovered), Some(plan), Some(_)) = (fabric.discovered, fabric.plan, fabric.programmed) else {
         return Ok(());
     };
     let clusters = site.store.cluster_list().await?;
@@ -126,7 +126,7 @@ async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::
         sources.keys().filter(|id| clusters.iter().all(|cluster| cluster.id != **id)).copied().collect();
     for id in gone {
         sources.remove(&id);
-        site.views.with(move |gallery, _| gallery.remove(id)).await;
+        site.views.with(move |server, _| server.remove(id)).await;
     }
     for row in &clusters {
         let Some(cluster) = seats(row, &clusters) else { continue };
@@ -134,7 +134,7 @@ async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::
         if sources.get(&row.id).is_some_and(is_known) {
             continue;
         }
-        let slice = slice(&sighting, &plan, &cluster).await?;
+        let slice = slice(&discovered, &plan, &cluster).await?;
         let Some(slice) = slice else { continue };
         let is_same = sources.get(&row.id).is_some_and(|source| source.slice == slice);
         if !is_same {
@@ -163,12 +163,12 @@ fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
 }
 
 async fn slice(
-    sighting: &Arc<Sighting>,
+    discovered: &Arc<DiscoveredFabric>,
     plan: &Arc<FabricPlan>,
     cluster: &Cluster,
 ) -> anyhow::Result<Option<Slice>> {
-    let (sighting, plan, cluster) = (Arc::clone(sighting), Arc::clone(plan), cluster.clone());
-    let work = move || Slice::of(&sighting.topology, &plan, &cluster, Shape::Network);
+    let (discovered, plan, cluster) = (Arc::clone(discovered), Arc::clone(plan), cluster.clone());
+    let work = move || Slice::of(&discovered.topology, &plan, &cluster, Shape::Network);
     match tokio::task::spawn_blocking(work).await.context("the view of a cluster broke")? {
         Ok(slice) => Ok(Some(slice)),
         Err(error) => {
@@ -189,7 +189,7 @@ async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()>
     let id = row.id;
     let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
     let tenant = row.tenant.id;
-    let put = move |gallery: &mut Gallery, now| gallery.put(now, (id, tenant), slice, names, numbers);
+    let put = move |server: &mut ViewServer, now| server.put(now, (id, tenant), slice, names, numbers);
     let shown = site.views.with(put).await;
     Ok(shown.context("views are no longer served")??)
 }

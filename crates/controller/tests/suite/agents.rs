@@ -6,13 +6,13 @@ use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
 use controller_api::{ApiClient, ClientError, MemorySize};
 
-use crate::site::{Conduct, Site, by_name, eventually, wish};
+use crate::site::{Conduct, Site, by_name, eventually, new_cluster};
 
 /// How often a claim is looked at that must never be false.
 const LOOKS: u32 = 100;
 
 fn ready(site: &Site, client: &ApiClient, name: &str) {
-    let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
+    let operation = site.ask(client.cluster_create(&new_cluster(name, 1))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
 }
@@ -31,7 +31,7 @@ fn a_cluster_is_deleted_only_after_agents_said_that_its_nodes_are_gone() {
     let blue = site.tenant("blue");
     // The agent takes the order and runs the virtual machine; the controller hears nothing.
     site.world.lock().unwrap().conduct = Conduct::TakesAndIsSilent;
-    site.ask(blue.cluster_create(&wish("one", 1))).unwrap();
+    site.ask(blue.cluster_create(&new_cluster("one", 1))).unwrap();
     eventually("it runs", || !site.world.lock().unwrap().vms.is_empty());
     let deletion = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
     for _ in 0..LOOKS {
@@ -109,7 +109,7 @@ fn restored() -> Restored {
     site.ask(operator.token_revoke(token.unwrap().id)).unwrap();
     site.stop();
     put_back(&site, &copy);
-    let operator = std::fs::read_to_string(site.settings().operator_token).unwrap().trim().to_owned();
+    let operator = std::fs::read_to_string(site.settings().operator_token_file).unwrap().trim().to_owned();
     Restored { site, revoked, operator }
 }
 
@@ -133,12 +133,13 @@ fn a_store_put_back_from_an_older_copy_stops_and_asks() {
     site.ask(controller::recover(
         &site.settings().database,
         &site.settings().key_file,
-        controller::Accept::OlderStore,
+        controller::AcceptedLoss::OlderStore,
     ))
     .unwrap();
     site.start();
     eventually("the operator has a new token", || {
-        std::fs::read_to_string(site.settings().operator_token).is_ok_and(|token| token.trim() != operator)
+        std::fs::read_to_string(site.settings().operator_token_file)
+            .is_ok_and(|token| token.trim() != operator)
     });
     assert!(is_unknown(&site, &revoked) && is_unknown(&site, &operator), "no token of the copy is valid");
     let client = site.operator();
@@ -177,7 +178,7 @@ fn agents_refuse_an_older_store_and_nothing_is_changed_any_more() {
     });
     let blue = site.client(revoked);
     let refusals = [
-        site.ask(blue.cluster_create(&wish("more", 1))).map(drop),
+        site.ask(blue.cluster_create(&new_cluster("more", 1))).map(drop),
         site.ask(blue.cluster_list()).map(drop),
         site.ask(blue.view_open(&by_name("one"), 1)).map(drop),
     ];
@@ -210,10 +211,10 @@ fn a_missing_store_is_not_replaced_by_an_empty_one() {
     site.ask(controller::recover(
         &site.settings().database,
         &site.settings().key_file,
-        controller::Accept::EmptyStore,
+        controller::AcceptedLoss::EmptyStore,
     ))
     .unwrap();
-    let _ = std::fs::remove_file(site.settings().operator_token);
+    let _ = std::fs::remove_file(site.settings().operator_token_file);
     site.start();
     site.prepare();
     let operator = site.operator();
@@ -290,7 +291,7 @@ fn a_long_reason_of_an_agent_is_cut() {
     let site = Site::new(4);
     site.world.lock().unwrap().failure = Some("\u{1b}[2Jno ".repeat(100_000));
     let blue = site.tenant("blue");
-    let operation = site.ask(blue.cluster_create(&wish("one", 1))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 1))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
     let events = site.ask(site.operator().event_list(None, false)).unwrap();

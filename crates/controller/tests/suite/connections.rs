@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::site::http::{Answer, Request, read_answer};
-use crate::site::{Site, by_name, eventually, stays_open, wish};
+use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
 /// More than one peer may have open.
 const MANY: usize = 400;
@@ -141,7 +141,7 @@ fn a_body_that_is_declared_too_large_is_refused_at_once() {
 fn streams_and_long_polls_outlast_the_time_for_a_request_to_arrive() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     let mut stream = site.ask(acme.view_open(&by_name("blue"), 1)).unwrap();

@@ -4,7 +4,7 @@ use fabric_model::tenancy::{Bandwidth, Class};
 use serde_json::{Value, json};
 
 use crate::site::http::Request;
-use crate::site::{Site, eventually, wish};
+use crate::site::{Site, eventually, new_cluster};
 
 /// What an agent may say of a virtual machine that it cannot run.
 const COMPLAINT: &str = "/srv/secret/disk.raw: 512 MiB are promised to other disks";
@@ -24,10 +24,10 @@ impl Asker<'_> {
     }
 
     /// A request that is refused; what is said.
-    fn create(&self, wish: &controller_api::cluster::NewCluster, status: u64) -> String {
+    fn create(&self, new_cluster: &controller_api::cluster::NewCluster, status: u64) -> String {
         let body = json!(controller_api::cluster::NewCluster {
             tenant: Some("acme".parse().unwrap()),
-            ..wish.clone()
+            ..new_cluster.clone()
         });
         let said = self.ask("POST", "/v1/clusters", Some(&body), None);
         let problem: Value = serde_json::from_str(&said).unwrap();
@@ -41,11 +41,11 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     let site = Site::new(8);
     let acme = site.tenant_token("acme");
     let client = site.client(acme.clone());
-    let ready = site.ask(client.cluster_create(&wish("blue", 2))).unwrap();
+    let ready = site.ask(client.cluster_create(&new_cluster("blue", 2))).unwrap();
     site.wait(&client, &ready);
     // Another cluster cannot be run; what its hosts say is kept.
     site.world.lock().unwrap().change(|world| world.failure = Some(COMPLAINT.to_owned()));
-    let failing = site.ask(client.cluster_create(&wish("red", 1))).unwrap();
+    let failing = site.ask(client.cluster_create(&new_cluster("red", 1))).unwrap();
     site.wait(&client, &failing);
     site.world.lock().unwrap().change(|world| world.failure = None);
     // Sessions find no agent any more; what is asked for over the old connection goes on.
@@ -58,8 +58,8 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     secrets.extend(["/srv/secret", "512 MiB", "/v1/hosts"].map(str::to_owned));
     secrets.push(site.directory.path().display().to_string());
 
-    let large = wish("large", 4000);
-    let mut greedy = wish("greedy", 2);
+    let large = new_cluster("large", 4000);
+    let mut greedy = new_cluster("greedy", 2);
     greedy.class =
         Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(9_000_000_000_000), latency_ns: None };
     let open = json!({ "exec": { "argv": ["true"] } });

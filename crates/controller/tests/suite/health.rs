@@ -7,7 +7,7 @@ use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
 use controller_api::operation::OperationState;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// A site with a ready cluster of two nodes; the tenant that owns it.
 fn with_cluster() -> (Site, ApiClient) {
@@ -20,7 +20,7 @@ fn with_cluster() -> (Site, ApiClient) {
 /// The owner of a ready cluster of two nodes.
 fn owner(site: &Site, token: &str) -> ApiClient {
     let blue = site.client(token.to_owned());
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     blue
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use controller_api::cluster::Phase;
 use controller_api::operation::OperationState;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 fn fixture() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/stores/22e25ee"))
@@ -56,7 +56,7 @@ fn a_store_of_schema_4_goes_on() {
         !events.is_empty() && events.iter().all(|event| event.cluster != Some("secret".parse().unwrap()))
     );
     // A number that nobody has and none that rests.
-    let operation = site.ask(blue.cluster_create(&wish("two", 1))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("two", 1))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let two = site.ask(blue.cluster_show(&by_name("two"))).unwrap();
     assert_eq!(two.partition.unwrap().to_wire(), 0x107);

@@ -6,7 +6,7 @@ use controller_api::operation::OperationState;
 use controller_api::{ApiClient, ClusterRef};
 use ib_wire::PortNum;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 const CARRIES: Option<NetworkCheck> = Some(NetworkCheck { reached: true, heard: true });
 const UNREACHED: Option<NetworkCheck> = Some(NetworkCheck { reached: false, heard: true });
@@ -27,7 +27,7 @@ fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
     let leaf =
         PacketStop { node: "leaf".to_owned(), port: PortNum::new(5).unwrap(), reason: "no_route".to_owned() };
     say(&site, UNREACHED, Some(leaf.clone()));
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     eventually("its guests are up", || {
         let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
         cluster.nodes.len() == 2 && cluster.nodes.iter().all(|node| node.state == NodeState::Ready)
@@ -57,7 +57,7 @@ fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
     let mut site = Site::new(16);
     let blue = site.tenant("blue");
     say(&site, None, None);
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     assert_eq!(phase(&site, &blue, "one"), (Phase::Ready, NetworkState::Unchecked));
     // Guests that do: what was found out survives a controller.
@@ -76,7 +76,7 @@ fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
 fn nodes_are_asked_to_reach_their_successor_and_to_hear_the_first() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
-    let operation = site.ask(blue.cluster_create(&wish("one", 3))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 3))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let world = site.world.lock().unwrap();
     let vms = world.orders.values().flat_map(|orders| &orders.vms);

@@ -4,7 +4,7 @@ use controller_api::tenant::{NewToken, TokenLifetime};
 use controller_api::{ApiClient, ClientError};
 use tokio::io::AsyncReadExt as _;
 
-use crate::site::{Site, by_name, eventually, stays_open, wish};
+use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
     match result {
@@ -51,7 +51,7 @@ fn tokens_have_a_name_an_end_and_a_last_use() {
 fn revocation_ends_open_streams_and_waits_at_once() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     let issued = site.issue("acme", TokenLifetime::DEFAULT);
@@ -78,7 +78,7 @@ fn revocation_ends_open_streams_and_waits_at_once() {
 fn a_stream_ends_when_its_token_expires() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     // Long enough to be used on a busy machine; a stream looks every half minute.

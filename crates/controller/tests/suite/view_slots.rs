@@ -5,7 +5,7 @@ use controller_api::operation::OperationState;
 use ib_transport::framed::{Frame, FrameReader};
 use tokio::io::AsyncReadExt as _;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// More than the view server has slots for.
 const MANY: usize = 1100;
@@ -33,7 +33,7 @@ fn open(site: &Site, client: &ApiClient, cluster: &str) -> Opened {
 }
 
 fn ready(site: &Site, client: &ApiClient, cluster: &str) {
-    let operation = site.ask(client.cluster_create(&wish(cluster, 2))).unwrap();
+    let operation = site.ask(client.cluster_create(&new_cluster(cluster, 2))).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {
         site.ask(client.view_show(&by_name(cluster))).is_ok_and(|view| view.nodes.len() == 2)

@@ -37,7 +37,7 @@ use uuid::Uuid;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of nodes with one core each.
-pub fn wish(name: &str, size: u32) -> NewCluster {
+pub fn new_cluster(name: &str, size: u32) -> NewCluster {
     NewCluster {
         name: name.parse().unwrap(),
         size,
@@ -178,17 +178,17 @@ impl Site {
     }
 
     /// What a controller of this site is told.
-    pub fn settings(&self) -> controller::Settings {
-        controller::Settings {
+    pub fn settings(&self) -> controller::ControllerSettings {
+        controller::ControllerSettings {
             database: self.path("store"),
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             sm_control: self.manager.clone(),
             // One that is killed here gives its socket up a moment later.
-            views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
+            view_socket: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             key_file: self.path("store.key"),
-            operator_token: self.path("token"),
-            endpoint: self.path("endpoint"),
+            operator_token_file: self.path("token"),
+            address_file: self.path("endpoint"),
             clock: self.clock.clone(),
         }
     }
@@ -247,11 +247,11 @@ impl Site {
     /// Asks as whoever a token belongs to.
     pub fn client(&self, token: String) -> ApiClient {
         eventually("the controller listens", || self.socket().exists());
-        ApiClient::new(self.endpoint(), TrustedUsers::new(None), token)
+        ApiClient::new(self.controller_address(), TrustedUsers::new(None), token)
     }
 
     /// Where the controller listens.
-    pub fn endpoint(&self) -> ControllerAddress {
+    pub fn controller_address(&self) -> ControllerAddress {
         ControllerAddress::Unix(self.socket())
     }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
-use crate::agents::Agent;
+use crate::agents::AgentClient;
 use crate::site::Site;
 
 /// What offers the sockets.
@@ -37,11 +37,11 @@ const PROBE: Duration = Duration::from_secs(15);
 const PIECE: usize = 16 * 1024;
 
 /// A door that is kept open.
-struct Door {
+struct Tunnel {
     task: JoinHandle<()>,
 }
 
-impl Drop for Door {
+impl Drop for Tunnel {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -50,18 +50,18 @@ impl Drop for Door {
 /// Keeps a door open in every node that is ready, for as long as it is polled.
 pub async fn keep(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
-    let mut doors: HashMap<Uuid, Door> = HashMap::new();
+    let mut tunnels: HashMap<Uuid, Tunnel> = HashMap::new();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = keep_once(&site, &mut doors).await {
-            tracing::warn!("doors of guests were not brought up to date: {error:#}");
+        if let Err(error) = keep_once(&site, &mut tunnels).await {
+            tracing::warn!("tunnels of guests were not brought up to date: {error:#}");
         }
         // The site keeps the sender for as long as this runs.
         let _ = woken.changed().await;
     }
 }
 
-async fn keep_once(site: &Arc<Site>, doors: &mut HashMap<Uuid, Door>) -> anyhow::Result<()> {
+async fn keep_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> anyhow::Result<()> {
     let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
     let clusters = clusters.iter().filter(|it| !matches!(it.phase, Phase::Deleting | Phase::Failed));
     let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster.id, node)));
@@ -69,23 +69,23 @@ async fn keep_once(site: &Arc<Site>, doors: &mut HashMap<Uuid, Door>) -> anyhow:
         nodes.filter(|(_, node)| !node.leaving).map(|(cluster, node)| (node.id, (cluster, node))).collect();
     // One that is open stays while its node is told something new: a manager behind it would lose its network, and what it has
     // set in it.
-    doors.retain(|node, _| staying.contains_key(node));
+    tunnels.retain(|node, _| staying.contains_key(node));
     for (cluster, node) in staying.into_values().filter(|(_, node)| node.state == NodeState::Ready) {
         let Some(host) = hosts.iter().find(|known| known.name == node.host) else { continue };
-        doors.entry(node.id).or_insert_with(|| {
+        tunnels.entry(node.id).or_insert_with(|| {
             let (site, host, vm, number) = (Arc::clone(site), host.clone(), node.id, node.number);
-            Door { task: tokio::spawn(async move { hold(&site, &host, vm, cluster, number).await }) }
+            Tunnel { task: tokio::spawn(async move { keep_open(&site, &host, vm, cluster, number).await }) }
         });
     }
     Ok(())
 }
 
 /// Opens a door, and again whenever it closes.
-async fn hold(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
+async fn keep_open(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
     let mut pause = PAUSE;
     loop {
         let opened = Instant::now();
-        if let Err(error) = carry(site, host, vm, cluster, node).await {
+        if let Err(error) = forward(site, host, vm, cluster, node).await {
             tracing::debug!(%vm, "the door to a view closed: {error:#}");
         }
         pause = if opened.elapsed() >= GOOD { PAUSE } else { (2 * pause).min(PAUSE_MAX) };
@@ -94,11 +94,11 @@ async fn hold(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
 }
 
 /// Carries what a guest sends to its adapter, and back, until either ends.
-async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
+async fn forward(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
     let argv = COMMAND.map(str::to_owned).to_vec();
-    let guest = Agent::new(host)?.session(vm, &SessionRequest::Exec { argv }).await?;
+    let guest = AgentClient::new(host)?.session(vm, &SessionRequest::Exec { argv }).await?;
     let (mut from_guest, mut to_guest) = tokio::io::split(guest);
-    let (mut from_view, mut to_view) = site.views.seat(cluster, node).await?.into_split();
+    let (mut from_view, mut to_view) = site.views.attach(cluster, node).await?.into_split();
     let inward = async {
         loop {
             match read_frame(&mut from_guest).await? {

@@ -15,9 +15,9 @@ use crate::store::StoreError;
 
 /// A request that is refused.
 #[derive(Debug)]
-pub struct Refusal(Box<Problem>);
+pub struct ApiError(Box<Problem>);
 
-impl Refusal {
+impl ApiError {
     /// What is wrong, in a word for programs and a sentence for people.
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused").to_owned();
@@ -34,11 +34,11 @@ impl Refusal {
 
     /// What was sent makes no sense.
     pub fn invalid(field: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).at(field)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).field(field)
     }
 
     /// There is no such thing, or it is somebody else's, which is not told.
-    pub fn missing(what: &str, name: impl std::fmt::Display) -> Self {
+    pub fn not_found(what: &str, name: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::NOT_FOUND, &format!("no-such-{what}"), format!("there is no {what} {name}"))
     }
 
@@ -55,7 +55,7 @@ impl Refusal {
     }
 
     /// Where it is wrong.
-    pub fn at(mut self, field: &str) -> Self {
+    pub fn field(mut self, field: &str) -> Self {
         self.0.field = Some(field.to_owned());
         self
     }
@@ -67,7 +67,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
@@ -82,7 +82,7 @@ impl IntoResponse for Refusal {
 }
 
 /// What is wrong with the store is for who runs it, not for who asks.
-impl From<StoreError> for Refusal {
+impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!("{}", crate::chain(&error));
         let detail = "the store does not work; the controller's log says why";
@@ -90,24 +90,24 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl From<JsonRejection> for Refusal {
+impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         let status = match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
             StatusCode::UNSUPPORTED_MEDIA_TYPE => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
-        Self::new(status, "invalid", rejection.body_text()).at("body")
+        Self::new(status, "invalid", rejection.body_text()).field("body")
     }
 }
 
-impl From<PathRejection> for Refusal {
+impl From<PathRejection> for ApiError {
     fn from(rejection: PathRejection) -> Self {
         Self::invalid("path", rejection.body_text())
     }
 }
 
-impl From<QueryRejection> for Refusal {
+impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
         Self::invalid("query", rejection.body_text())
     }
@@ -120,20 +120,20 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Json<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         match tokio::time::timeout(BODY_TIMEOUT, axum::Json::from_request(request, state)).await {
-            Ok(read) => read.map(|axum::Json(value)| Self(value)).map_err(Refusal::from),
+            Ok(read) => read.map(|axum::Json(value)| Self(value)).map_err(ApiError::from),
             Err(_) => {
                 let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail).at("body"))
+                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail).field("body"))
             }
         }
     }
 }
 
-/// Refuses a body whose declared length is over the limit, before any of it is read.
+/// Refuses a body tenant_query declared length is over the limit, before any of it is read.
 pub async fn refuse_large(request: Request, next: Next) -> Response {
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -141,7 +141,7 @@ pub async fn refuse_large(request: Request, next: Next) -> Response {
         Some(length) if length > REQUEST_BYTES_MAX as u64 => {
             let detail =
                 format!("the body must have at most {REQUEST_BYTES_MAX} bytes, declared are {length}");
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).at("body").into_response()
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).field("body").into_response()
         }
         _ => next.run(request).await,
     }
@@ -149,12 +149,12 @@ pub async fn refuse_large(request: Request, next: Next) -> Response {
 
 /// Parts of a path, refused as a problem.
 #[derive(FromRequestParts)]
-#[from_request(via(axum::extract::Path), rejection(Refusal))]
+#[from_request(via(axum::extract::Path), rejection(ApiError))]
 pub struct Path<T>(pub T);
 
 /// Parameters, refused as a problem.
 #[derive(FromRequestParts)]
-#[from_request(via(axum::extract::Query), rejection(Refusal))]
+#[from_request(via(axum::extract::Query), rejection(ApiError))]
 pub struct Query<T>(pub T);
 
 impl<T: serde::Serialize> IntoResponse for Json<T> {
@@ -164,14 +164,14 @@ impl<T: serde::Serialize> IntoResponse for Json<T> {
 }
 
 /// Nothing is there.
-pub async fn no_such_path(uri: Uri) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "no-such-path", format!("there is nothing at {}", uri.path()))
+pub async fn no_such_path(uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "no-such-path", format!("there is nothing at {}", uri.path()))
         .hint("/v1/openapi.json says what is")
 }
 
 /// Something else can be asked there.
-pub async fn no_such_method(method: Method, uri: Uri) -> Refusal {
+pub async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     let detail = format!("{method} is not for {}", uri.path());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail)
         .hint("/v1/openapi.json says what is")
 }

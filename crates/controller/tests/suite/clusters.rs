@@ -14,7 +14,7 @@ use ib_wire::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::site::{self, Site, by_name, eventually, wish};
+use crate::site::{self, Site, by_name, eventually, new_cluster};
 
 fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     match result {
@@ -24,7 +24,7 @@ fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
 }
 
 fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
-    let operation = site.ask(client.cluster_create(&wish(name, size))).unwrap();
+    let operation = site.ask(client.cluster_create(&new_cluster(name, size))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
 }
@@ -87,7 +87,8 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let partitions = vec![inner("io", &[1, 2], &[]), inner("work", &[3], &[4])];
-    let operation = site.ask(blue.cluster_create(&NewCluster { partitions, ..wish("one", 5) })).unwrap();
+    let operation =
+        site.ask(blue.cluster_create(&NewCluster { partitions, ..new_cluster("one", 5) })).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     let own = cluster.partition.unwrap();
@@ -245,7 +246,7 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     let promised = |name: &str, bandwidth: &str| {
         let class = Class::Guaranteed { bandwidth: bandwidth.parse().unwrap(), latency_ns: None };
-        NewCluster { class, ..wish(name, 2) }
+        NewCluster { class, ..new_cluster(name, 2) }
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
     assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-promise", Some("class")));
@@ -268,36 +269,36 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
     let rest = 4 * (4 - own.len() as u32);
     ready(&site, &red, "many", rest);
     assert!(hosts(&operator, "red", "many").is_disjoint(&own));
-    assert_eq!(problem(site.ask(red.cluster_create(&wish("more", 1)))).kind, "no-capacity");
+    assert_eq!(problem(site.ask(red.cluster_create(&new_cluster("more", 1)))).kind, "no-capacity");
 }
 
 #[test]
 fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
-    let refused = |wish: NewCluster| problem(site.ask(blue.cluster_create(&wish)));
-    let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..wish("one", 1) });
+    let refused = |new_cluster: NewCluster| problem(site.ask(blue.cluster_create(&new_cluster)));
+    let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..new_cluster("one", 1) });
     assert_eq!(
         (no_image.kind.as_str(), no_image.hint.as_deref()),
         ("no-such-image", Some("there is debian-mpi"))
     );
-    let too_many = refused(wish("one", 17));
+    let too_many = refused(new_cluster("one", 17));
     assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
     let said = "there is no room now for 17 nodes of 1 cores and 384M";
     assert_eq!(too_many.detail.as_deref(), Some(said), "what was asked for, and nothing of the site");
-    let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
+    let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
     assert!(dedicated.detail.unwrap().contains("2 nodes of 1 cores of their own"));
     // Operators are told what there is.
-    let told = |wish: NewCluster| {
-        let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..wish };
+    let told = |new_cluster: NewCluster| {
+        let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..new_cluster };
         problem(site.ask(site.operator().cluster_create(&asked))).detail.unwrap()
     };
-    assert!(told(wish("one", 17)).contains("16 would"));
-    let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
+    assert!(told(new_cluster("one", 17)).contains("16 would"));
+    let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
     assert!(dedicated.contains("1 of 1 cores for dedicated nodes are left"));
-    assert_eq!(refused(wish("one", 0)).field.as_deref(), Some("size"));
-    assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).field.as_deref(), Some("cores"));
-    let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..wish("one", 1) };
+    assert_eq!(refused(new_cluster("one", 0)).field.as_deref(), Some("size"));
+    assert_eq!(refused(NewCluster { cores: 0, ..new_cluster("one", 1) }).field.as_deref(), Some("cores"));
+    let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..new_cluster("one", 1) };
     assert_eq!(refused(key).field.as_deref(), Some("ssh_keys"));
     let stranger = site.client("heddle_0000".to_owned());
     assert_eq!(problem(site.ask(stranger.cluster_list())).status, 401);
@@ -306,7 +307,7 @@ fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
     wrong.digest = "00".repeat(32);
     assert_eq!(problem(site.ask(site.operator().image_add(&wrong))).kind, "wrong-checksum");
     ready(&site, &blue, "one", 1);
-    assert_eq!(refused(wish("one", 1)).kind, "name-taken");
+    assert_eq!(refused(new_cluster("one", 1)).kind, "name-taken");
     assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
     assert_eq!(site.world.lock().unwrap().members.len(), 1);
 }
@@ -319,7 +320,7 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
         .lock()
         .unwrap()
         .change(|world| world.failure = Some("the disk is full: 0 of 90 MiB".to_owned()));
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
     // Both fail; whichever is heard first is told. What the host says is for operators.
@@ -350,7 +351,7 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
         let client = site.client(token.clone());
         let name = format!("c{}", round % 5);
         let asked = || match round % 3 {
-            0 => site.ask(client.cluster_create(&wish(&name, 2))),
+            0 => site.ask(client.cluster_create(&new_cluster(&name, 2))),
             1 => site.ask(
                 client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), ResizeRequest { size: 3 }),
             ),

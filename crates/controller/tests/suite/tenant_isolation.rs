@@ -10,7 +10,7 @@ use controller_api::tenant::TenantChange;
 use controller_api::{ApiClient, MemorySize};
 use fabric_model::tenancy::Class;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, controller_api::ClientError>) -> String {
     match result {
@@ -21,7 +21,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T, controller_api::ClientError>) -> S
 
 fn guaranteed(name: &str, size: u32, bandwidth: &str) -> NewCluster {
     let class = Class::Guaranteed { bandwidth: bandwidth.parse().unwrap(), latency_ns: None };
-    NewCluster { class, ..wish(name, size) }
+    NewCluster { class, ..new_cluster(name, size) }
 }
 
 fn gone(site: &Site, client: &ApiClient, name: &str) {
@@ -33,7 +33,7 @@ fn gone(site: &Site, client: &ApiClient, name: &str) {
 fn a_tenant_sees_nothing_of_a_former_one_of_its_name() {
     let site = Site::new(4);
     let (operator, old) = (site.operator(), site.tenant("phoenix"));
-    site.ask(old.cluster_create(&wish("secret", 1))).unwrap();
+    site.ask(old.cluster_create(&new_cluster("secret", 1))).unwrap();
     let operation = site.ask(old.operation_list()).unwrap()[0].id;
     gone(&site, &old, "secret");
     assert!(!site.ask(old.event_list(None, false)).unwrap().is_empty(), "the control: it sees its own");
@@ -60,7 +60,7 @@ fn one_tenant_cannot_hold_the_ports_of_all_hosts() {
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 16, "1M")))), "quota-exceeded");
     site.ask(blue.cluster_create(&guaranteed("half", 8, "1M"))).expect("the control: half of them");
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("more", 1, "1M")))), "quota-exceeded");
-    site.ask(red.cluster_create(&wish("other", 4))).expect("there is room for others");
+    site.ask(red.cluster_create(&new_cluster("other", 4))).expect("there is room for others");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn numbers_that_rest_count_against_the_tenant_that_had_them() {
         full: [1].into(),
         limited: BTreeSet::new(),
     };
-    let greedy = NewCluster { partitions: (0..8).map(inner).collect(), ..wish("greedy", 1) };
+    let greedy = NewCluster { partitions: (0..8).map(inner).collect(), ..new_cluster("greedy", 1) };
     let mut refused = None;
     for _ in 0..70 {
         match site.ask(blue.cluster_create(&greedy)) {
@@ -98,7 +98,7 @@ fn a_second_controller_on_a_store_ends_and_touches_nothing() {
     let error = format!("{:#}", ended.unwrap_err());
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
     assert_eq!(std::fs::read_to_string(site.directory.path().join("endpoint")).unwrap(), endpoint);
-    site.ask(blue.cluster_create(&wish("one", 1))).expect("the first one works");
+    site.ask(blue.cluster_create(&new_cluster("one", 1))).expect("the first one works");
 }
 
 #[test]
@@ -141,8 +141,9 @@ fn who_holds_the_hosts_is_told_to_operators_alone() {
         Err(controller_api::ClientError::Refused(problem)) => problem.detail.unwrap(),
         other => panic!("not refused: {other:?}"),
     };
-    assert_eq!(detail(&red, &wish("one", 1)), "no capacity is left now");
-    let told = detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..wish("one", 1) });
+    assert_eq!(detail(&red, &new_cluster("one", 1)), "no capacity is left now");
+    let told =
+        detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..new_cluster("one", 1) });
     assert!(told.starts_with("none of 4 hosts can be used now: 4 are in use by"), "{told}");
 }
 

@@ -11,7 +11,7 @@ pub const WAITING_MAX: usize = 16;
 
 /// Wakes those who wait for events.
 #[derive(Clone, Debug, Default)]
-pub struct Bell {
+pub struct EventWaiters {
     waiting: Arc<Mutex<HashMap<Scope, Waiting>>>,
 }
 
@@ -21,35 +21,35 @@ type Scope = Option<Uuid>;
 #[derive(Debug)]
 struct Waiting {
     count: usize,
-    rung: watch::Sender<()>,
+    notified: watch::Sender<()>,
 }
 
 /// A request that waits; counted out when dropped.
 #[derive(Debug)]
 pub struct Waiter {
-    bell: Bell,
+    event_waiters: EventWaiters,
     scope: Scope,
-    rung: watch::Receiver<()>,
+    notified: watch::Receiver<()>,
 }
 
-impl Bell {
+impl EventWaiters {
     /// One more that waits for the events of a tenant, or of everybody; `None` if too many do.
     pub fn wait(&self, scope: Scope) -> Option<Waiter> {
         let mut waiting = self.lock();
         let entry =
-            waiting.entry(scope).or_insert_with(|| Waiting { count: 0, rung: watch::Sender::new(()) });
+            waiting.entry(scope).or_insert_with(|| Waiting { count: 0, notified: watch::Sender::new(()) });
         if entry.count >= WAITING_MAX {
             return None;
         }
         entry.count += 1;
-        Some(Waiter { bell: self.clone(), scope, rung: entry.rung.subscribe() })
+        Some(Waiter { event_waiters: self.clone(), scope, notified: entry.notified.subscribe() })
     }
 
     /// Wakes those who wait for the events of a tenant, and operators. Events of the site concern operators alone.
-    pub fn ring(&self, tenant: Option<Uuid>) {
+    pub fn notify(&self, tenant: Option<Uuid>) {
         let waiting = self.lock();
         let concerned = [tenant, None].into_iter().filter_map(|scope| waiting.get(&scope));
-        concerned.for_each(|waiting| waiting.rung.send_replace(()));
+        concerned.for_each(|waiting| waiting.notified.send_replace(()));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Scope, Waiting>> {
@@ -61,13 +61,13 @@ impl Waiter {
     /// Returns when something was noted since the last call, or since this one waits.
     pub async fn woken(&mut self) {
         // The sender lives for as long as this one is counted.
-        let _ = self.rung.changed().await;
+        let _ = self.notified.changed().await;
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let mut waiting = self.bell.lock();
+        let mut waiting = self.event_waiters.lock();
         if let Some(entry) = waiting.get_mut(&self.scope) {
             entry.count -= 1;
             if entry.count == 0 {
@@ -83,27 +83,27 @@ mod tests {
 
     #[tokio::test]
     async fn only_those_concerned_are_woken() {
-        let bell = Bell::default();
+        let waiters = EventWaiters::default();
         let (blue, red) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
         let (mut of_blue, of_red, mut of_all) =
-            (bell.wait(blue).unwrap(), bell.wait(red).unwrap(), bell.wait(None).unwrap());
-        bell.ring(blue);
+            (waiters.wait(blue).unwrap(), waiters.wait(red).unwrap(), waiters.wait(None).unwrap());
+        waiters.notify(blue);
         of_blue.woken().await;
         of_all.woken().await;
-        assert!(!of_red.rung.has_changed().unwrap());
-        bell.ring(None);
-        assert!(!of_blue.rung.has_changed().unwrap() && of_all.rung.has_changed().unwrap());
+        assert!(!of_red.notified.has_changed().unwrap());
+        waiters.notify(None);
+        assert!(!of_blue.notified.has_changed().unwrap() && of_all.notified.has_changed().unwrap());
     }
 
     #[test]
     fn one_tenant_cannot_keep_others_from_waiting() {
-        let bell = Bell::default();
+        let waiters = EventWaiters::default();
         let (blue, red) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
-        let waiters: Vec<_> = (0..WAITING_MAX).map(|_| bell.wait(blue).unwrap()).collect();
-        assert!(bell.wait(blue).is_none());
-        assert!(bell.wait(red).is_some() && bell.wait(None).is_some());
-        drop(waiters);
-        assert!(bell.wait(blue).is_some());
-        assert!(bell.lock().is_empty(), "nothing is kept of those who have gone");
+        let waiting: Vec<_> = (0..WAITING_MAX).map(|_| waiters.wait(blue).unwrap()).collect();
+        assert!(waiters.wait(blue).is_none());
+        assert!(waiters.wait(red).is_some() && waiters.wait(None).is_some());
+        drop(waiting);
+        assert!(waiters.wait(blue).is_some());
+        assert!(waiters.lock().is_empty(), "nothing is kept of those who have gone");
     }
 }

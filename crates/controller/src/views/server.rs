@@ -1,4 +1,4 @@
-//! The views behind their socket: what streams bring goes to the adapter that each was given.
+//! The views behind their socket: what streams bring goes to the adapter that each was last_number.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tenant_view::{
 use uuid::Uuid;
 
 use super::Task;
-use super::wishes::Wished;
+use super::overlays::OverlayQueue;
 
 /// Streams of a cluster beyond one for each of its nodes, which their guests hold: tools and managers that a tenant runs
 /// from outside.
@@ -29,31 +29,31 @@ pub fn node_id(cluster: Uuid, node: u32) -> String {
 
 /// An adapter in one of the views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct AdapterRef {
     view: u32,
     adapter: AdapterId,
 }
 
 /// All views, by cluster.
 #[derive(Debug)]
-pub struct Gallery {
+pub struct ViewServer {
     started: Instant,
     tasks: Receiver<Task>,
-    wished: Arc<Wished>,
-    shown: BTreeMap<u32, Shown>,
+    overlay_queue: Arc<OverlayQueue>,
+    served: BTreeMap<u32, ServedView>,
     numbers: HashMap<Uuid, u32>,
-    given: u32,
+    last_number: u32,
     /// How much more each tenant that has a view may ask of all its views.
     budgets: HashMap<Uuid, Bucket>,
     /// When views are to be looked at, the next first.
     due: BTreeSet<(Duration, u32)>,
-    /// Views that may have something to say.
-    restless: BTreeSet<u32>,
+    /// ViewService that may have something to say.
+    dirty: BTreeSet<u32>,
 }
 
 /// A view on show.
 #[derive(Debug)]
-struct Shown {
+struct ServedView {
     cluster: Uuid,
     tenant: Uuid,
     view: View,
@@ -64,25 +64,25 @@ struct Shown {
 
 /// What a tenant is told about the network of a cluster.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ViewSummary {
     pub status: Status,
     pub aliases: Vec<NodeAlias>,
     pub wire: Wire,
     pub classes: Vec<WireClass>,
 }
 
-impl Gallery {
-    pub fn new(tasks: Receiver<Task>, wished: Arc<Wished>) -> Self {
+impl ViewServer {
+    pub fn new(tasks: Receiver<Task>, overlay_queue: Arc<OverlayQueue>) -> Self {
         Self {
             started: Instant::now(),
             tasks,
-            wished,
-            shown: BTreeMap::new(),
+            overlay_queue,
+            served: BTreeMap::new(),
             numbers: HashMap::new(),
-            given: 0,
+            last_number: 0,
             budgets: HashMap::new(),
             due: BTreeSet::new(),
-            restless: BTreeSet::new(),
+            dirty: BTreeSet::new(),
         }
     }
 
@@ -96,66 +96,67 @@ impl Gallery {
         nodes: BTreeMap<u32, String>,
     ) -> Result<(), ViewError> {
         if let Some(number) = self.numbers.get(&cluster).copied()
-            && let Some(shown) = self.shown.get_mut(&number)
+            && let Some(served) = self.served.get_mut(&number)
         {
-            shown.nodes = nodes;
-            self.restless.insert(number);
-            return shown.view.change(now, slice);
+            served.nodes = nodes;
+            self.dirty.insert(number);
+            return served.view.change(now, slice);
         }
         let mut view = View::new(slice, names)?;
         // Managers that choose routes by themselves take links that the cluster has no share of.
         view.set_unshared(Unshared::KeepDefault);
-        self.given += 1;
-        self.numbers.insert(cluster, self.given);
+        self.last_number += 1;
+        self.numbers.insert(cluster, self.last_number);
         self.budgets.entry(tenant).or_default();
-        self.shown.insert(self.given, Shown { cluster, tenant, view, nodes, due: None });
-        self.restless.insert(self.given);
+        self.served.insert(self.last_number, ServedView { cluster, tenant, view, nodes, due: None });
+        self.dirty.insert(self.last_number);
         Ok(())
     }
 
     /// Takes the view of a cluster away, and the streams that end there with it.
     pub fn remove(&mut self, cluster: Uuid) {
         let Some(number) = self.numbers.remove(&cluster) else { return };
-        let Some(shown) = self.shown.remove(&number) else { return };
-        if let Some(due) = shown.due {
+        let Some(served) = self.served.remove(&number) else { return };
+        if let Some(due) = served.due {
             self.due.remove(&(due, number));
         }
-        if self.shown.values().all(|other| other.tenant != shown.tenant) {
-            self.budgets.remove(&shown.tenant);
+        if self.served.values().all(|other| other.tenant != served.tenant) {
+            self.budgets.remove(&served.tenant);
         }
     }
 
     /// What there is to tell about the network of a cluster.
-    pub fn told(&self, cluster: Uuid) -> Option<Told> {
-        let view = &self.shown.get(self.numbers.get(&cluster)?)?.view;
+    pub fn summary(&self, cluster: Uuid) -> Option<ViewSummary> {
+        let view = &self.served.get(self.numbers.get(&cluster)?)?.view;
         let (aliases, classes) = (view.aliases(), view.wire_classes().to_vec());
-        Some(Told { status: view.status(), aliases, wire: view.wire(), classes })
+        Some(ViewSummary { status: view.status(), aliases, wire: view.wire(), classes })
     }
 
     /// Does something with the view of a cluster, if it has one.
     pub fn with(&mut self, cluster: Uuid, act: impl FnOnce(&mut View)) {
         let number = self.numbers.get(&cluster);
-        if let Some((number, shown)) = number.and_then(|number| Some((*number, self.shown.get_mut(number)?)))
+        if let Some((number, served)) =
+            number.and_then(|number| Some((*number, self.served.get_mut(number)?)))
         {
-            act(&mut shown.view);
-            self.restless.insert(number);
+            act(&mut served.view);
+            self.dirty.insert(number);
         }
     }
 
-    fn view(&self, spot: Spot) -> Option<(&View, AdapterId)> {
-        let shown = self.shown.get(&spot.view)?;
-        Some((&shown.view, spot.adapter))
+    fn view(&self, adapter: AdapterRef) -> Option<(&View, AdapterId)> {
+        let served = self.served.get(&adapter.view)?;
+        Some((&served.view, adapter.adapter))
     }
 
-    fn now(&self, outbox: &Outbox<Spot>) -> Duration {
+    fn now(&self, outbox: &Outbox<AdapterRef>) -> Duration {
         outbox.now().duration_since(self.started)
     }
 
     /// Hands on what a view has for streams, and notes when it is to be looked at again.
-    fn pass_on(&mut self, number: u32, outbox: &mut Outbox<Spot>) {
-        let Some(shown) = self.shown.get_mut(&number) else { return };
+    fn forward_output(&mut self, number: u32, outbox: &mut Outbox<AdapterRef>) {
+        let Some(served) = self.served.get_mut(&number) else { return };
         let mut delivered = 0_usize;
-        while let Some(output) = shown.view.poll_output() {
+        while let Some(output) = served.view.poll_output() {
             delivered += 1;
             match output {
                 Output::Deliver { adapter, mut datagram } => {
@@ -163,21 +164,21 @@ impl Gallery {
                         // The hop pointer is between agents; clients of ibsim see and send 0.
                         datagram.mad.set_hop_pointer(0);
                     }
-                    outbox.deliver(Spot { view: number, adapter }, datagram);
+                    outbox.deliver(AdapterRef { view: number, adapter }, datagram);
                 }
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
         }
         // One answer is paid for by its question.
-        if let Some(budget) = self.budgets.get_mut(&shown.tenant) {
+        if let Some(budget) = self.budgets.get_mut(&served.tenant) {
             budget.charge(delivered.saturating_sub(1));
         }
-        if let Some(change) = shown.view.poll_wish() {
-            self.wished.put(shown.cluster, change);
+        if let Some(change) = served.view.poll_wish() {
+            self.overlay_queue.put(served.cluster, change);
         }
-        let due = shown.view.poll_timeout();
-        if due != shown.due {
-            if let Some(before) = std::mem::replace(&mut shown.due, due) {
+        let due = served.view.poll_timeout();
+        if due != served.due {
+            if let Some(before) = std::mem::replace(&mut served.due, due) {
                 self.due.remove(&(before, number));
             }
             self.due.extend(due.map(|due| (due, number)));
@@ -185,41 +186,41 @@ impl Gallery {
     }
 }
 
-impl Host for Gallery {
-    type Port = Spot;
+impl Host for ViewServer {
+    type Port = AdapterRef;
 
-    fn find_port(&self, node_id: &str) -> Option<Spot> {
+    fn find_port(&self, node_id: &str) -> Option<AdapterRef> {
         let (cluster, node) = node_id.split_once('/')?;
         let view = *self.numbers.get(&cluster.parse().ok()?)?;
-        let shown = self.shown.get(&view)?;
-        let adapter = shown.view.adapter(shown.nodes.get(&node.parse().ok()?)?)?;
-        Some(Spot { view, adapter })
+        let served = self.served.get(&view)?;
+        let adapter = served.view.adapter(served.nodes.get(&node.parse().ok()?)?)?;
+        Some(AdapterRef { view, adapter })
     }
 
-    fn node_id(&self, port: Spot) -> String {
+    fn node_id(&self, port: AdapterRef) -> String {
         let id = self.view(port).and_then(|(view, at)| Some(view.fabric().id_of(view.port(at)?).to_owned()));
         id.unwrap_or_default()
     }
 
-    fn vendor(&self, _port: Spot) -> Vendor {
+    fn vendor(&self, _port: AdapterRef) -> Vendor {
         Vendor::default()
     }
 
-    fn node_info(&self, port: Spot) -> [u8; 64] {
+    fn node_info(&self, port: AdapterRef) -> [u8; 64] {
         let info = self.view(port).and_then(|(view, at)| Some(view.fabric().node_info_of(view.port(at)?)));
         info.unwrap_or([0; 64])
     }
 
-    fn port_info(&self, port: Spot, number: u8) -> Option<[u8; 64]> {
+    fn port_info(&self, port: AdapterRef, number: u8) -> Option<[u8; 64]> {
         self.view(port).and_then(|(view, at)| view.fabric().port_info_of(view.port(at)?, number))
     }
 
-    fn pkeys(&self, port: Spot) -> [u8; 64] {
+    fn pkeys(&self, port: AdapterRef) -> [u8; 64] {
         let keys = self.view(port).and_then(|(view, at)| Some(view.fabric().pkeys_of(view.port(at)?)));
         keys.unwrap_or([0; 64])
     }
 
-    fn port_state(&self, port: Spot) -> (Option<Lid>, PortState) {
+    fn port_state(&self, port: AdapterRef) -> (Option<Lid>, PortState) {
         let told = self.view(port).and_then(|(view, at)| {
             let (fabric, port) = (view.fabric(), view.port(at)?);
             Some((fabric.lid(port), fabric.state_of(port)))
@@ -227,83 +228,83 @@ impl Host for Gallery {
         told.unwrap_or((None, PortState::Down))
     }
 
-    fn port_guid(&self, port: Spot) -> Guid {
+    fn port_guid(&self, port: AdapterRef) -> Guid {
         let guid = self.view(port).and_then(|(view, at)| Some(view.fabric().guid_of(view.port(at)?)));
         guid.unwrap_or(NOBODY)
     }
 
-    fn port_gid(&self, port: Spot) -> Gid {
+    fn port_gid(&self, port: AdapterRef) -> Gid {
         let gid = self.view(port).and_then(|(view, at)| Some(view.fabric().gid_of(view.port(at)?)));
         gid.unwrap_or_default()
     }
 
-    fn set_is_sm(&mut self, port: Spot, on: bool) {
+    fn set_is_sm(&mut self, port: AdapterRef, on: bool) {
         let now = self.started.elapsed();
-        if let Some(shown) = self.shown.get_mut(&port.view) {
-            shown.view.set_is_sm(now, port.adapter, on);
-            self.restless.insert(port.view);
+        if let Some(served) = self.served.get_mut(&port.view) {
+            served.view.set_is_sm(now, port.adapter, on);
+            self.dirty.insert(port.view);
         }
     }
 
-    fn handle(&mut self, from: Spot, sent: Sent, outbox: &mut Outbox<Spot>) {
+    fn handle(&mut self, from: AdapterRef, sent: Sent, outbox: &mut Outbox<AdapterRef>) {
         let now = self.now(outbox);
         // There is no other door.
         let Sent::Whole { client, datagram } = sent else { return };
-        let taken = match self.shown.get_mut(&from.view) {
-            Some(shown) if self.budgets.get_mut(&shown.tenant).is_some_and(|budget| budget.take(now)) => {
-                shown.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok()
+        let taken = match self.served.get_mut(&from.view) {
+            Some(served) if self.budgets.get_mut(&served.tenant).is_some_and(|budget| budget.take(now)) => {
+                served.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok()
             }
             _ => false,
         };
         if !taken {
             outbox.lost(client, datagram);
         }
-        self.pass_on(from.view, outbox);
+        self.forward_output(from.view, outbox);
     }
 
-    fn has_slot(&self, port: Spot, taken: &mut dyn Iterator<Item = Spot>) -> bool {
-        let Some(shown) = self.shown.get(&port.view) else { return false };
+    fn has_slot(&self, port: AdapterRef, taken: &mut dyn Iterator<Item = AdapterRef>) -> bool {
+        let Some(served) = self.served.get(&port.view) else { return false };
         let (mut of_cluster, mut of_tenant) = (0, 0);
         for other in taken {
             of_cluster += usize::from(other.view == port.view);
-            let is_same = self.shown.get(&other.view).is_some_and(|other| other.tenant == shown.tenant);
+            let is_same = self.served.get(&other.view).is_some_and(|other| other.tenant == served.tenant);
             of_tenant += usize::from(is_same);
         }
-        let own = self.shown.values().filter(|other| other.tenant == shown.tenant);
-        let nodes: usize = own.map(|shown| shown.nodes.len()).sum();
-        of_cluster < shown.nodes.len() + CLUSTER_STREAMS_MAX && of_tenant < nodes + TENANT_STREAMS_MAX
+        let own = self.served.values().filter(|other| other.tenant == served.tenant);
+        let nodes: usize = own.map(|served| served.nodes.len()).sum();
+        of_cluster < served.nodes.len() + CLUSTER_STREAMS_MAX && of_tenant < nodes + TENANT_STREAMS_MAX
     }
 
-    fn has_port(&self, port: Spot) -> bool {
-        self.shown.contains_key(&port.view)
+    fn has_port(&self, port: AdapterRef) -> bool {
+        self.served.contains_key(&port.view)
     }
 
-    fn charge(&mut self, port: Spot) {
+    fn charge(&mut self, port: AdapterRef) {
         let now = self.started.elapsed();
-        let Some(shown) = self.shown.get(&port.view) else { return };
-        if let Some(budget) = self.budgets.get_mut(&shown.tenant) {
+        let Some(served) = self.served.get(&port.view) else { return };
+        if let Some(budget) = self.budgets.get_mut(&served.tenant) {
             budget.take(now);
         }
     }
 
-    fn pause(&self, port: Spot) -> Option<Instant> {
-        let shown = self.shown.get(&port.view)?;
-        let of_tenant = self.budgets.get(&shown.tenant).and_then(Bucket::empty_until);
-        Some(self.started + shown.view.pause().max(of_tenant)?)
+    fn pause(&self, port: AdapterRef) -> Option<Instant> {
+        let served = self.served.get(&port.view)?;
+        let of_tenant = self.budgets.get(&served.tenant).and_then(Bucket::empty_until);
+        Some(self.started + served.view.pause().max(of_tenant)?)
     }
 
-    fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
+    fn tick(&mut self, outbox: &mut Outbox<AdapterRef>) -> Option<Duration> {
         let now = self.now(outbox);
         while let Ok(task) = self.tasks.try_recv() {
             task(self, now);
         }
-        let mut touched = std::mem::take(&mut self.restless);
+        let mut touched = std::mem::take(&mut self.dirty);
         touched.extend(self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, number)| *number));
         for number in touched {
-            if let Some(shown) = self.shown.get_mut(&number) {
-                shown.view.handle_timeout(now);
+            if let Some(served) = self.served.get_mut(&number) {
+                served.view.handle_timeout(now);
             }
-            self.pass_on(number, outbox);
+            self.forward_output(number, outbox);
         }
         self.due.first().map(|(due, _)| due.saturating_sub(now))
     }
@@ -336,19 +337,19 @@ mod tests {
         Slice::of(&topology, &plan, &cluster, Shape::Network).unwrap()
     }
 
-    /// Views of one cluster for each tenant listed.
-    fn gallery(tenants: &[u128]) -> (Gallery, Vec<Spot>) {
+    /// ViewService of one cluster for each tenant listed.
+    fn server(tenants: &[u128]) -> (ViewServer, Vec<AdapterRef>) {
         let (_, tasks) = std::sync::mpsc::channel();
-        let mut gallery = Gallery::new(tasks, Arc::default());
-        let mut spots = Vec::new();
+        let mut server = ViewServer::new(tasks, Arc::default());
+        let mut adapters = Vec::new();
         for (number, tenant) in (1..).zip(tenants) {
             let cluster = Uuid::from_u128(number);
             let nodes = BTreeMap::from([(1, "1".to_owned())]);
             let whose = (cluster, Uuid::from_u128(*tenant));
-            gallery.put(NOW, whose, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
-            spots.push(gallery.find_port(&format!("{cluster}/1")).expect("its node"));
+            server.put(NOW, whose, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
+            adapters.push(server.find_port(&format!("{cluster}/1")).expect("its node"));
         }
-        (gallery, spots)
+        (server, adapters)
     }
 
     const NOW: Duration = Duration::from_secs(1);
@@ -357,55 +358,55 @@ mod tests {
 
     #[test]
     fn only_a_tenant_that_has_sent_too_much_is_not_read() {
-        let (mut gallery, spots) = gallery(&[BLUE, RED]);
-        let [flooded, other] = spots[..] else { panic!("two") };
-        assert_eq!((gallery.pause(flooded), gallery.pause(other)), (None, None));
+        let (mut server, adapters) = server(&[BLUE, RED]);
+        let [flooded, other] = adapters[..] else { panic!("two") };
+        assert_eq!((server.pause(flooded), server.pause(other)), (None, None));
         let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
         let get = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
-        gallery.with(Uuid::from_u128(1), |view| {
+        server.with(Uuid::from_u128(1), |view| {
             while view.handle_datagram(NOW, flooded.adapter, get.clone()).is_ok() {
                 while view.poll_output().is_some() {}
             }
         });
-        assert!(gallery.pause(flooded).is_some_and(|until| until > gallery.started + NOW));
-        assert_eq!(gallery.pause(other), None);
+        assert!(server.pause(flooded).is_some_and(|until| until > server.started + NOW));
+        assert_eq!(server.pause(other), None);
     }
 
     #[test]
     fn all_clusters_of_a_tenant_share_one_rate() {
-        let (mut gallery, spots) = gallery(&[BLUE, BLUE, RED]);
-        let [flooded, same, other] = spots[..] else { panic!("three") };
+        let (mut server, adapters) = server(&[BLUE, BLUE, RED]);
+        let [flooded, same, other] = adapters[..] else { panic!("three") };
         let mut asked = 0_u32;
-        while gallery.pause(flooded).is_none() {
-            gallery.charge(flooded);
+        while server.pause(flooded).is_none() {
+            server.charge(flooded);
             asked += 1;
             assert!(asked < 1 << 24, "questions are not counted");
         }
-        assert!(gallery.pause(same).is_some(), "another cluster of the same tenant");
-        assert_eq!(gallery.pause(other), None);
+        assert!(server.pause(same).is_some(), "another cluster of the same tenant");
+        assert_eq!(server.pause(other), None);
     }
 
     #[test]
     fn a_tenant_that_takes_all_streams_it_can_leaves_the_others_theirs() {
-        let (gallery, spots) = gallery(&[BLUE, BLUE, BLUE, BLUE, BLUE, BLUE, RED]);
-        let (red, blue) = spots.split_last().unwrap();
+        let (server, adapters) = server(&[BLUE, BLUE, BLUE, BLUE, BLUE, BLUE, RED]);
+        let (red, blue) = adapters.split_last().unwrap();
         let mut taken = Vec::new();
-        for spot in blue {
-            while gallery.has_slot(*spot, &mut taken.iter().copied()) {
-                taken.push(*spot);
+        for adapter in blue {
+            while server.has_slot(*adapter, &mut taken.iter().copied()) {
+                taken.push(*adapter);
                 assert!(taken.len() < ib_transport::CLIENTS_MAX / 2, "one tenant takes them all");
             }
         }
-        assert_eq!(taken.iter().filter(|spot| *spot == &blue[0]).count(), 1 + CLUSTER_STREAMS_MAX);
+        assert_eq!(taken.iter().filter(|adapter| *adapter == &blue[0]).count(), 1 + CLUSTER_STREAMS_MAX);
         assert_eq!(taken.len(), blue.len() + TENANT_STREAMS_MAX);
-        assert!(gallery.has_slot(*red, &mut taken.iter().copied()));
+        assert!(server.has_slot(*red, &mut taken.iter().copied()));
     }
 
     #[test]
     fn streams_of_a_cluster_that_is_gone_go_with_it() {
-        let (mut gallery, spots) = gallery(&[BLUE, RED]);
-        gallery.remove(Uuid::from_u128(1));
-        assert!(!gallery.has_port(spots[0]) && gallery.has_port(spots[1]));
-        assert_eq!(gallery.budgets.len(), 1);
+        let (mut server, adapters) = server(&[BLUE, RED]);
+        server.remove(Uuid::from_u128(1));
+        assert!(!server.has_port(adapters[0]) && server.has_port(adapters[1]));
+        assert_eq!(server.budgets.len(), 1);
     }
 }

@@ -8,7 +8,7 @@ use controller_api::tenant::NewToken;
 use serde_json::{Value, json};
 
 use crate::site::http::{Answer, Request};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// For whom a route is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl World {
         let owner = site.tenant("owner");
         let (mut operations, mut tokens) = (BTreeMap::new(), BTreeMap::new());
         for name in CLUSTERS {
-            let operation = site.ask(owner.cluster_create(&wish(name, 1))).unwrap();
+            let operation = site.ask(owner.cluster_create(&new_cluster(name, 1))).unwrap();
             site.wait(&owner, &operation);
             eventually("the network can be seen", || site.ask(owner.view_show(&by_name(name))).is_ok());
             operations.insert(name, operation.id.to_string());

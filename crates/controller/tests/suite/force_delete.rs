@@ -4,13 +4,13 @@ use controller_api::cluster::{HealthState, Phase};
 use controller_api::operation::OperationState;
 use controller_api::{ClientError, ClusterRef};
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 #[test]
 fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
     let site = Site::new(8);
     let (operator, blue) = (site.operator(), site.tenant("blue"));
-    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
     let clusters = site.ask(operator.cluster_list()).unwrap();
     let dead = clusters[0].nodes[0].clone();
@@ -62,7 +62,7 @@ fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
 fn a_forced_deletion_waits_for_hosts_that_answer() {
     let site = Site::new(4);
     let (operator, blue) = (site.operator(), site.tenant("blue"));
-    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
     let whose = ClusterRef { name: "one".parse().unwrap(), tenant: Some("blue".parse().unwrap()) };
     let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();

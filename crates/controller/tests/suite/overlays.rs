@@ -18,14 +18,14 @@ use ib_wire::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// How long a view may take to answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster with a host for each of its nodes.
 fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
-    let new = NewCluster { cores: 4, ..wish(name, size) };
+    let new = NewCluster { cores: 4, ..new_cluster(name, size) };
     let operation = site.ask(client.cluster_create(&new)).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {
@@ -157,10 +157,10 @@ fn hold(site: &Site, client: &ApiClient, cluster: &str, node: u32, keys: &[u16])
     Program::on(site, client, cluster, node).set(Attribute::PKEY_TABLE, &[], block);
 }
 
-/// Waits until nothing more was written for a while, and a newer wish than the one before is in force.
+/// Waits until nothing more was written for a while, and a newer new_cluster than the one before is in force.
 fn in_force(site: &Site, client: &ApiClient, cluster: &str, after: Option<u64>) -> ViewStatus {
     let show = || site.ask(client.view_show(&by_name(cluster))).unwrap();
-    eventually("the wish is in force", || {
+    eventually("the new_cluster is in force", || {
         let view = show();
         view.in_force > after && view.in_force == view.last_change.and_then(|last| last["number"].as_u64())
     });
@@ -310,7 +310,7 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     for (client, name) in [(&blue, "one"), (&red, "two")] {
         let class = Class::Guaranteed { bandwidth: "5G".parse().unwrap(), latency_ns: None };
-        let new = NewCluster { cores: 4, class, ..wish(name, 4) };
+        let new = NewCluster { cores: 4, class, ..new_cluster(name, 4) };
         let operation = site.ask(client.cluster_create(&new)).unwrap();
         assert_eq!(site.wait(client, &operation).state, OperationState::Done);
         eventually("there is a view", || site.ask(client.view_show(&by_name(name))).is_ok());
