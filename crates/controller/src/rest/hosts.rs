@@ -15,6 +15,7 @@ use super::error::{ApiError, Json, Path};
 use crate::binding::choose;
 use crate::health::{Fault, Faults};
 use crate::site::{Observed, ObservedAgent, Site};
+use crate::store::HostAllocation;
 
 /// A host that has less runs nothing.
 const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
@@ -29,27 +30,24 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>
 }
 
 async fn hosts(site: &Site) -> Result<Vec<Host>, ApiError> {
-    let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
+    let mut allocations: HashMap<Name, HostAllocation> = HashMap::new();
     for cluster in site.store.cluster_list().await? {
         for node in &cluster.nodes {
-            let (cores, memory, nodes) = used.entry(node.host.clone()).or_default();
-            (*cores, *memory, *nodes) = (*cores + cluster.cores, *memory + cluster.memory.mib(), *nodes + 1);
+            let allocation = allocations.entry(node.host.clone()).or_default();
+            allocation.cores += cluster.cores;
+            allocation.memory_mib += cluster.memory.mib();
+            allocation.nodes += 1;
         }
     }
     let (hosts, faults) = (site.store.host_list().await?, site.faults());
-    let used_of = |host: &NewHost| used.get(&host.name).copied().unwrap_or_default();
+    let allocation_of = |host: &NewHost| allocations.get(&host.name).copied().unwrap_or_default();
     Ok(site.with_observed(|observed| {
-        hosts.iter().map(|host| host_view(host, used_of(host), observed, &faults)).collect()
+        hosts.iter().map(|host| host_view(host, allocation_of(host), observed, &faults)).collect()
     }))
 }
 
 /// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
-fn host_view(
-    new: &NewHost,
-    (cores, memory, nodes): (u32, u32, u32),
-    observed: &Observed,
-    faults: &Faults,
-) -> Host {
+fn host_view(new: &NewHost, allocation: HostAllocation, observed: &Observed, faults: &Faults) -> Host {
     let place = observed.fabric.host_port(new);
     let agent = observed.agents.get(&new.name);
     let state = match (agent.is_some_and(ObservedAgent::is_up), new.port_guid, place) {
@@ -71,19 +69,19 @@ fn host_view(
         accelerator: agent.and_then(|agent| agent.report.accelerator),
         cores: new.cores,
         memory: new.memory,
-        cores_used: cores,
-        memory_used: MemorySize::from_mib(memory),
-        nodes,
+        cores_used: allocation.cores,
+        memory_used: MemorySize::from_mib(allocation.memory_mib),
+        nodes: allocation.nodes,
     }
 }
 
 /// One host as it is told.
 async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
-    let (used, faults) = (site.store.host_used(name).await?, site.faults());
+    let (allocation, faults) = (site.store.host_allocation(name).await?, site.faults());
     let hosts = site.store.host_list().await?;
     let row =
         hosts.iter().find(|host| host.name == *name).ok_or_else(|| ApiError::not_found("host", name))?;
-    Ok(site.with_observed(|observed| host_view(row, used, observed, &faults)))
+    Ok(site.with_observed(|observed| host_view(row, allocation, observed, &faults)))
 }
 
 /// Adds a host, or changes what is known of it.

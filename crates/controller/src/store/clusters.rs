@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
 use super::identity::{Tombstone, write_tombstone};
 use super::numbers::NumberKind;
-use super::records::EventRecord;
+use super::records::{EventRecord, operation_columns};
 use super::site::{TenantRef, partition, tenant_ref};
 use super::{Store, StoreError, parsed};
 use crate::clock::Uptime;
@@ -200,14 +200,12 @@ impl Store {
         let mut read = self.readers.begin().await?;
         let rows = sqlx::query(CLUSTERS).fetch_all(&mut *read).await?;
         let mut operations = HashMap::new();
-        for row in
-            sqlx::query("SELECT * FROM operations WHERE state = 'running'").fetch_all(&mut *read).await?
-        {
+        for row in sqlx::query(RUNNING).fetch_all(&mut *read).await? {
             let (operation, began) = running(&row)?;
             operations.insert(operation.cluster_id, (operation, began));
         }
         let mut nodes: HashMap<String, Vec<NodeRow>> = HashMap::new();
-        for row in sqlx::query("SELECT * FROM nodes ORDER BY cluster, number").fetch_all(&mut *read).await? {
+        for row in sqlx::query(NODES).fetch_all(&mut *read).await? {
             nodes.entry(row.text("cluster")?).or_default().push(node(&row)?);
         }
         rows.iter()
@@ -269,7 +267,7 @@ impl Store {
 
     /// Keeps the names under which a tenant sees the network of a cluster, if there still is one.
     pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
-        let sql = "INSERT INTO views SELECT id, ? FROM clusters WHERE id = ? \
+        let sql = "INSERT INTO views (cluster, names) SELECT id, ? FROM clusters WHERE id = ? \
                    ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
         sqlx::query(sql).bind(encode_json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
         Ok(())
@@ -284,13 +282,15 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         write_cluster(&mut change, cluster).await?;
-        sqlx::query("INSERT INTO cluster_keys VALUES (?, ?, ?, ?)")
-            .bind(cluster.id.to_string())
-            .bind(encode_json(&keys.ssh_keys))
-            .bind(&keys.key.public)
-            .bind(self.seal.seal(cluster.id, &keys.key.private)?)
-            .execute(&mut *change)
-            .await?;
+        sqlx::query(
+            "INSERT INTO cluster_keys (cluster, ssh_keys, key_public, key_private) VALUES (?, ?, ?, ?)",
+        )
+        .bind(cluster.id.to_string())
+        .bind(encode_json(&keys.ssh_keys))
+        .bind(&keys.key.public)
+        .bind(self.seal.seal(cluster.id, &keys.key.private)?)
+        .execute(&mut *change)
+        .await?;
         write_rest(&mut change, cluster).await?;
         self.write_numbers(&mut change, cluster, &BTreeMap::new(), &cluster.numbers().collect()).await?;
         super::records::write_event(&mut change, event).await?;
@@ -338,18 +338,59 @@ impl Store {
     }
 }
 
-/// All clusters, with whose they are.
-const CLUSTERS: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant ORDER BY clusters.created, clusters.id";
+macro_rules! cluster_columns {
+    () => {
+        "clusters.id, clusters.tenant, clusters.name, clusters.size, clusters.cores, clusters.memory_mib, clusters.mode, \
+         clusters.image, clusters.phase, clusters.reason, clusters.partition, clusters.generation, clusters.created, \
+         clusters.class, clusters.sl_mode, clusters.inner_partitions, clusters.view_overlay, clusters.network, \
+         tenants.name AS tenant_name"
+    };
+}
 
-/// What requests read, each by an index.
-pub(super) const CLUSTERS_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? ORDER BY clusters.created, clusters.id";
-pub(super) const CLUSTER_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? AND clusters.name = ?";
-pub(super) const NODES_OF: &str = "SELECT * FROM nodes WHERE cluster = ? ORDER BY number";
-pub(super) const RUNNING_OF: &str = "SELECT * FROM operations WHERE cluster_id = ? AND state = 'running'";
-pub(super) const KEYS_OF: &str = "SELECT * FROM cluster_keys WHERE cluster = ?";
+macro_rules! node_columns {
+    () => {
+        "id, cluster, number, host, port_guid, port, function, mac, leaving, joined, networked, gone, state, reason, ready, \
+         network, fenced"
+    };
+}
+
+/// All clusters with the names of their tenants, all nodes, and all operations in progress.
+const CLUSTERS: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant ORDER BY clusters.created, clusters.id"
+);
+const NODES: &str = concat!("SELECT ", node_columns!(), " FROM nodes ORDER BY cluster, number");
+const RUNNING: &str =
+    concat!("SELECT ", operation_columns!(), ", began FROM operations WHERE state = 'running'");
+
+const INSERT_NODE: &str = concat!(
+    "INSERT INTO nodes (",
+    node_columns!(),
+    ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+);
+
+/// Queries of requests. Each uses an index.
+pub(super) const CLUSTERS_OF: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant \
+     WHERE clusters.tenant = ? ORDER BY clusters.created, clusters.id"
+);
+pub(super) const CLUSTER_OF: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? AND clusters.name = ?"
+);
+pub(super) const NODES_OF: &str =
+    concat!("SELECT ", node_columns!(), " FROM nodes WHERE cluster = ? ORDER BY number");
+pub(super) const RUNNING_OF: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    ", began FROM operations WHERE cluster_id = ? AND state = 'running'"
+);
+pub(super) const KEYS_OF: &str =
+    "SELECT ssh_keys, key_public, key_private FROM cluster_keys WHERE cluster = ?";
 
 impl ClusterRow {
     fn set_operation(&mut self, running: Option<(Operation, Uptime)>) {
@@ -377,10 +418,12 @@ fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters (id, tenant, name, size, cores, memory_mib, mode, image, phase, reason, partition, generation, \
+               created, class, sl_mode, inner_partitions, view_overlay, network) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
-               inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish, \
+               inner_partitions = excluded.inner_partitions, view_overlay = excluded.view_overlay, \
                network = excluded.network";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
@@ -409,7 +452,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
 /// The nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
-        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query(INSERT_NODE)
             .bind(node.id.to_string())
             .bind(cluster.id.to_string())
             .bind(node.number)

@@ -10,7 +10,7 @@ use crate::health::{Fault, Faults};
 impl Store {
     /// Everything that was not well when that last changed.
     pub async fn fault_list(&self) -> Result<Faults, StoreError> {
-        let rows = sqlx::query("SELECT * FROM faults").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT kind, host, since FROM faults").fetch_all(&self.readers).await?;
         rows.iter().map(|row| Ok((fault(row)?, row.time("since")?))).collect()
     }
 
@@ -20,7 +20,7 @@ impl Store {
         sqlx::query("DELETE FROM faults").execute(&mut *change).await?;
         for (fault, since) in faults {
             let (kind, host) = words(fault);
-            sqlx::query("INSERT INTO faults VALUES (?, ?, ?)")
+            sqlx::query("INSERT INTO faults (kind, host, since) VALUES (?, ?, ?)")
                 .bind(kind)
                 .bind(host)
                 .bind(since.to_string())

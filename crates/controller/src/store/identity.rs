@@ -150,14 +150,14 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         for number in numbers {
-            sqlx::query("INSERT OR IGNORE INTO held_partitions VALUES (?, ?, ?)")
+            sqlx::query("INSERT OR IGNORE INTO held_partitions (number, vm, host) VALUES (?, ?, ?)")
                 .bind(number.to_wire())
                 .bind(vm.to_string())
                 .bind(host.as_str())
                 .execute(&mut *change)
                 .await?;
             sqlx::query(
-                "INSERT INTO partition_numbers VALUES (?1, NULL, NULL, NULL, ?2) \
+                "INSERT INTO partition_numbers (number, released) VALUES (?1, ?2) \
                  ON CONFLICT (number) DO UPDATE SET released = ?2 WHERE cluster IS NULL",
             )
             .bind(number.to_wire())
@@ -175,7 +175,7 @@ pub(super) async fn write_tombstone(
     tombstone: &Tombstone,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    sqlx::query("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?)")
+    sqlx::query("INSERT OR IGNORE INTO tombstones (vm, host, ordered) VALUES (?, ?, ?)")
         .bind(tombstone.vm.to_string())
         .bind(tombstone.host.as_str())
         .bind(now.to_string())

@@ -34,29 +34,32 @@ pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, StoredOverl
 pub use identity::{SpecSequences, StoreIdentity, Tombstone};
 pub use lock::StoreLock;
 pub use records::EventRecord;
-pub use site::{ImageRow, TenantRef, TenantRow};
+pub use site::{HostAllocation, ImageRow, TenantRef, TenantRow};
 pub use tokens::Revoked;
 
 /// The version of the schema that this code understands.
-const SCHEMA: i64 = 5;
+const SCHEMA: i64 = 6;
 
 /// Connections that read: a few requests at once, each with a cache of pages of its own.
 const READERS_MAX: u32 = 4;
 
-/// What makes schema 2 of schema 1.
+/// Migrates schema 1 to 2.
 const FROM_1_TO_2: &str = r#"ALTER TABLE clusters ADD COLUMN class TEXT NOT NULL DEFAULT '"best-effort"'"#;
 
-/// What makes schema 3 of schema 2.
+/// Migrates schema 2 to 3.
 const FROM_2_TO_3: &str = "ALTER TABLE clusters ADD COLUMN sl_mode TEXT NOT NULL DEFAULT 'cluster'; \
                            ALTER TABLE clusters ADD COLUMN inner_partitions TEXT NOT NULL DEFAULT '[]'; \
                            CREATE TABLE views (cluster TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE, \
                            names TEXT NOT NULL) STRICT";
 
-/// What makes schema 4 of schema 3.
+/// Migrates schema 3 to 4.
 const FROM_3_TO_4: &str = "ALTER TABLE clusters ADD COLUMN view_wish TEXT";
 
-/// What makes schema 5 of schema 4.
+/// Migrates schema 4 to 5.
 const FROM_4_TO_5: &str = include_str!("from_4_to_5.sql");
+
+/// Migrates schema 5 to 6.
+const FROM_5_TO_6: &str = "ALTER TABLE clusters RENAME COLUMN view_wish TO view_overlay";
 
 /// The tables of schema 5 that say which store this is and how new; made last, as they watch the others.
 const IDENTITY: &str = include_str!("identity.sql");
@@ -237,10 +240,11 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     let steps: &[&str] = match found {
         SCHEMA => return Ok(()),
         0 => &[include_str!("schema.sql"), IDENTITY],
-        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
-        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
-        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY],
-        4 => &[FROM_4_TO_5, IDENTITY],
+        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
+        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
+        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
+        4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
+        5 => &[FROM_5_TO_6],
         found => return Err(StoreError::Newer { path: path.to_owned(), found }),
     };
     for sql in steps {
@@ -251,7 +255,7 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
         let (path, table) = (path.to_owned(), codec::Columns::text(first, "table")?);
         return Err(StoreError::Dangling { path, table, count: dangling.len() });
     }
-    sqlx::raw_sql("PRAGMA user_version = 5").execute(&mut *connection).await?;
+    sqlx::raw_sql("PRAGMA user_version = 6").execute(&mut *connection).await?;
     Ok(())
 }
 

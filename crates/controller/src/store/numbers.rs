@@ -82,8 +82,9 @@ impl Store {
         if raw.len() < count {
             let sql = "SELECT (SELECT count(*) FROM partition_numbers WHERE released IS NULL), \
                        (SELECT count(*) FROM partition_numbers WHERE released > ?)";
-            let counts: (u32, u32) = sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
-            return Ok(Err(PartitionNumbersExhausted { in_use: counts.0, quarantined: counts.1 }));
+            let (in_use, quarantined): (u32, u32) =
+                sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
+            return Ok(Err(PartitionNumbersExhausted { in_use, quarantined }));
         }
         raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
     }
@@ -111,14 +112,14 @@ impl Store {
             query.bind(cluster.id.to_string()).execute(&mut **change).await?;
         }
         for (number, kind) in has.iter().filter(|(number, kind)| had.get(number) != Some(kind)) {
-            let sql = "INSERT INTO partition_numbers VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT (number) DO UPDATE \
+            let sql = "INSERT INTO partition_numbers (number, tenant, cluster, kind) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (number) DO UPDATE \
                        SET tenant = ?2, cluster = ?3, kind = ?4, released = NULL WHERE cluster IS NULL OR cluster = ?3";
             let query = sqlx::query(sql).bind(number.to_wire()).bind(cluster.tenant.id.to_string());
             let query = query.bind(cluster.id.to_string()).bind(kind.word());
             if query.execute(&mut **change).await?.rows_affected() != 1 {
                 return Err(StoreError::NumberTaken { number: number.to_wire() });
             }
-            let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
+            let sql = "INSERT INTO fabric (one, decisions, last_partition) VALUES (1, '{}', ?) \
                        ON CONFLICT (one) DO UPDATE SET last_partition = max(last_partition, excluded.last_partition)";
             sqlx::query(sql).bind(number.to_wire()).execute(&mut **change).await?;
         }

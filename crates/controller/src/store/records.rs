@@ -18,6 +18,19 @@ const RECORDS_MAX: i64 = 10_000;
 /// Operations and events that are told at once.
 const LISTED_MAX: i64 = 1000;
 
+macro_rules! operation_columns {
+    () => {
+        "id, tenant, cluster, cluster_id, kind, state, reason, started, ended, steps"
+    };
+}
+pub(super) use operation_columns;
+
+macro_rules! event_columns {
+    () => {
+        "number, at, tenant, cluster, kind, text"
+    };
+}
+
 /// Something to be noted as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
@@ -40,8 +53,7 @@ impl Store {
         tenant: Option<Uuid>,
         id: Uuid,
     ) -> Result<Option<Operation>, StoreError> {
-        let sql = "SELECT * FROM operations WHERE id = ?1 AND (?2 IS NULL OR tenant_id = ?2)";
-        let query = sqlx::query(sql).bind(id.to_string()).bind(tenant.map(|id| id.to_string()));
+        let query = sqlx::query(OPERATION).bind(id.to_string()).bind(tenant.map(|id| id.to_string()));
         query.fetch_optional(&self.readers).await?.as_ref().map(operation).transpose()
     }
 
@@ -91,17 +103,41 @@ impl Store {
     }
 }
 
-/// Each reads a range of one index and no more.
-pub(super) const OPERATIONS: &str = "SELECT * FROM operations ORDER BY started DESC LIMIT ?";
-pub(super) const OPERATIONS_OF: &str =
-    "SELECT * FROM operations WHERE tenant_id = ? ORDER BY started DESC LIMIT ?";
-pub(super) const EVENTS_AFTER: &str = "SELECT * FROM events WHERE number > ? ORDER BY number LIMIT ?";
-pub(super) const EVENTS_OF_AFTER: &str =
-    "SELECT * FROM events WHERE tenant_id = ? AND number > ? ORDER BY number LIMIT ?";
-pub(super) const LATEST_EVENTS: &str =
-    "SELECT * FROM (SELECT * FROM events ORDER BY number DESC LIMIT ?) ORDER BY number";
-pub(super) const LATEST_EVENTS_OF: &str =
-    "SELECT * FROM (SELECT * FROM events WHERE tenant_id = ? ORDER BY number DESC LIMIT ?) ORDER BY number";
+const OPERATION: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    " FROM operations WHERE id = ?1 AND (?2 IS NULL OR tenant_id = ?2)"
+);
+
+/// Each reads one range of one index.
+pub(super) const OPERATIONS: &str =
+    concat!("SELECT ", operation_columns!(), " FROM operations ORDER BY started DESC LIMIT ?");
+pub(super) const OPERATIONS_OF: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    " FROM operations WHERE tenant_id = ? ORDER BY started DESC LIMIT ?"
+);
+pub(super) const EVENTS_AFTER: &str =
+    concat!("SELECT ", event_columns!(), " FROM events WHERE number > ? ORDER BY number LIMIT ?");
+pub(super) const EVENTS_OF_AFTER: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    " FROM events WHERE tenant_id = ? AND number > ? ORDER BY number LIMIT ?"
+);
+pub(super) const LATEST_EVENTS: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    " FROM (SELECT ",
+    event_columns!(),
+    " FROM events ORDER BY number DESC LIMIT ?) ORDER BY number"
+);
+pub(super) const LATEST_EVENTS_OF: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    " FROM (SELECT ",
+    event_columns!(),
+    " FROM events WHERE tenant_id = ? ORDER BY number DESC LIMIT ?) ORDER BY number"
+);
 
 /// Everybody who has records, by jumps through the indices.
 const RECORD_OWNERS: &str = "WITH RECURSIVE owners (id) AS ( \
@@ -137,7 +173,8 @@ pub(super) async fn write_operation(
     operation: &Operation,
     began: Uptime,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO operations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO operations (id, tenant_id, tenant, cluster, cluster_id, kind, state, reason, started, ended, steps, began) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                state = excluded.state, reason = excluded.reason, ended = excluded.ended, steps = excluded.steps";
     sqlx::query(sql)
         .bind(operation.id.to_string())

@@ -54,7 +54,7 @@ CREATE TABLE clusters (
     class       TEXT NOT NULL,          -- JSON: what the network promises it
     sl_mode     TEXT NOT NULL,          -- how its packets are told from others'
     inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
-    view_wish   TEXT,                   -- JSON: what its tenant has set in its network
+    view_overlay TEXT,                  -- JSON: changes that the tenant has made in its view of the network
     network     TEXT NOT NULL,          -- seen: JSON, how far the check of its network is
     UNIQUE (tenant, name)
 ) STRICT;

@@ -185,7 +185,7 @@ async fn seal_all(change: &mut SqliteConnection, old: Option<&Seal>, seal: Seal)
             .execute(&mut *change)
             .await?;
     }
-    sqlx::query("INSERT OR REPLACE INTO seal VALUES (1, ?)")
+    sqlx::query("INSERT OR REPLACE INTO seal (one, mark) VALUES (1, ?)")
         .bind(seal.seal_as(MARK, MARK)?)
         .execute(&mut *change)
         .await?;

@@ -41,6 +41,14 @@ pub struct TenantRow {
     pub quota: QuotaChange,
 }
 
+/// Resources of a host that virtual machines placed on it have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostAllocation {
+    pub cores: u32,
+    pub memory_mib: u32,
+    pub nodes: u32,
+}
+
 /// An image, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRow {
@@ -57,13 +65,16 @@ pub struct ImageRow {
 impl Store {
     /// All tenants, by name.
     pub async fn tenant_list(&self) -> Result<Vec<TenantRow>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM tenants ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT id, name, created, quota FROM tenants ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter().map(tenant).collect()
     }
 
     /// A tenant.
     pub async fn tenant_show(&self, id: Uuid) -> Result<Option<TenantRow>, StoreError> {
-        let query = sqlx::query("SELECT * FROM tenants WHERE id = ?").bind(id.to_string());
+        let query =
+            sqlx::query("SELECT id, name, created, quota FROM tenants WHERE id = ?").bind(id.to_string());
         query.fetch_optional(&self.readers).await?.as_ref().map(tenant).transpose()
     }
 
@@ -123,7 +134,9 @@ impl Store {
     }
 
     async fn host_read(&self) -> Result<Vec<NewHost>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM hosts ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT name, agent, cores, memory_mib, port_guid FROM hosts ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(NewHost {
@@ -140,11 +153,14 @@ impl Store {
             .collect()
     }
 
-    /// What virtual machines were given of a host: cores, MiB, and how many there are.
-    pub async fn host_used(&self, name: &Name) -> Result<(u32, u32, u32), StoreError> {
-        let sql = "SELECT coalesce(sum(cores), 0), coalesce(sum(memory_mib), 0), count(*) \
+    /// Resources of a host that its virtual machines have.
+    pub async fn host_allocation(&self, name: &Name) -> Result<HostAllocation, StoreError> {
+        let sql = "SELECT coalesce(sum(cores), 0) AS cores, coalesce(sum(memory_mib), 0) AS memory_mib, count(*) AS nodes \
                    FROM nodes JOIN clusters ON clusters.id = nodes.cluster WHERE host = ?";
-        Ok(sqlx::query_as(sql).bind(name.as_str()).fetch_one(&self.readers).await?)
+        let row = sqlx::query(sql).bind(name.as_str()).fetch_one(&self.readers).await?;
+        let (cores, memory_mib, nodes) =
+            (row.number("cores")?, row.number("memory_mib")?, row.number("nodes")?);
+        Ok(HostAllocation { cores, memory_mib, nodes })
     }
 
     /// Hosts, new or with other properties than before: all of them or none.
@@ -194,7 +210,9 @@ impl Store {
 
     /// All images, by name.
     pub async fn image_list(&self) -> Result<Vec<ImageRow>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM images ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT name, directory, digest, created FROM images ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(ImageRow {
@@ -209,7 +227,7 @@ impl Store {
 
     /// An image, new or another one of that name.
     pub async fn image_put(&self, image: &ImageRow) -> Result<(), StoreError> {
-        let sql = "INSERT INTO images VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
+        let sql = "INSERT INTO images (name, directory, digest, created) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
                    directory = excluded.directory, digest = excluded.digest, created = excluded.created";
         sqlx::query(sql)
             .bind(image.name.as_str())
@@ -236,7 +254,7 @@ impl Store {
 
     /// Keeps what was decided about the fabric.
     pub async fn fabric_decide(&self, decisions: &Decisions) -> Result<(), StoreError> {
-        let sql = "INSERT INTO fabric VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
+        let sql = "INSERT INTO fabric (one, decisions, last_partition) VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
         sqlx::query(sql).bind(encode_json(decisions)).execute(&self.writer).await?;
         Ok(())
     }

@@ -11,9 +11,25 @@ use super::{Store, StoreError, parsed};
 /// SHA-256 of a token.
 pub type TokenHash = [u8; 32];
 
-/// What every request reads, by an index.
-pub(super) const TOKEN_OF: &str = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens \
-    LEFT JOIN tenants ON tenants.id = tokens.tenant WHERE hash = ?";
+macro_rules! token_columns {
+    () => {
+        "tokens.id, tokens.tenant, tokens.created, tokens.name, tokens.expires, tokens.last_used, \
+         tenants.name AS tenant_name"
+    };
+}
+
+/// Read by every request, through an index.
+pub(super) const TOKEN_OF: &str = concat!(
+    "SELECT ",
+    token_columns!(),
+    " FROM tokens LEFT JOIN tenants ON tenants.id = tokens.tenant WHERE hash = ?"
+);
+const TOKENS: &str = concat!(
+    "SELECT ",
+    token_columns!(),
+    " FROM tokens LEFT JOIN tenants ON tenants.id = tokens.tenant \
+     WHERE ?1 IS NULL OR tokens.tenant = ?1 ORDER BY tokens.created, tokens.id"
+);
 
 /// What became of the wish to revoke a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +45,7 @@ pub enum Revoked {
 impl Store {
     /// Tokens of a tenant, or all of them; the oldest first.
     pub async fn token_list(&self, tenant: Option<Uuid>) -> Result<Vec<Token>, StoreError> {
-        let sql = "SELECT tokens.*, tenants.name AS tenant_name FROM tokens LEFT JOIN tenants ON tenants.id = tokens.tenant \
-                   WHERE ?1 IS NULL OR tokens.tenant = ?1 ORDER BY tokens.created, tokens.id";
-        let query = sqlx::query(sql).bind(tenant.map(|id| id.to_string()));
+        let query = sqlx::query(TOKENS).bind(tenant.map(|id| id.to_string()));
         query.fetch_all(&self.readers).await?.iter().map(token).collect()
     }
 
