@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// An amount of memory in whole MiB; written with its unit, such as `384M` or `2G`.
+/// Amount of memory in whole MiB, written with its unit, such as `384M` or `2G`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -15,25 +15,22 @@ use utoipa::ToSchema;
 #[schema(value_type = String, pattern = "^[0-9]+[MG]$", example = "384M")]
 pub struct MemorySize(u32);
 
-/// A text that is no [`MemorySize`].
+/// The text is not a [`MemorySize`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not an amount of memory: a number with M or G behind it, such as 384M")]
+#[error("invalid amount of memory {text:?}: expected a number followed by M or G, such as 384M")]
 pub struct InvalidMemorySize {
     text: String,
 }
 
 impl MemorySize {
-    /// So many MiB.
     pub const fn from_mib(mib: u32) -> Self {
         Self(mib)
     }
 
-    /// In MiB.
     pub const fn mib(self) -> u32 {
         self.0
     }
 
-    /// In bytes.
     pub const fn bytes(self) -> u64 {
         self.0 as u64 * 1024 * 1024
     }

@@ -384,8 +384,7 @@ fn check_size(size: u32) -> Result<(), ApiError> {
 }
 
 fn check_sub_partitions(partitions: &[SubPartition], size: u32) -> Result<(), ApiError> {
-    check_partitions(partitions, size)
-        .map_err(|(name, what)| ApiError::invalid("partitions", format!("partition {name}: {what}")))
+    check_partitions(partitions, size).map_err(|error| ApiError::invalid("partitions", error.to_string()))
 }
 
 async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ApiError> {

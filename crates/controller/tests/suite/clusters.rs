@@ -124,7 +124,7 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
     // What cannot be meant is refused, and changes nothing.
     let refused = problem(change(vec![inner("io", &[6], &[])]));
     assert_eq!(refused.field.as_deref(), Some("partitions"));
-    assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6, only 1 to 5");
+    assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6; nodes are numbered 1 to 5");
     assert_eq!(problem(change(vec![inner("io", &[1], &[1])])).kind, refused.kind);
     assert_eq!(
         problem(change((0..9).map(|n| inner(&format!("p{n}"), &[1], &[])).collect())).kind,
