@@ -20,6 +20,7 @@ mod event_waiters;
 mod health;
 mod keys;
 mod lifecycle;
+mod loops;
 mod manager;
 mod network;
 mod placement;
@@ -43,6 +44,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use controller_api::tenant::TokenLifetime;
+use loops::ControlLoops;
 pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
 use site::Site;
@@ -117,17 +119,7 @@ pub async fn serve(
     };
     provide_operator_token(&site, &settings.operator_token_file).await?;
     let unix = socket::listen(&settings.socket)?;
-    tokio::spawn(reconcile::run(Arc::clone(&site)));
-    tokio::spawn(agents::run(Arc::clone(&site)));
-    tokio::spawn(health::watch::run(Arc::clone(&site)));
-    tokio::spawn(manager::heartbeat(Arc::clone(&site), settings.sm_control.clone()));
-    tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
-    tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
-    tokio::spawn(views::keep(Arc::clone(&site)));
-    tokio::spawn(views::tunnel_sockets::keep(Arc::clone(&site)));
-    tokio::spawn(views::overlays::apply_overlays(Arc::clone(&site)));
-    tokio::spawn(trim(Arc::clone(&site)));
-    tokio::spawn(keep_clock(Arc::clone(&site)));
+    let mut loops = control_loops(&site, &settings.sm_control);
     match &tcp {
         Some(tcp) => write_file(&settings.address_file, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
         None => remove_file(&settings.address_file)?,
@@ -140,14 +132,35 @@ pub async fn serve(
             None => std::future::pending().await,
         }
     };
-    // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.
-    tokio::select! {
-        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => {}
-        () = by_tcp => {}
-        () = shutdown => {}
-    }
-    // Whoever asks from here on hears that nobody is there.
-    remove_file(&settings.socket)
+    // Open streams and event queries are cut: they would delay the end, and nothing is lost with them.
+    let ended = tokio::select! {
+        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => Ok(()),
+        () = by_tcp => Ok(()),
+        () = shutdown => Ok(()),
+        failure = loops.failure() => Err(failure),
+    };
+    // From here on, connection attempts fail at once.
+    let removed = remove_file(&settings.socket);
+    ended?;
+    removed
+}
+
+/// Starts all control loops.
+fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
+    let mut loops = ControlLoops::default();
+    let control = || sm_control.to_owned();
+    loops.spawn("reconcile", reconcile::run(Arc::clone(site)));
+    loops.spawn("agents", agents::run(Arc::clone(site)));
+    loops.spawn("health", health::watch::run(Arc::clone(site)));
+    loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site), control()));
+    loops.spawn("subnet manager events", manager::watch(Arc::clone(site), control()));
+    loops.spawn("fabric programming", manager::program(Arc::clone(site), control()));
+    loops.spawn("views", views::update_views(Arc::clone(site)));
+    loops.spawn("tunnel sockets", views::tunnel_sockets::run(Arc::clone(site)));
+    loops.spawn("view overlays", views::overlays::apply_overlays(Arc::clone(site)));
+    loops.spawn("record trimming", trim(Arc::clone(site)));
+    loops.spawn("clock", save_clock(Arc::clone(site)));
+    loops
 }
 
 /// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.
@@ -220,7 +233,7 @@ async fn trim(site: Arc<Site>) -> ! {
     }
 }
 
-async fn keep_clock(site: Arc<Site>) -> ! {
+async fn save_clock(site: Arc<Site>) -> ! {
     loop {
         tokio::time::sleep(CLOCK_INTERVAL).await;
         if let Err(error) = site.store.clock_save().await {

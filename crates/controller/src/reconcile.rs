@@ -38,7 +38,7 @@ const NETWORK: [u8; 2] = [10, 128];
 pub const CLUSTER_SIZE_MAX: u32 = 4096;
 
 /// Takes clusters on for as long as it is polled.
-pub async fn run(site: Arc<Site>) -> StoreError {
+pub async fn run(site: Arc<Site>) -> ! {
     loop {
         match pass(&site).await {
             Ok(true) => {

@@ -1,7 +1,7 @@
 //! The networks of clusters, as their tenants see and manage them.
 //!
 //! One thread serves the views of all clusters behind a socket that only this user may open ([`ViewService::start`]); doors for
-//! tenants lead there, and each says which virtual machine its stream belongs to ([`seat`]). [`keep`] gives every cluster
+//! tenants lead there, and each says which virtual machine its stream belongs to ([`ViewService::attach`]). [`update_views`] gives every cluster
 //! that the fabric carries its view, and follows as clusters and plans change.
 
 pub mod overlays;
@@ -103,12 +103,12 @@ struct Source {
 }
 
 /// Gives every cluster its view, for as long as it is polled.
-pub async fn keep(site: Arc<Site>) -> ! {
+pub async fn update_views(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     let mut sources = HashMap::new();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = keep_once(&site, &mut sources).await {
+        if let Err(error) = update_once(&site, &mut sources).await {
             tracing::warn!("views were not brought up to date: {error:#}");
         }
         // The site keeps the sender for as long as this runs.
@@ -116,7 +116,7 @@ pub async fn keep(site: Arc<Site>) -> ! {
     }
 }
 
-async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
+async fn update_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
     let fabric = site.with_observed(|observed| observed.fabric.clone());
     let (Some(discovered), Some(plan), Some(_)) = (fabric.discovered, fabric.plan, fabric.programmed) else {
         return Ok(());

@@ -48,12 +48,12 @@ impl Drop for Tunnel {
 }
 
 /// Keeps a door open in every node that is ready, for as long as it is polled.
-pub async fn keep(site: Arc<Site>) -> ! {
+pub async fn run(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     let mut tunnels: HashMap<Uuid, Tunnel> = HashMap::new();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = keep_once(&site, &mut tunnels).await {
+        if let Err(error) = update_once(&site, &mut tunnels).await {
             tracing::warn!("tunnels of guests were not brought up to date: {error:#}");
         }
         // The site keeps the sender for as long as this runs.
@@ -61,7 +61,7 @@ pub async fn keep(site: Arc<Site>) -> ! {
     }
 }
 
-async fn keep_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> anyhow::Result<()> {
+async fn update_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> anyhow::Result<()> {
     let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
     let clusters = clusters.iter().filter(|it| !matches!(it.phase, Phase::Deleting | Phase::Failed));
     let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster.id, node)));
