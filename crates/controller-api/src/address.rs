@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_sockets_or_plain_http() {
+    fn addresses_are_unix_sockets_or_plain_http() {
         for (text, printed) in [
             ("unix:/var/lib/heddle/api/heddle.sock", "unix:/var/lib/heddle/api/heddle.sock"),
             ("http://127.0.0.1:7420/", "http://127.0.0.1:7420"),

@@ -247,7 +247,7 @@ impl ApiClient {
         &self,
         name: &ClusterRef,
         node: u32,
-        open: &session::SessionRequest,
+        open: &session::NewSession,
     ) -> Result<Upgraded, ClientError> {
         let request_parts =
             ApiRequest::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);

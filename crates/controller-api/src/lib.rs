@@ -31,6 +31,6 @@ pub mod view;
 
 pub use address::{ControllerAddress, InvalidControllerAddress, TrustedUsers, UntrustedSocket};
 pub use client::{ApiClient, ClientError, ClusterRef, Upgraded};
-pub use name::{InvalidName, Name};
+pub use name::{InvalidResourceName, Name};
 pub use problem::Problem;
 pub use quantity::{InvalidMemorySize, MemorySize};

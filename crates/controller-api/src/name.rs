@@ -21,7 +21,7 @@ const LEN_MAX: usize = 40;
 #[error(
     "invalid name {text:?}: expected 1 to 40 lower-case letters, digits and hyphens, without a hyphen at either end"
 )]
-pub struct InvalidName {
+pub struct InvalidResourceName {
     text: String,
 }
 
@@ -32,8 +32,8 @@ impl Name {
 }
 
 impl FromStr for Name {
-    type Err = InvalidName;
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
+    type Err = InvalidResourceName;
+    fn from_str(text: &str) -> Result<Self, InvalidResourceName> {
         let plain =
             text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let ends = !text.starts_with('-') && !text.ends_with('-');
@@ -41,14 +41,14 @@ impl FromStr for Name {
             Ok(Self(text.to_owned()))
         } else {
             // The error echoes a bounded part of the input.
-            Err(InvalidName { text: text.chars().take(2 * LEN_MAX).collect() })
+            Err(InvalidResourceName { text: text.chars().take(2 * LEN_MAX).collect() })
         }
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = InvalidName;
-    fn try_from(text: String) -> Result<Self, InvalidName> {
+    type Error = InvalidResourceName;
+    fn try_from(text: String) -> Result<Self, InvalidResourceName> {
         text.parse()
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_written_as_it_is_read() {
+    fn memory_sizes_round_trip() {
         for (text, mib, written) in [
             ("384M", 384, "384M"),
             ("2G", 2048, "2G"),

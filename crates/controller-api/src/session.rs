@@ -1,6 +1,6 @@
 //! Interactive sessions: the stream behind `exec` and `ssh`.
 //!
-//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and a [`SessionRequest`] as its JSON body is answered
+//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and a [`NewSession`] as its JSON body is answered
 //! with 101; both sides then exchange frames: one byte of [`FrameKind`], four bytes of payload length (big endian), and
 //! the payload. A session ends with a frame of [`FrameKind::Exit`] or [`FrameKind::Refused`], or when either side closes
 //! the connection.
@@ -20,7 +20,7 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// Request to open a session in a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum SessionRequest {
+pub enum NewSession {
     /// Run a command in the guest as root.
     Exec {
         /// Command with its arguments, at most 64 KiB together.

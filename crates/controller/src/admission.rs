@@ -1,4 +1,4 @@
-//! Whether a cluster can be, and where: what hosts, ports and machines have left. No I/O.
+//! Admission of nodes: whether and where a cluster fits on the hosts, ports and machines. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -15,46 +15,41 @@ use uuid::Uuid;
 
 use crate::network::node_keys;
 use crate::placement::{
-    Candidate, FUNCTIONS_MAX, NodeRequirements, PhysicalMachine, PlacementError, machines_fit, node_capacity,
-    place_nodes,
+    Candidate, FUNCTIONS_MAX, NodePlacementError, NodeRequirements, PhysicalMachine, machines_fit,
+    node_capacity, place_nodes,
 };
-use crate::site::{HostPort, Observed, ObservedAgent};
+use crate::site::{HostAttachment, Observed, ObservedAgent};
 use crate::store::{ClusterRow, NodeRow};
 
-/// Keys that every port holds besides those of clusters: the default partition's, limited and full.
+/// P_Keys that every port holds besides those of clusters: the limited and the full one of the default partition.
 const DEFAULT_KEYS: u16 = 2;
 
-/// Where hosts are on the fabric.
-type HostPorts<'a> = HashMap<&'a Name, HostPort>;
+/// Fabric ports by host name.
+type HostAttachments<'a> = HashMap<&'a Name, HostAttachment>;
 
 /// Why nodes cannot be placed.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum AdmissionError {
-    /// What is there is not known yet.
-    #[error("the fabric is not known yet")]
+    /// The fabric has not been discovered or planned yet.
+    #[error("the fabric has not been discovered yet")]
     NotYet,
-    /// No host can be used now.
+    /// No host is usable now. `excluded_hosts` have ports that cannot be shared; of the others, `silent` ones have an
+    /// agent that does not respond, and `absent` ones are not on the fabric.
     #[error(
-        "none of {hosts} hosts can be used now: {excluded_hosts} are in use by clusters that share their ports with nobody, or that a \
-         guaranteed cluster cannot share with; of the others, the agents of {silent} do not answer and {absent} are not on the \
-         fabric"
+        "none of {hosts} hosts is usable now: {excluded_hosts} are occupied by guaranteed clusters, or by clusters that a \
+         guaranteed one cannot share a port with; of the others, the agents of {silent} do not respond and {absent} are not on \
+         the fabric"
     )]
-    NoHost {
-        /// Hosts in all.
-        hosts: usize,
-        /// Those whose ports cannot be shared: a guaranteed cluster has its ports to itself.
-        excluded_hosts: usize,
-        /// Of the others, those whose agents do not answer.
-        silent: usize,
-        /// Of the others, those whose agents answer and that are not on the fabric.
-        absent: usize,
-    },
-    /// There is no host_port.
+    NoHost { hosts: usize, excluded_hosts: usize, silent: usize, absent: usize },
+    /// The usable hosts have too few resources left.
     #[error(transparent)]
-    PlacementError(#[from] PlacementError),
+    NoCapacity(#[from] NodePlacementError),
 }
 
-/// Finds host_ports for `wanted` more nodes of a cluster.
+/// Chooses hosts for `wanted` more nodes of a cluster, and assigns their numbers, virtual functions and MAC addresses.
+///
+/// A guaranteed cluster gets one unused host per node if the links have the bandwidth left; all others are packed by
+/// [`place_nodes`].
 pub fn admit(
     cluster: &ClusterRow,
     wanted: u32,
@@ -68,7 +63,7 @@ pub fn admit(
     let is_up = |host: &NewHost| observed.agents.get(&host.name).is_some_and(ObservedAgent::is_up);
     let (machines, machine_of) = machines(hosts, clusters, observed);
     let used = usage(clusters);
-    let host_ports: HostPorts<'_> =
+    let host_ports: HostAttachments<'_> =
         hosts.iter().filter_map(|host| Some((&host.name, *observed.fabric.host_port(host)?))).collect();
     let excluded_hosts = excluded_hosts(cluster, clusters);
     let free = || hosts.iter().filter(|host| !excluded_hosts.contains(&host.name));
@@ -96,15 +91,15 @@ pub fn admit(
     Ok(nodes(cluster, &chosen, &used, (observed, &host_ports)))
 }
 
-/// A host of its own for each node of a guaranteed cluster, where the links have what it is to be promised. `None` for others,
-/// and if there is no such place: then its nodes may have to share hosts.
+/// One unused host per node of a guaranteed cluster, chosen so that the links can guarantee its bandwidth. `None` for a
+/// best-effort cluster, and if there is no such choice: the nodes may then share hosts.
 fn exclusive_hosts(
     cluster: &ClusterRow,
     wanted: u32,
     candidates: &[Candidate],
     machines: &[PhysicalMachine],
     need: NodeRequirements,
-    (observed, host_ports): (&Observed, &HostPorts<'_>),
+    (observed, host_ports): (&Observed, &HostAttachments<'_>),
 ) -> Option<Vec<Name>> {
     let Class::Guaranteed { bandwidth, .. } = cluster.class else { return None };
     let (discovered, plan) = (observed.fabric.discovered.as_ref()?, observed.fabric.plan.as_ref()?);
@@ -120,7 +115,7 @@ fn exclusive_hosts(
     machines_fit(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
 }
 
-/// Hosts on which a cluster may have no nodes because of what others have there: the port of a guaranteed cluster is its own.
+/// Hosts that a cluster must not use because of other clusters there: a port of a guaranteed cluster is never shared.
 fn excluded_hosts<'a>(cluster: &ClusterRow, clusters: &'a [ClusterRow]) -> HashSet<&'a Name> {
     let is_guaranteed = |cluster: &ClusterRow| cluster.class != Class::BestEffort;
     let others = clusters.iter().filter(|other| other.id != cluster.id);
@@ -128,7 +123,7 @@ fn excluded_hosts<'a>(cluster: &ClusterRow, clusters: &'a [ClusterRow]) -> HashS
     exclusive.flat_map(|other| &other.nodes).map(|node| &node.host).collect()
 }
 
-/// What is in use on a host.
+/// Resources in use on a host.
 #[derive(Clone, Debug, Default)]
 struct HostUsage {
     cores: u32,
@@ -155,7 +150,7 @@ fn usage(clusters: &[ClusterRow]) -> HashMap<Name, HostUsage> {
 
 fn candidate(
     host: &NewHost,
-    host_port: &HostPort,
+    host_port: &HostAttachment,
     used: Option<&HostUsage>,
     observed: &Observed,
     machine: usize,
@@ -176,8 +171,8 @@ fn candidate(
     }
 }
 
-/// Keys of clusters that the port of a host, and the switch port before it, can hold.
-fn key_capacity(host_port: &HostPort, observed: &Observed) -> u16 {
+/// P_Keys of clusters that the port of a host and its switch port can both hold.
+fn key_capacity(host_port: &HostAttachment, observed: &Observed) -> u16 {
     let Some(discovered) = &observed.fabric.discovered else { return 0 };
     let capabilities = &discovered.intents.capabilities;
     let node = discovered.topology.by_port_guid(host_port.port_guid);
@@ -188,8 +183,8 @@ fn key_capacity(host_port: &HostPort, observed: &Observed) -> u16 {
     own.min(enforced).saturating_sub(DEFAULT_KEYS)
 }
 
-/// Machines by what their agents say of them, and which agent is on which. What was promised to nodes that do not run yet is
-/// given away already.
+/// Machines as their agents report them, and the index of each agent's machine. Resources of nodes that are placed but
+/// not running yet are subtracted.
 fn machines<'a>(
     hosts: &'a [NewHost],
     clusters: &[ClusterRow],
@@ -225,12 +220,12 @@ fn machines<'a>(
     (machines, index)
 }
 
-/// Numbers, functions and addresses for nodes on these hosts.
+/// Rows for new nodes on the chosen hosts: the lowest free numbers and virtual functions.
 fn nodes(
     cluster: &ClusterRow,
     chosen: &[Name],
     used: &HashMap<Name, HostUsage>,
-    (observed, host_ports): (&Observed, &HostPorts<'_>),
+    (observed, host_ports): (&Observed, &HostAttachments<'_>),
 ) -> Vec<NodeRow> {
     let mut functions: HashMap<&Name, BTreeSet<u8>> = HashMap::new();
     let mut numbers = (1..).filter(|number| cluster.nodes.iter().all(|node| node.number != *number));
@@ -242,7 +237,7 @@ fn nodes(
         let host_port = host_ports.get(host);
         let lid = host_port.and_then(|host_port| observed.fabric.lid(host_port.port_guid));
         let function = (1..=FUNCTIONS_MAX).find(|function| !taken.contains(function));
-        // Hosts without these were no candidates.
+        // Every chosen host has these: it was a candidate.
         let (Some(host_port), Some(lid), Some(function), Some(number)) =
             (host_port, lid, function, numbers.next())
         else {
@@ -254,7 +249,7 @@ fn nodes(
     nodes
 }
 
-fn node(number: u32, host: &Name, host_port: &HostPort, function: u8, mac: MacAddress) -> NodeRow {
+fn node(number: u32, host: &Name, host_port: &HostAttachment, function: u8, mac: MacAddress) -> NodeRow {
     let port_guid: Guid = host_port.port_guid;
     NodeRow {
         id: Uuid::new_v4(),

@@ -1,4 +1,4 @@
-//! Who waits for events: only those concerned are woken, and only so many wait at once.
+//! Long polling of events: wakes only the queries concerned, and bounds their number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// Requests of one tenant, or of operators, that wait at once: a few programs of a few people. Each holds a connection.
+/// Most concurrent event queries of one tenant, or of operators: a few programs of a few people. Each holds a connection.
 pub const WAITING_MAX: usize = 16;
 
-/// Wakes those who wait for events.
+/// Queries that wait for events, by scope.
 #[derive(Clone, Debug, Default)]
 pub struct EventWaiters {
     waiting: Arc<Mutex<HashMap<Scope, Waiting>>>,
 }
 
-/// Whose events: a tenant's, or everybody's for operators.
+/// Events of one tenant, or of everybody for operators.
 type Scope = Option<Uuid>;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Waiting {
     notified: watch::Sender<()>,
 }
 
-/// A request that waits; counted out when dropped.
+/// A waiting query; counted until it is dropped.
 #[derive(Debug)]
 pub struct Waiter {
     event_waiters: EventWaiters,
@@ -33,7 +33,7 @@ pub struct Waiter {
 }
 
 impl EventWaiters {
-    /// One more that waits for the events of a tenant, or of everybody; `None` if too many do.
+    /// Registers a query; `None` if [`WAITING_MAX`] of this scope wait already.
     pub fn wait(&self, scope: Scope) -> Option<Waiter> {
         let mut waiting = self.lock();
         let entry =
@@ -45,7 +45,7 @@ impl EventWaiters {
         Some(Waiter { event_waiters: self.clone(), scope, notified: entry.notified.subscribe() })
     }
 
-    /// Wakes those who wait for the events of a tenant, and operators. Events of the site concern operators alone.
+    /// Wakes the queries of a tenant and of operators; with `None`, an event of the site, only those of operators.
     pub fn notify(&self, tenant: Option<Uuid>) {
         let waiting = self.lock();
         let concerned = [tenant, None].into_iter().filter_map(|scope| waiting.get(&scope));
@@ -58,7 +58,7 @@ impl EventWaiters {
 }
 
 impl Waiter {
-    /// Returns when something was noted since the last call, or since this one waits.
+    /// Returns when an event was recorded since the last call, or since the registration.
     pub async fn woken(&mut self) {
         // The sender lives for as long as this one is counted.
         let _ = self.notified.changed().await;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_those_concerned_are_woken() {
+    async fn only_waiters_of_the_scope_are_woken() {
         let waiters = EventWaiters::default();
         let (blue, red) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
         let (mut of_blue, of_red, mut of_all) =
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tenant_cannot_keep_others_from_waiting() {
+    fn one_tenant_cannot_exhaust_the_event_waiters() {
         let waiters = EventWaiters::default();
         let (blue, red) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
         let waiting: Vec<_> = (0..WAITING_MAX).map(|_| waiters.wait(blue).unwrap()).collect();

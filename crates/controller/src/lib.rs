@@ -1,16 +1,16 @@
-//! Keeps what tenants asked for, and makes it so.
+//! The controller: stores the desired clusters of tenants, and reconciles hosts and fabric with them.
 //!
 //! ```text
-//!  REST requests ──► store ──► reconcile: lifecycle ──► orders ──► agents of hosts ──► reports ─┐
-//!       ▲              │             ▲                                                          │
-//!       │              └► manager: network ──► plan ──► subnet manager ──► sightings ──► seen ◄─┘
-//!       └── operations, events                                                            │
-//!                                    └────────────────────────────────────────────────────┘
+//!  REST requests ──► store ──► reconcile: lifecycle ──► host specs ──► agents of hosts ──► reports ─┐
+//!       ▲              │             ▲                                                              │
+//!       │              └► manager: network ──► plan ──► subnet manager ──► discovery ──► observed ◄─┘
+//!       └── operations, events                                                              │
+//!                                    └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What is wanted stands in the store before anybody acts on it; what is seen is asked for again after a restart. So the
-//! controller may be killed at any instant and goes on where it was. `lifecycle`, `placement`, `admission` and `network`
-//! decide and do no I/O.
+//! Desired state is in the store before anybody acts on it; observed state is queried again after a restart. The
+//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission` and
+//! `network` decide and do no I/O.
 
 mod admission;
 mod agents;
@@ -54,39 +54,43 @@ use views::ViewService;
 
 pub use clock::{Clock, SystemClock};
 
-/// How often old records are forgotten: a tenant that does nothing but write them adds a few thousand meanwhile.
+/// How often old records are deleted. A tenant can add a few thousand in this time.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often the store's clock is kept: what was not kept when a process is killed has not passed.
+/// How often the store's clock is saved. Time since the last save is lost when the process is killed.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the token of the first operator is called: it is in a file that only its owner reads, and does not expire.
+/// Name of the first operator token. It does not expire: it is kept in a file that only its owner can read.
 const OPERATOR_TOKEN_NAME: &str = "operator-file";
 
-/// Where things are.
+/// Paths, addresses and the clock of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// What has to survive.
+    /// SQLite file of the store.
     pub database: PathBuf,
-    /// Where requests come in: a unix socket, whose directory the controller owns.
+    /// Unix socket of the REST interface. The controller must own its directory.
     pub socket: PathBuf,
-    /// Where they come in besides: loopback only, as tokens travel in the clear and clients cannot tell who listens.
+    /// Additional TCP address of the REST interface; loopback only, because tokens are sent in the clear and clients
+    /// cannot authenticate the server.
     pub listen: Option<SocketAddr>,
-    /// The control socket of the subnet manager.
+    /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
-    /// The socket at which views of clusters are served, for agents of hosts.
+    /// Unix socket at which views are served to the tunnels of agents.
     pub view_socket: PathBuf,
-    /// A file for the key that private keys in the database are sealed with; made for a new database.
+    /// File with the key that seals private keys in the store; created with a new store.
     pub key_file: PathBuf,
-    /// A file for the token of the first operator: written if it does not hold one that is known.
+    /// File for the first operator token; written unless it holds a valid one.
     pub operator_token_file: PathBuf,
-    /// A file for the address of `listen`, for people to read: clients do not follow it.
+    /// File for the URL of `listen`, for people; clients do not read it.
     pub address_file: PathBuf,
-    /// Where time comes from.
     pub clock: Arc<dyn Clock>,
 }
 
-/// Serves until `shutdown` is ready.
+/// Serves the REST interface and runs the control loops until `shutdown` resolves.
+///
+/// # Errors
+/// If the store cannot be opened or belongs to another state of the site, if a socket cannot be bound, or if a control
+/// loop ends or panics.
 pub async fn serve(
     settings: ControllerSettings,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -94,7 +98,7 @@ pub async fn serve(
     if let Some(address) = settings.listen {
         ensure!(
             address.ip().is_loopback(),
-            "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
+            "{address} is not a loopback address: tokens are sent in the clear; listen at 127.0.0.1"
         );
     }
     let (store, sidecar) = recovery::open(&settings.database, &settings.key_file, settings.clock).await?;
@@ -163,7 +167,8 @@ fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
     loops
 }
 
-/// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.
+/// Seals the private keys in the store with a new key, which replaces the one in `key_file`. No controller may use the
+/// store meanwhile.
 pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
     ensure!(database.exists(), "there is no store at {}", database.display());
     let lock = StoreLock::acquire(database)?;
@@ -172,12 +177,12 @@ pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot rekey {}", database.display()))
 }
 
-/// Whether the store is the one that its site went on with: an error says what is wrong and how to go on.
+/// Checks that the store is the latest one of its site; the error says what is wrong and how to proceed.
 pub async fn check_store(database: &Path, key_file: &Path) -> anyhow::Result<()> {
     recovery::open(database, key_file, SystemClock::start()).await.map(drop)
 }
 
-/// The description of the REST interface, as it is committed.
+/// The OpenAPI document of the REST interface, as committed in `docs/openapi.json`.
 pub fn openapi() -> String {
     let text = rest::openapi().to_pretty_json();
     text.expect("the description has names as keys only") + "\n"
@@ -195,12 +200,12 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
     write_file(path, 0o600, &format!("{}\n", issued.secret))
 }
 
-/// Replaces a file, so that nobody reads half of it.
+/// Replaces a file atomically: readers see the old or the new text, never a part.
 fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
     let place = path.display();
     let beside = path.with_extension("new");
     let written = (|| {
-        // What a killed one left may have another mode.
+        // A killed process may have left one with another mode.
         let _ = std::fs::remove_file(&beside);
         let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
         file.write_all(text.as_bytes())?;
@@ -211,7 +216,7 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {place}"))
 }
 
-/// Removes what an earlier start left.
+/// Removes a file that an earlier process may have left.
 fn remove_file(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -242,7 +247,7 @@ async fn save_clock(site: Arc<Site>) -> ! {
     }
 }
 
-/// An error with its causes, in one line.
+/// An error with all its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! What the fabric is to be: the partitions of clusters, numbers for new ones, and the plan. No I/O.
+//! Derives the desired state of the fabric from the clusters, and compiles it into verified plans. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,28 +17,27 @@ use thiserror::Error;
 
 use crate::store::{ClusterRow, ViewPartition};
 
-/// Findings that are told at once.
+/// Most findings in one answer.
 const FINDINGS_MAX: usize = 1000;
 
-/// Who is to be, or is, in which partition, and as what.
+/// Roles by partition and port GUID.
 pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 
-/// What clusters want of the fabric.
+/// Desired state of the fabric, derived from all clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricIntent {
-    /// Who is to be in which partition.
     pub members: Members,
-    /// Whose each partition is, by the ids of clusters: members of one number add up, whoever they belong to.
+    /// Cluster ids that use each partition number. Members of one number add up, whichever cluster they belong to.
     pub owners: PartitionOwners,
-    /// Who is guaranteed something, oldest first.
+    /// Clusters with a guarantee, oldest first.
     pub guaranteed: Vec<ClusterIntent>,
-    /// Ways that tenants chose for packets to ports that are theirs alone.
+    /// Route overrides of tenants, for ports that only one of their nodes uses.
     pub routes: WishedRoutes,
-    /// How tenants divide what their clusters have.
+    /// Traffic-class weights of tenants.
     pub classes: WishedClasses,
 }
 
-/// What all clusters want.
+/// The desired state of the fabric for a set of clusters.
 pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
     FabricIntent {
         members: clusters.iter().fold(Members::new(), with_members),
@@ -49,7 +48,7 @@ pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
     }
 }
 
-/// The clusters that use each partition number. More than one is never planned for.
+/// The clusters that use each partition number. A number with more than one is never planned.
 fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
     let mut owners = PartitionOwners::new();
     for cluster in clusters {
@@ -60,7 +59,7 @@ fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
     owners
 }
 
-/// How what a cluster has is to be divided, by its id.
+/// Traffic-class weights of a guaranteed cluster with more than one class, by cluster id.
 fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
     let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.classes);
     let weights: Vec<u32> = from_overlay.map(|class| class.weight).collect();
@@ -78,7 +77,7 @@ fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
     own.map(|(port, exits)| (*port, exits.clone())).collect()
 }
 
-/// What a cluster is guaranteed, if it is anything, by its id: names may be used again.
+/// The guarantee of a cluster, under its id, since names may be reused. `None` for best effort.
 fn guaranteed(cluster: &ClusterRow) -> Option<ClusterIntent> {
     let present = cluster.nodes.iter().filter(|node| node.is_carried());
     let ports: BTreeSet<Guid> = present.map(|node| node.port_guid).collect();
@@ -91,18 +90,17 @@ fn guaranteed(cluster: &ClusterRow) -> Option<ClusterIntent> {
     })
 }
 
-/// A fabric as the subnet manager sees it.
+/// The fabric as the subnet manager discovered it.
 #[derive(Clone, Debug)]
 pub struct DiscoveredFabric {
-    /// Nodes and cables.
     pub topology: Arc<Topology>,
-    /// Where the manager sits, and what devices can hold; no partitions.
+    /// Port of the subnet manager and capabilities of the devices; no partitions.
     pub intents: Intents,
 }
 
-/// The partitions that a node of a cluster is in, the cluster's own first. There it is a limited member if it is in one
-/// inside the cluster, so that nodes of different ones do not reach each other; in the network of the cluster its tenant says
-/// what it is.
+/// P_Keys of a node, that of the cluster's own partition first. There the node is a limited member if it is in any
+/// sub-partition, so that nodes of different sub-partitions do not reach each other; otherwise the tenant's overlay
+/// decides.
 pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
     let inner: Vec<Pkey> = cluster.inner.iter().filter_map(|inner| inner_key(inner, number)).collect();
     let own = match &cluster.overlay {
@@ -116,25 +114,25 @@ pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
     own.chain(inner).chain(from_overlay).collect()
 }
 
-/// The keys of a node in a partition that its tenant has made in the network of the cluster.
+/// P_Keys of a node in a partition that its tenant created in the view.
 pub fn overlay_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
     let role = partition.members.get(&node);
     role.into_iter().flat_map(|role| role.keys(partition.number))
 }
 
-/// The key of a node in a partition inside its cluster, if it is in it.
+/// P_Key of a node in a sub-partition; `None` if it is no member.
 pub fn inner_key(inner: &SubPartitionStatus, node: u32) -> Option<Pkey> {
     let is_full = inner.full.contains(&node).then_some(Membership::Full);
     let membership = is_full.or(inner.limited.contains(&node).then_some(Membership::Limited))?;
     Some(inner.number.key(membership))
 }
 
-/// Who of a cluster is to be in which partition: every node that has a partition and whose virtual machine may still be there.
+/// Memberships of a cluster: all nodes that have a partition and whose virtual machine may still exist.
 pub fn members(cluster: &ClusterRow) -> Members {
     with_members(Members::new(), cluster)
 }
 
-/// Adds the members of a cluster. A port behind which some are full and others limited has both keys.
+/// Adds the memberships of a cluster. A port with both full and limited nodes gets both P_Keys.
 fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     for node in cluster.nodes.iter().filter(|node| node.is_carried()) {
         for key in node_keys(cluster, node.number) {
@@ -151,23 +149,18 @@ fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     members
 }
 
-/// Why there is no plan by which intent come true.
+/// Why there is no plan for an intent.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PlanError {
-    /// It cannot be made.
+pub enum PlanningError {
+    /// The compiler found none.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// It was made, and does not keep what it should: it is not sent.
-    #[error("the plan does not keep what it should, and is not sent: {first} ({count} findings)")]
-    Unsound {
-        /// The first finding.
-        first: String,
-        /// How many there are.
-        count: usize,
-    },
+    /// The verifier rejected the compiled plan; it is not sent.
+    #[error("the plan fails verification and is not sent: {first} ({count} findings)")]
+    Unsound { first: String, count: usize },
 }
 
-/// Makes plans for one discovered of a fabric, each from the one before, and proves them.
+/// Compiles plans for one discovered fabric, each from the previous one, and verifies them.
 #[derive(Debug)]
 pub struct VerifiedPlanner {
     discovered: Arc<DiscoveredFabric>,
@@ -176,13 +169,13 @@ pub struct VerifiedPlanner {
 }
 
 impl VerifiedPlanner {
-    /// A planner whose first plan is for some intent; goes on from a plan if there is one, else from decisions.
+    /// A planner with a verified first plan for `intent`, based on `previous` if given, else on `decisions`.
     fn new(
         discovered: Arc<DiscoveredFabric>,
         intent: &FabricIntent,
         previous: Option<&FabricPlan>,
         decisions: &Decisions,
-    ) -> Result<Self, PlanError> {
+    ) -> Result<Self, PlanningError> {
         let (topology, intents) = (Arc::clone(&discovered.topology), intents(&discovered, intent));
         let planner = match previous {
             Some(previous) => Planner::resume(topology, intents, previous),
@@ -193,8 +186,8 @@ impl VerifiedPlanner {
         Ok(Self { discovered, planner, verified })
     }
 
-    /// The next plan. If there is none, everything stays as it was.
-    fn change(&mut self, intent: &FabricIntent) -> Result<(), PlanError> {
+    /// Compiles and verifies the next plan. On an error the previous plan stays in place.
+    fn change(&mut self, intent: &FabricIntent) -> Result<(), PlanningError> {
         let (before, intents) = (self.planner.intents().clone(), intents(&self.discovered, intent));
         let plan = Arc::clone(self.planner.change(&intents)?);
         let verified =
@@ -210,15 +203,15 @@ impl VerifiedPlanner {
     }
 }
 
-/// The plan for a fabric on which these intent come true, proved to keep what it should. What the planner has from plans
-/// before is used if it is about the same discovered.
+/// The verified plan for an intent. Reuses `planner` if that was made for the same discovered fabric, and replaces it
+/// otherwise.
 pub fn plan(
     planner: &mut Option<VerifiedPlanner>,
     discovered: &Arc<DiscoveredFabric>,
     intent: &FabricIntent,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
-) -> Result<Arc<FabricPlan>, PlanError> {
+) -> Result<Arc<FabricPlan>, PlanningError> {
     match planner.take().filter(|planner| Arc::ptr_eq(&planner.discovered, discovered)) {
         Some(mut kept) => {
             let changed = kept.change(intent);
@@ -243,19 +236,19 @@ fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
     intents
 }
 
-/// What tables that were read back do not keep of some intent.
+/// Violations of an intent by tables that were read back, at most [`FINDINGS_MAX`].
 pub fn check_tables(discovered: &DiscoveredFabric, intent: &FabricIntent, held: &FabricPlan) -> Vec<String> {
     let findings = verify(&discovered.topology, &intents(discovered, intent), held);
     let findings = findings.iter().filter(|finding| !is_told(finding, held));
     findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
 }
 
-/// Whether nothing was found but what the plan says of itself.
-fn check_sound(verified: &Verified) -> Result<(), PlanError> {
+/// Fails on any finding that the plan itself does not declare.
+fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
     let unexpected = || verified.findings().filter(|finding| !is_told(finding, verified.plan()));
     match unexpected().next() {
         None => Ok(()),
-        Some(first) => Err(PlanError::Unsound { first: first.to_string(), count: unexpected().count() }),
+        Some(first) => Err(PlanningError::Unsound { first: first.to_string(), count: unexpected().count() }),
     }
 }
 
@@ -274,7 +267,7 @@ fn partitions(members: &Members) -> Vec<PartitionIntent> {
     ports.into_iter().map(intent).collect()
 }
 
-/// The LID to which broadcasts of a partition go.
+/// Multicast LID of the broadcast group of a partition.
 pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Option<MulticastLid> {
     decisions.groups.get(&partition).map(|group| group.mlid)
 }
@@ -284,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_clusters_with_one_number_are_never_planned_for() {
+    fn two_clusters_with_one_number_are_never_planned() {
         let topology = fabric_model::generate::FatTree::with_hosts(4).generate().unwrap();
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
@@ -305,8 +298,8 @@ mod tests {
 
         let joined = [cluster(1, 0x101, ports[1]), cluster(2, 0x101, ports[2])];
         let refused = planned(&joined).unwrap_err();
-        assert!(matches!(refused, PlanError::Compile(CompileError::NumberShared { .. })), "{refused}");
-        // Whatever has put them there: tables that hold it are found.
+        assert!(matches!(refused, PlanningError::Compile(CompileError::NumberShared { .. })), "{refused}");
+        // The verifier also finds it in tables, whoever wrote them.
         let held = {
             let merged = FabricIntent { owners: PartitionOwners::new(), ..fabric_intent(&joined) };
             plan(&mut None, &discovered, &merged, None, &Decisions::default()).unwrap()

@@ -1,4 +1,4 @@
-//! The loop that takes clusters on, and tells hosts and fabric what they are to be.
+//! Control loop that advances clusters and publishes the desired state of hosts.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -22,22 +22,22 @@ use crate::store::{
     ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, StoreIdentity, StoredOverlay, ViewPartition,
 };
 
-/// How often clusters are looked at when nothing happens: deadlines pass without an event.
+/// Longest pause between two passes: deadlines expire without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long to wait after something happened: a pass looks at everything, and what happens meanwhile needs no other one.
+/// Pause after an event: one pass covers everything that happened meanwhile.
 pub const SETTLE: Duration = Duration::from_millis(10);
 
-/// Largest packet of a guest: with the Ethernet header it fits the 2048 bytes of an InfiniBand packet.
+/// MTU of guest interfaces: with the Ethernet header, a packet fits the 2048 bytes of an InfiniBand packet.
 const GUEST_MTU: u16 = 2030;
 
-/// The network that every cluster has to itself: they are apart, so all have the same.
+/// First two octets of the private network of a cluster. Clusters are isolated, so all use the same.
 const NETWORK: [u8; 2] = [10, 128];
 
-/// Nodes of a cluster: what the cluster's own network can address and one partition sensibly holds.
+/// Most nodes of a cluster: limited by the cluster's private network and the size of a partition.
 pub const CLUSTER_SIZE_MAX: u32 = 4096;
 
-/// Takes clusters on for as long as it is polled.
+/// Control loop: advances all clusters and publishes the host specs.
 pub async fn run(site: Arc<Site>) -> ! {
     loop {
         match pass(&site).await {
@@ -51,13 +51,13 @@ pub async fn run(site: Arc<Site>) -> ! {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
-        // Whichever comes first; a wake-up that came meanwhile is kept.
+        // Whichever comes first; a wake-up during the pass is not lost.
         let _ = tokio::time::timeout(INTERVAL, site.changed.notified()).await;
         tokio::time::sleep(SETTLE).await;
     }
 }
 
-/// Takes every cluster as far as it can go; whether anything changed.
+/// Advances every cluster as far as it can go and publishes the host specs; whether any row changed.
 pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     let _writer = site.writer.lock().await;
     let observed = site.observed();
@@ -95,7 +95,7 @@ pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     Ok(is_changed)
 }
 
-/// The keys of all clusters: they never change, and are read once.
+/// Keys of all clusters. They never change, so each is read once.
 async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, StoreError> {
     let mut known = site.keys.lock().await;
     let all: HashSet<Uuid> = clusters.iter().map(|cluster| cluster.id).collect();
@@ -110,18 +110,18 @@ async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, St
     Ok(known.clone())
 }
 
-/// Gives orders to hosts whose desired state is another than before, under a version that is in the store first.
+/// Publishes specs for hosts whose desired state has changed, under a version that is in the store before.
 async fn publish_specs(site: &Site, desired: HashMap<Name, DesiredHost>) -> Result<(), StoreError> {
     let last = site.specs().borrow().clone();
     let last_of = |host: &Name| last.as_ref().as_ref().and_then(|all| all.get(host));
     let is_given =
-        |host: &Name, desired: &DesiredHost| last_of(host).is_some_and(|orders| desired.matches(orders));
+        |host: &Name, desired: &DesiredHost| last_of(host).is_some_and(|spec| desired.matches(spec));
     let is_changed = desired.iter().any(|(host, desired)| !is_given(host, desired));
     let sequence = if is_changed { site.store.spec_sequence_next().await? } else { 0 };
     let StoreIdentity { site: id, epoch, .. } = site.identity;
-    let orders = desired.into_iter().map(|(host, desired)| {
-        let orders = match last_of(&host) {
-            Some(orders) if desired.matches(orders) => Arc::clone(orders),
+    let specs = desired.into_iter().map(|(host, desired)| {
+        let spec = match last_of(&host) {
+            Some(spec) if desired.matches(spec) => Arc::clone(spec),
             _ => {
                 let DesiredHost { vms, removed, images } = desired;
                 Arc::new(HostSpec {
@@ -132,13 +132,13 @@ async fn publish_specs(site: &Site, desired: HashMap<Name, DesiredHost>) -> Resu
                 })
             }
         };
-        (host, orders)
+        (host, spec)
     });
-    site.publish_specs(orders.collect());
+    site.publish_specs(specs.collect());
     Ok(())
 }
 
-/// What is wanted of a host: its orders before they have a version.
+/// Desired state of a host: its spec without a version.
 #[derive(Debug)]
 struct DesiredHost {
     vms: Vec<VmSpec>,
@@ -147,13 +147,13 @@ struct DesiredHost {
 }
 
 impl DesiredHost {
-    fn matches(&self, orders: &HostSpec) -> bool {
-        (&self.vms, &self.removed, &self.images) == (&orders.vms, &orders.removed, &orders.images)
+    fn matches(&self, spec: &HostSpec) -> bool {
+        (&self.vms, &self.removed, &self.images) == (&spec.vms, &spec.removed, &spec.images)
     }
 }
 
-/// What is wanted of every host. Follows from what is stored alone: what is not observed for a while goes on. A node that leaves is a
-/// tombstone until its agent has said that it is gone.
+/// Desired state of every host, derived from the store alone: what is temporarily not observed keeps running. A leaving
+/// node is a tombstone until its agent has reported that it is gone.
 fn desired(
     clusters: &[ClusterRow],
     keys: &KeysOfClusters,
@@ -173,7 +173,7 @@ fn desired(
     all
 }
 
-/// An image as agents need it.
+/// The image of a row as agents need it.
 pub fn image_spec(image: ImageRow) -> ImageSpec {
     ImageSpec { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
@@ -228,28 +228,27 @@ fn named_key(inner: &SubPartitionStatus, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
-/// What a tenant has made in the network of its cluster is called as it is observed there.
+/// P_Key in a partition that the tenant created in the view, named after its number there.
 fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
     let name = format!("view-{:04x}", partition.view_number.to_wire()).parse().ok()?;
     Some(NamedKey { name, pkey: overlay_keys(partition, node.number).next()? })
 }
 
-/// What nodes are told of classes that the fabric has.
+/// Traffic classes that the fabric is programmed with, as nodes learn them.
 fn class_levels(overlay: &StoredOverlay) -> impl Iterator<Item = ClassLevel> {
     let classes = overlay.classes.iter().zip(&overlay.wire_sls);
     classes.map(|(class, level)| ClassLevel { view_sls: class.levels.clone(), sl: *level })
 }
 
-/// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has
-/// its own.
+/// Service level of a cluster: its own if it has a guarantee, else the best-effort one. `None` if each path has its own.
 fn service_level(cluster: &ClusterRow, fabric: &ObservedFabric) -> Option<ServiceLevel> {
     let decision = fabric.decisions.clusters.get(&cluster.id.to_string());
     let own = decision.and_then(|decision| decision.service_level());
     own.or((cluster.sl_mode == SlMode::Cluster).then(ServiceLevel::default))
 }
 
-/// The nodes that a node is told of: those that have joined, and a new one of all others, so that a job that starts now
-/// does not wait for nodes that are not yet there.
+/// The nodes that a node knows: those that have joined; a new node knows all others. A job that starts now does not wait
+/// for nodes that are not there yet.
 fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
     let known = cluster.nodes.iter().filter(|peer| !peer.leaving && (peer.joined || !node.joined));
     let peer = |peer: &NodeRow| Peer {
@@ -260,12 +259,12 @@ fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
     known.map(peer).collect()
 }
 
-/// The address of a node in its cluster's own network.
+/// Address of a node in its cluster's private network, as text.
 pub fn address(number: u32) -> String {
     ipv4_address(number).to_string()
 }
 
-/// The same as a value.
+/// Address of a node in its cluster's private network.
 pub fn ipv4_address(number: u32) -> Ipv4Addr {
     let [a, b] = NETWORK;
     let [_, _, c, d] = number.to_be_bytes();

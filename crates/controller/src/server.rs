@@ -1,8 +1,8 @@
-//! Takes connections: how many, from whom, and for how long.
+//! Accepts connections, and bounds their number, rate and duration.
 //!
 //! A connection carries one request, so one deadline bounds everything a client can do slowly: send its headers, send its
-//! body, read the answer. A connection that was upgraded leaves that deadline and keeps its place in the count. Connections of
-//! a peer that come faster than [`Rates`] allow are held back before anything is read from them.
+//! body, read the response. An upgraded connection leaves that deadline and keeps its slot. Connections of a peer that
+//! exceed [`Rates`] are delayed before anything is read from them.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,52 +23,51 @@ use tokio::task::JoinSet;
 
 use crate::rest::Rates;
 
-/// Connections of one user, or of one address: more than the sessions of a large cluster, far less than all.
+/// Most connections of one user or address: more than the sessions of a large cluster, far fewer than all.
 const PEER_CONNECTIONS_MAX: usize = 256;
 
-/// Connections of all. An upgraded one has two more descriptors behind it, and the process has 4,096.
+/// Most connections in total. An upgraded one uses two more descriptors, and the process has 4,096.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Connections beyond `CONNECTIONS_MAX` for root and for whoever runs the controller: others cannot lock them out together.
+/// Connections beyond `CONNECTIONS_MAX` for root and the user of the controller, so that others cannot lock them out.
 const RESERVED_CONNECTIONS: usize = 64;
 
-/// How long the headers of a request may take, from the connection on.
+/// Longest time until the headers are complete.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a request and its answer may take: longer than a fabric is read back (`PLAN_TIMEOUT`).
+/// Longest time for a request and its response: longer than reading a fabric back (`PLAN_TIMEOUT`).
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long to wait when no connection can be taken, as descriptors are short.
+/// Pause when `accept` fails for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long somebody who is over a limit may take to read that.
+/// Longest time to send [`TOO_MANY`].
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What somebody over a limit is sent, whatever was asked.
+/// Response to a connection over a limit, whatever its request.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
     Content-Length: 161\r\nConnection: close\r\n\r\n\
     {\"type\":\"too-many-connections\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections are open\",\"hint\":\"close some, or try again in a moment\"}";
 
-/// On whose account a connection is counted.
+/// Account that a connection is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectionPeer {
-    /// The user of the process at the other end of a unix socket, as the kernel tells.
+    /// User of the peer process of a unix socket, from `SO_PEERCRED`.
     User(u32),
-    /// An address.
     Address(IpAddr),
 }
 
-/// The connections that are open.
+/// Open connections by peer.
 #[derive(Debug)]
 pub struct Connections {
     own: u32,
     open: Mutex<HashMap<ConnectionPeer, usize>>,
-    /// A connection is one unit.
+    /// Rate limit of new connections, one unit each.
     rates: Rates<ConnectionPeer>,
 }
 
-/// The place of one connection in the count; given back when dropped.
+/// A counted connection; released when dropped.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     connections: Arc<Connections>,
@@ -76,12 +75,12 @@ pub struct ConnectionSlot {
 }
 
 impl Connections {
-    /// None yet; `own` runs the controller.
+    /// No connections; `own` is the user that runs the controller.
     pub fn new(own: u32) -> Arc<Self> {
         Arc::new(Self { own, open: Mutex::default(), rates: Rates::default() })
     }
 
-    /// Root, and whoever runs the controller.
+    /// Whether the peer is root or the user that runs the controller.
     fn is_operator(&self, peer: ConnectionPeer) -> bool {
         matches!(peer, ConnectionPeer::User(uid) if uid == 0 || uid == self.own)
     }
@@ -100,7 +99,7 @@ impl Connections {
 }
 
 impl ConnectionSlot {
-    /// Returns once its connection may be served; false if there are too many.
+    /// Waits until the rate limit admits the connection; `false` if it is rejected.
     async fn is_admitted(&self) -> bool {
         let Connections { rates, .. } = &*self.connections;
         self.connections.is_operator(self.peer) || rates.admit(&self.peer, 1).await.is_ok()
@@ -119,7 +118,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Serves users of this machine for as long as it is polled.
+/// Serves the connections of a unix socket. Never returns.
 pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc<Connections>) {
     let mut tasks = JoinSet::new();
     loop {
@@ -127,7 +126,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(user) => take(stream, ConnectionPeer::User(user.uid()), &router, &connections, &mut tasks),
-                    Err(error) => tracing::debug!("somebody went before they were known: {error}"),
+                    Err(error) => tracing::debug!("cannot read the user of a connection: {error}"),
                 },
                 Err(error) => pause(&error).await,
             },
@@ -136,14 +135,14 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc
     }
 }
 
-/// Serves who connects to an address for as long as it is polled.
+/// Serves the connections of a TCP address. Never returns.
 pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<Connections>) {
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    // Frames of sessions are small and someone waits for each.
+                    // Frames of interactive sessions are small and must not be delayed.
                     let _ = stream.set_nodelay(true);
                     take(stream, ConnectionPeer::Address(address.ip()), &router, &connections, &mut tasks);
                 }
@@ -155,7 +154,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<C
 }
 
 async fn pause(error: &io::Error) {
-    tracing::warn!("cannot take connections: {error}");
+    tracing::warn!("cannot accept connections: {error}");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
@@ -177,13 +176,13 @@ fn take<S>(
     }
 }
 
-/// Says that there are too many connections.
+/// Sends [`TOO_MANY`].
 async fn refuse(mut stream: impl AsyncWrite + Unpin) {
-    // It fits into the buffer of a socket that nothing was written to.
+    // It fits into an empty socket buffer.
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
 }
 
-/// Takes one request of a connection. Whoever upgrades it takes the slot out of the request and keeps it.
+/// Serves one request. An upgraded request takes the slot out of its extensions and keeps it.
 async fn exchange<S>(stream: S, slot: Arc<ConnectionSlot>, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -201,7 +200,7 @@ where
     let connection = server.serve_connection(TokioIo::new(stream), service).with_upgrades();
     match tokio::time::timeout(EXCHANGE_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Ok(Err(error)) => tracing::debug!("connection failed: {error}"),
         Err(_) => tracing::debug!("a request took longer than {EXCHANGE_TIMEOUT:?}"),
     }
 }
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_places_of_others() {
+    fn connection_slots_are_limited_per_peer() {
         let connections = Connections::new(7);
         let mut slots = Vec::new();
         let fill = |peer, slots: &mut Vec<ConnectionSlot>| {
@@ -235,13 +234,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_connects_too_fast_is_held_back_and_refused_and_operators_are_not() {
+    async fn connection_rates_limit_everyone_but_operators() {
         let connections = Connections::new(7);
         let admitted = async |peer| {
             let slots: Vec<ConnectionSlot> =
                 (0..PEER_CONNECTIONS_MAX).map(|_| connections.take(peer).unwrap()).collect();
             let mut turns: JoinSet<bool> = JoinSet::new();
-            // All at once, several times: more than a burst and what may be held back.
+            // Several times at once: more than a burst and the delayed ones.
             let slots: Vec<Arc<ConnectionSlot>> = slots.into_iter().map(Arc::new).collect();
             for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX) {
                 let slot = Arc::clone(slot);
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_whole_answer() {
+    fn the_too_many_response_is_valid_http() {
         let (head, body) = TOO_MANY.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
         let problem: controller_api::Problem = serde_json::from_str(body).unwrap();

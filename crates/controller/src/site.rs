@@ -1,4 +1,4 @@
-//! What the loops and the requests share: the store, what is observed, and who is to be woken.
+//! State shared by the REST handlers and the control loops.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,118 +24,107 @@ use crate::store::{
 };
 use crate::views::ViewService;
 
-/// Everything there is.
+/// State shared by the REST handlers and the control loops.
 #[derive(Debug)]
 pub struct Site {
-    /// What has to survive.
     pub store: Store,
-    /// The control socket of the subnet manager.
+    /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
-    /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
+    /// Held while reading, deciding and writing, so that no decision is based on rows that change.
     pub writer: tokio::sync::Mutex<()>,
-    /// The networks of clusters as tenants see them.
     pub views: ViewService,
-    /// Which store this is.
     pub identity: StoreIdentity,
-    /// The sequences of orders that this controller gives.
+    /// Sequences of the specs that this controller issues.
     pub sequences: SpecSequences,
-    /// Where its newest revision is written a second time.
     pub sidecar: Sidecar,
-    /// Where plans are made.
     pub planner: Arc<Mutex<Option<VerifiedPlanner>>>,
-    /// Clusters may go on.
+    /// Wakes [`crate::reconcile`].
     pub changed: Notify,
-    /// Counts what was asked for and seen: the fabric may have to change.
+    /// Counts requests and observations; the other control loops wait for it to change.
     pub woken: watch::Sender<u64>,
-    /// Wakes those who wait for events.
     pub event_waiters: EventWaiters,
-    /// Counts revoked tokens: what they have begun ends.
+    /// Counts revoked tokens; streams re-check their lease when it changes.
     pub revocations: watch::Sender<u64>,
-    /// How fast tenants send requests, by their ids.
+    /// Request rates by tenant id.
     pub rates: Rates<Uuid>,
-    /// The keys of clusters, as they were read.
+    /// Cache of the keys of clusters.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
     observed: Mutex<Observed>,
     faults: Mutex<Arc<Faults>>,
     specs: watch::Sender<Arc<AllHostSpecs>>,
 }
 
-/// Keys by the ids of clusters.
+/// Keys by cluster id.
 pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 
-/// What every host is to run. `None` until it is known.
+/// Specs by host name; `None` until the first pass.
 pub type AllHostSpecs = Option<HashMap<Name, Arc<HostSpec>>>;
 
-/// What is observed of hosts and the fabric.
+/// Observed state of hosts and fabric. Lost with the process and queried again.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// What agents told, by host.
+    /// Latest report of each agent, by host.
     pub agents: HashMap<Name, ObservedAgent>,
-    /// Why hosts cannot take their orders.
+    /// Why hosts reject their specs.
     pub spec_rejections: HashMap<Name, String>,
-    /// Set once an agent has refused orders because it had newer ones, or those of another site: the store is not the one that
-    /// agents follow, so nothing is ordered any more.
+    /// Set once an agent has rejected a spec because it has a newer one or one of another site: agents do not follow this
+    /// store, so no spec is sent any more.
     pub superseded: Option<String>,
-    /// The fabric.
     pub fabric: ObservedFabric,
 }
 
-/// What an agent told.
+/// Latest report of an agent.
 #[derive(Clone, Debug)]
 pub struct ObservedAgent {
-    /// The orders it had acknowledged when it reported; the report says so.
+    /// The spec that the report acknowledges.
     pub spec: Arc<HostSpec>,
-    /// What it told.
     pub report: Arc<HostReport>,
-    /// Whether the last question was answered.
+    /// Whether the last request was answered.
     pub answers: bool,
-    /// When it last answered anything.
+    /// Time of the last answer.
     pub heard: ClockReading,
 }
 
 impl ObservedAgent {
-    /// Whether it can be given something to do.
+    /// Whether the host can be given virtual machines.
     pub fn is_up(&self) -> bool {
         self.answers && self.heard.at.elapsed() <= AGENT_SILENCE_LIMIT
     }
 }
 
-/// What is observed of the fabric.
+/// Observed state of the fabric.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedFabric {
-    /// How the manager stands.
     pub state: FabricState,
-    /// When the manager last answered anything.
+    /// Last answer of the subnet manager.
     pub heard: Option<ClockReading>,
-    /// When the fabric was last made equal to a plan.
+    /// Last time at which the devices matched a plan.
     pub settled: Option<ClockReading>,
-    /// Counts sightings: what was programmed before another one does not count.
+    /// Counts discoveries and losses of the subnet manager; a plan that was sent in an earlier epoch does not count as
+    /// programmed.
     pub epoch: u64,
-    /// Nodes, cables, and what devices can hold.
     pub discovered: Option<Arc<DiscoveredFabric>>,
-    /// Cabled ports of adapters on it, by GUID.
-    pub host_ports: Arc<HashMap<Guid, HostPort>>,
-    /// The plan that the fabric was last made equal to.
+    /// Cabled ports of adapters, by GUID.
+    pub host_ports: Arc<HashMap<Guid, HostAttachment>>,
+    /// The plan that was last programmed.
     pub plan: Option<Arc<FabricPlan>>,
-    /// What has to stay as it was decided.
+    /// Decisions that later plans must keep.
     pub decisions: Arc<Decisions>,
-    /// What clusters wanted when the fabric was last made so in this epoch.
+    /// The intent that was last programmed in this epoch.
     pub programmed: Option<Arc<FabricIntent>>,
 }
 
-/// Where a host is on the fabric.
+/// Port of a host on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostPort {
-    /// Its port.
+pub struct HostAttachment {
     pub port_guid: Guid,
-    /// The number of that port.
     pub port: PortNum,
-    /// The switch it is cabled to.
+    /// GUID of the switch it is cabled to.
     pub leaf: Guid,
 }
 
 impl Site {
-    /// A site of which nothing is observed yet.
+    /// A site of which nothing has been observed yet.
     pub fn new(
         store: Store,
         (identity, sequences): (StoreIdentity, SpecSequences),
@@ -181,40 +170,40 @@ impl Site {
         }
     }
 
-    /// What is observed now.
+    /// A copy of the observed state.
     pub fn observed(&self) -> Observed {
         self.with_observed(Clone::clone)
     }
 
-    /// Looks at what is observed.
+    /// Reads the observed state under its lock.
     pub fn with_observed<T>(&self, look: impl FnOnce(&Observed) -> T) -> T {
         look(&self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes what is observed, and wakes those who wait for it.
+    /// Changes the observed state, and wakes the control loops.
     pub fn observe<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
         let observed = self.observe_quietly(see);
         self.wake();
         observed
     }
 
-    /// Notes what is on its way to be observed.
+    /// Changes the observed state without waking anybody.
     pub fn observe_quietly<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
         see(&mut self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A token was revoked.
+    /// Makes all streams re-check their tokens.
     pub fn revoked(&self) {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Something was asked for or observed.
+    /// Wakes the control loops after a request or an observation.
     pub fn wake(&self) {
         self.changed.notify_one();
         self.woken.send_modify(|count| *count += 1);
     }
 
-    /// Says what every host is to run.
+    /// Publishes the specs of all hosts; wakes the agents' tasks if any changed.
     pub fn publish_specs(&self, specs: HashMap<Name, Arc<HostSpec>>) {
         self.specs.send_if_modified(|now| {
             let is_new = now.as_ref().as_ref() != Some(&specs);
@@ -225,35 +214,36 @@ impl Site {
         });
     }
 
-    /// What hosts are to run, as it changes.
+    /// The specs of all hosts, as they change.
     pub fn specs(&self) -> watch::Receiver<Arc<AllHostSpecs>> {
         self.specs.subscribe()
     }
 
-    /// Writes the revision of the store a second time, where a copy that is put back does not change it.
+    /// Mirrors the revision of the store to the sidecar. An error is logged: the change itself is in the store, and the
+    /// next one tries again.
     pub async fn mirror(&self) {
         if let Err(error) = self.sidecar.mirror(&self.store).await {
-            // What was changed is in the store; the next change tries again.
+            // The change is in the store; the next change tries again.
             tracing::error!("{error:#}");
         }
     }
 
-    /// What is not well, with since when.
+    /// The current faults.
     pub fn faults(&self) -> Arc<Faults> {
         Arc::clone(&self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says what is not well from now on; what has to survive is in the store.
+    /// Replaces the current faults; the store has them already.
     pub fn set_faults(&self, faults: Faults) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(faults);
     }
 
-    /// Wakes those who wait for events of a tenant, or of the site.
+    /// Wakes event queries of a tenant, or of operators only.
     pub fn noted(&self, tenant: Option<&TenantRef>) {
         self.event_waiters.notify(tenant.map(|tenant| tenant.id));
     }
 
-    /// Notes an event that concerns no cluster.
+    /// Records an event of the site.
     pub async fn note(&self, kind: &'static str, text: String) -> Result<(), StoreError> {
         tracing::info!(kind, "{text}");
         let event = EventRecord { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
@@ -264,12 +254,12 @@ impl Site {
 }
 
 impl ObservedFabric {
-    /// Where a host is, if the port that it is bound to is observed.
-    pub fn host_port(&self, host: &NewHost) -> Option<&HostPort> {
+    /// Port of a host, if the port it is bound to is on the fabric.
+    pub fn host_port(&self, host: &NewHost) -> Option<&HostAttachment> {
         self.host_ports.get(&host.port_guid?)
     }
 
-    /// The LID of a port, as it was decided.
+    /// LID assigned to a port.
     pub fn lid(&self, port: Guid) -> Option<Lid> {
         self.decisions.end_ports.get(&port).map(|decision| decision.lid)
     }
@@ -304,7 +294,7 @@ impl Observations for Observed {
         let Some(divided) = decisions.classes.get(&id) else { return Some(Vec::new()) };
         let own = decisions.clusters.get(&id)?.service_level()?;
         let levels: Vec<_> = std::iter::once(own).chain(divided.service_levels.iter().copied()).collect();
-        // Else the plan is one of before the wish.
+        // Otherwise the plan predates the overlay.
         let wanted = cluster.overlay.as_ref().map_or(0, |overlay| overlay.classes.len());
         (levels.len() == wanted).then_some(levels)
     }

@@ -1,5 +1,4 @@
-//! What is told when something begins to be wrong, and when that is over: once each, to operators and to the tenants whose
-//! clusters it concerns.
+//! Events for the begin and the end of faults: one each, for operators and for the tenants concerned.
 
 use controller_api::Name;
 use controller_api::cluster::Phase;
@@ -8,39 +7,36 @@ use jiff::Timestamp;
 use super::Fault;
 use crate::store::{ClusterRow, EventRecord};
 
-/// Hosts that are named in one sentence; of more, the number is told.
+/// Most host names in one event; the rest are counted.
 const NAMED_MAX: usize = 4;
 
-/// Whether something begins or is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultChange {
-    /// It begins.
     Begins,
-    /// It is over.
     Ends,
 }
 
-/// What is told of faults that change together: hosts of one kind are told of together, and so are nodes of one cluster.
+/// Events for faults that change together. Hosts with the same fault share one event, and so do nodes of one cluster.
 pub fn fault_events(
     faults: &[&Fault],
     change: FaultChange,
     clusters: &[ClusterRow],
     at: Timestamp,
 ) -> Vec<EventRecord> {
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut note = |cluster: Option<&ClusterRow>, is_whole_tenant: bool, kind: &'static str, text: String| {
         let tenant = cluster.map(|cluster| cluster.tenant.clone());
         let name = cluster.filter(|_| !is_whole_tenant).map(|cluster| cluster.name.clone());
-        told.push(EventRecord { at, tenant, cluster: name, kind, text });
+        events.push(EventRecord { at, tenant, cluster: name, kind, text });
     };
     for fault in [Fault::ManagerSilent, Fault::FabricStuck].iter().filter(|fault| faults.contains(fault)) {
         let (of_site, of_tenant) = network_kinds(fault, change);
         let text = match change {
             FaultChange::Begins => fault.to_string(),
             FaultChange::Ends if *fault == Fault::ManagerSilent => {
-                "the subnet manager answers again".to_owned()
+                "the subnet manager responds again".to_owned()
             }
-            FaultChange::Ends => "the fabric is what clusters need again".to_owned(),
+            FaultChange::Ends => "the devices match the plan again".to_owned(),
         };
         note(None, false, of_site, text.clone());
         let mut first_of_tenant: Vec<&ClusterRow> = Vec::new();
@@ -66,7 +62,7 @@ pub fn fault_events(
             }
         }
     }
-    told
+    events
 }
 
 fn network_kinds(fault: &Fault, change: FaultChange) -> (&'static str, &'static str) {
@@ -78,7 +74,7 @@ fn network_kinds(fault: &Fault, change: FaultChange) -> (&'static str, &'static 
     }
 }
 
-/// What can be wrong with a host.
+/// Kind of a host fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostFault {
     AgentSilent,
@@ -95,7 +91,7 @@ impl HostFault {
         }
     }
 
-    /// The kinds of the events of operators and of tenants.
+    /// Event kinds for operators and for tenants.
     fn kinds(self, change: FaultChange) -> (&'static str, &'static str) {
         match (self, change) {
             (Self::AgentSilent, FaultChange::Begins) => ("host.agent-silent", "cluster.nodes-unknown"),
@@ -118,15 +114,15 @@ impl HostFault {
         let named = named.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
         match (self, change) {
             (Self::AgentSilent, FaultChange::Begins) => {
-                format!("the agents of these hosts do not answer: {named}")
+                format!("the agents of these hosts do not respond: {named}")
             }
-            (Self::AgentSilent, FaultChange::Ends) => format!("agents answer again: {named}"),
+            (Self::AgentSilent, FaultChange::Ends) => format!("agents respond again: {named}"),
             (Self::OffFabric, FaultChange::Begins) => format!("these hosts are not on the fabric: {named}"),
             (Self::OffFabric, FaultChange::Ends) => format!("back on the fabric: {named}"),
         }
     }
 
-    /// For tenants: no names of hosts.
+    /// Text for tenants, without host names.
     fn about_nodes(self, numbers: &[u32], change: FaultChange) -> String {
         let list = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let (nodes, host) = match numbers {
@@ -137,16 +133,16 @@ impl HostFault {
         let what = match (self, change) {
             (Self::AgentSilent, FaultChange::Begins) => {
                 if is_one {
-                    "does not answer"
+                    "does not respond"
                 } else {
-                    "do not answer"
+                    "do not respond"
                 }
             }
             (Self::AgentSilent, FaultChange::Ends) => {
                 if is_one {
-                    "answers again"
+                    "responds again"
                 } else {
-                    "answer again"
+                    "respond again"
                 }
             }
             (Self::OffFabric, FaultChange::Begins) => {

@@ -27,7 +27,7 @@ fn after(start: ClockReading, seconds: u64, step: i64) -> ClockReading {
 }
 
 #[test]
-fn a_clock_that_steps_neither_hastens_nor_delays_anything() {
+fn clock_steps_do_not_change_fault_detection() {
     let start = ClockReading::now();
     for step in [-3600, 0, 3600] {
         let (mut monitor, hosts) = (Monitor::default(), [host("host-1")]);
@@ -44,7 +44,7 @@ fn a_clock_that_steps_neither_hastens_nor_delays_anything() {
 }
 
 #[test]
-fn what_was_wrong_before_this_process_keeps_its_time() {
+fn faults_keep_their_start_across_restarts() {
     let start = ClockReading::now();
     let long_ago = start.wall - jiff::SignedDuration::from_hours(5);
     let fault = Fault::AgentSilent("host-1".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Clusters and operations: what tenants ask for.
+//! Clusters and operations.
 
 use std::sync::Arc;
 
@@ -23,54 +23,56 @@ use super::error::{ApiError, Json, Path, Query};
 use crate::admission::{AdmissionError, admit};
 use crate::health::{Audience, Fault, Faults, cluster_health, node_fault};
 use crate::lifecycle::{AdvanceOutcome, finish, network_state, node_name, packet_stop, reach, shortfall};
-use crate::network::PlanError;
+use crate::network::PlanningError;
 use crate::quota::usage;
 use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_spec};
 use crate::site::Site;
 use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, NodeRow};
 use crate::{keys, manager, network, quota};
 
-/// The least with which an image boots.
+/// Least memory with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
 
-/// The least bandwidth that is guaranteed: less is not worth a port of its own, which is what every guarantee takes.
+/// Least guaranteed bandwidth. Every guarantee occupies whole ports, which less is not worth.
 const GUARANTEE_MIN: Bandwidth = Bandwidth::from_bits_per_s(1_000_000);
 
-/// Virtual cores of a node: more than any host of the field has.
+/// Most virtual cores of a node: more than any common host has.
 const CORES_MAX: u32 = 512;
 
-/// Keys that may log in.
+/// Most public keys of a cluster.
 const SSH_KEYS_MAX: usize = 64;
 
-/// Longest key: RSA of 16,384 bits with a comment.
+/// Longest public key: RSA with 16,384 bits and a comment.
 const SSH_KEY_BYTES_MAX: usize = 4096;
 
 type Shared = State<Arc<Site>>;
 type Accepted = (StatusCode, Json<Operation>);
 
-/// TenantQuery cluster is meant, if not the asker's.
+/// Tenant that a request concerns.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct TenantQuery {
-    /// The tenant; operators have to say it.
+    /// Name of the owning tenant; required from operators.
     #[param(value_type = Option<String>)]
     tenant: Option<Name>,
 }
 
-/// Which cluster is to be deleted, and how.
+/// Parameters of a deletion.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct DeleteQuery {
-    /// The tenant; operators have to say it.
+    /// Name of the owning tenant; required from operators.
     #[param(value_type = Option<String>)]
     tenant: Option<Name>,
-    /// Let nodes go tenant_query hosts are silent, once their ports are closed. For operators: whether a host is dead or only cut off
-    /// is theirs to know.
+    /// Whether to drop nodes on silent hosts once their ports have left the partitions; for operators, who must know
+    /// whether a host is dead or only disconnected.
     #[serde(default)]
     force: bool,
 }
 
-/// Clusters: a tenant's own, or all for operators.
+/// List clusters
+///
+/// Clusters of the caller, or all clusters for an operator.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, ApiError> {
     let clusters = match caller.scope() {
@@ -80,7 +82,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluste
     Ok(Json(clusters.into_iter().map(|cluster| cluster_status(&site, cluster, &caller)).collect()))
 }
 
-/// A cluster.
+/// Show a cluster
 #[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = Cluster), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
@@ -93,7 +95,9 @@ pub async fn show(
     Ok(Json(Cluster { host_key, ..cluster_status(&site, cluster, &caller) }))
 }
 
-/// Asks for a cluster. What cannot be placed is refused at once.
+/// Create a cluster
+///
+/// The request is rejected at once if the cluster cannot be placed.
 #[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
@@ -103,15 +107,20 @@ pub async fn create(
     check(&new)?;
     let tenant = caller.tenant(&site, new.tenant.as_ref()).await.map_err(|error| error.field("tenant"))?;
     let key = keys::generate().map_err(|error| {
-        tracing::error!("no key for a cluster: {error:#}");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "cannot make a key for the cluster")
+        tracing::error!("cannot generate the key pair of a cluster: {error:#}");
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "cannot generate the key pair of the cluster",
+        )
     })?;
     let _writer = site.writer.lock().await;
     let image = image(&site, &new.image).await?;
     let clusters = site.store.cluster_list().await?;
     if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
-        return Err(ApiError::conflict("name-taken", format!("there is a cluster {} already", new.name))
-            .field("name"));
+        return Err(
+            ApiError::conflict("name-taken", format!("cluster {} exists already", new.name)).field("name")
+        );
     }
     let now = site.store.now().wall;
     let mut cluster = ClusterRow {
@@ -152,7 +161,7 @@ pub async fn create(
         cluster: Some(cluster.name.clone()),
         kind: "cluster.placed",
         text: format!(
-            "asked for and placed: {} nodes of {} cores, {}",
+            "requested and placed: {} nodes with {} cores and {} each",
             cluster.size, cluster.cores, cluster.memory
         ),
     };
@@ -163,7 +172,9 @@ pub async fn create(
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for a cluster to place_nodes or shrink; what runs goes on.
+/// Resize a cluster
+///
+/// Nodes that stay keep running.
 #[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), TenantQuery), request_body = ResizeRequest, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn resize(
     State(site): Shared,
@@ -177,7 +188,7 @@ pub async fn resize(
     let before = find_idle(&site, &caller, &name, &tenant_query).await?;
     let (mut after, now) = (before.clone(), site.store.now().wall);
     after.size = resize.size;
-    // Links may be others then: ways are wished anew.
+    // The resized cluster may use other links: its subnet manager writes the routes again.
     let is_routed =
         after.overlay.as_mut().is_some_and(|overlay| !std::mem::take(&mut overlay.routes).is_empty());
     let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
@@ -195,7 +206,7 @@ pub async fn resize(
     }
     let operation = operation(&after, OperationKind::Resize, now);
     (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text = format!("from {} to {} nodes", before.size, after.size);
+    let text = format!("resize from {} to {} nodes requested", before.size, after.size);
     save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.resizing", text), now).await?;
     if is_routed {
         let id = after.id;
@@ -204,7 +215,9 @@ pub async fn resize(
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for other partitions inside a cluster, in place of all that are there. Those that keep their name keep their number.
+/// Replace the sub-partitions of a cluster
+///
+/// A sub-partition whose name is known keeps its partition number.
 #[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), TenantQuery), request_body = PartitionsUpdate, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn partition(
     State(site): Shared,
@@ -224,13 +237,16 @@ pub async fn partition(
     after.generation += 1;
     let operation = operation(&after, OperationKind::Partition, now);
     (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text = format!("{} partitions inside instead of {}", after.inner.len(), before.inner.len());
+    let text =
+        format!("change to {} sub-partitions requested, from {}", after.inner.len(), before.inner.len());
     save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.partitioning", text), now).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for a cluster to be taken down, whatever it is doing. An operator may force it: nodes tenant_query hosts are silent then go without
-/// the word of their hosts, once their ports are taken out of the partitions of the cluster.
+/// Delete a cluster
+///
+/// Allowed in every phase. An operator may force the deletion: nodes on silent hosts are then dropped once their ports
+/// have left the partitions.
 #[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), DeleteQuery), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
@@ -264,9 +280,9 @@ pub async fn delete(
     }
     let now = site.store.now().wall;
     if before.operation.is_some() {
-        // The one that is under way ends first; each cluster has one at most.
+        // End the operation in progress first: a cluster has at most one.
         let mut ended = before.clone();
-        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted meanwhile".to_owned()), now);
+        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted".to_owned()), now);
         site.store.cluster_save(&before, &ended, false, &[]).await?;
         before = ended;
     }
@@ -276,23 +292,25 @@ pub async fn delete(
     let mut outcome = AdvanceOutcome::default();
     reach(&mut after, Phase::Deleting, now, &mut outcome);
     let operation = after.operation.clone();
-    let asked = match force {
+    let requested = match force {
         true => ("cluster.fenced", fence(&mut after, &site.faults())),
-        false => ("cluster.delete-asked", "to be deleted".to_owned()),
+        false => ("cluster.delete-requested", "deletion requested".to_owned()),
     };
-    save(&site, &before, &after, outcome, asked, now).await?;
+    save(&site, &before, &after, outcome, requested, now).await?;
     operation
         .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
         .ok_or_else(|| ApiError::not_found("cluster", name))
 }
 
-/// Operations, the newest first.
+/// List operations
+///
+/// Newest first, at most 1000.
 #[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, ApiError> {
     Ok(Json(site.store.operation_list(caller.scope()).await?))
 }
 
-/// An operation.
+/// Show an operation
 #[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn operation_show(
     State(site): Shared,
@@ -303,7 +321,7 @@ pub async fn operation_show(
     operation.map(Json).ok_or_else(|| ApiError::not_found("operation", id))
 }
 
-/// A cluster that the caller may know of; somebody else's is not there.
+/// A cluster that the caller may see; one of another tenant is reported as not found.
 pub async fn find(
     site: &Site,
     caller: &Caller,
@@ -320,7 +338,7 @@ pub async fn find(
     site.store.cluster_find(tenant, name).await?.ok_or_else(missing)
 }
 
-/// A cluster of the caller's that has nothing under way.
+/// A ready cluster without an operation in progress.
 async fn find_idle(
     site: &Site,
     caller: &Caller,
@@ -329,7 +347,7 @@ async fn find_idle(
 ) -> Result<ClusterRow, ApiError> {
     let cluster = find(site, caller, name, tenant_query).await?;
     if cluster.operation.is_some() || cluster.phase != Phase::Ready {
-        let detail = format!("cluster {name} is {}; only a ready one can be changed", cluster.phase);
+        let detail = format!("cluster {name} is {}; only a ready cluster can be changed", cluster.phase);
         return Err(ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
     }
     Ok(cluster)
@@ -339,24 +357,27 @@ fn check(new: &NewCluster) -> Result<(), ApiError> {
     check_size(new.size)?;
     check_sub_partitions(&new.partitions, new.size)?;
     if !(1..=CORES_MAX).contains(&new.cores) {
-        return Err(ApiError::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
+        return Err(ApiError::invalid(
+            "cores",
+            format!("cores must be between 1 and {CORES_MAX}, got {}", new.cores),
+        ));
     }
     if let Class::Guaranteed { bandwidth, .. } = new.class
         && bandwidth < GUARANTEE_MIN
     {
-        let detail = format!("a guaranteed bandwidth must be at least {GUARANTEE_MIN}, got {bandwidth}");
-        return Err(ApiError::invalid("class", detail).hint("ask for more, or for best effort"));
+        let detail = format!("the guaranteed bandwidth must be at least {GUARANTEE_MIN}, got {bandwidth}");
+        return Err(ApiError::invalid("class", detail).hint("request more bandwidth, or best effort"));
     }
     if new.memory < MEMORY_MIN {
         return Err(ApiError::invalid(
             "memory",
-            format!("{} is too little; {MEMORY_MIN} at least", new.memory),
+            format!("memory must be at least {MEMORY_MIN}, got {}", new.memory),
         ));
     }
     if new.ssh_keys.len() > SSH_KEYS_MAX {
         return Err(ApiError::invalid(
             "ssh_keys",
-            format!("{} keys; at most {SSH_KEYS_MAX}", new.ssh_keys.len()),
+            format!("ssh_keys must have at most {SSH_KEYS_MAX} keys, got {}", new.ssh_keys.len()),
         ));
     }
     let is_key = |key: &String| {
@@ -369,8 +390,8 @@ fn check(new: &NewCluster) -> Result<(), ApiError> {
     };
     match new.ssh_keys.iter().position(|key| !is_key(key)) {
         Some(index) => {
-            Err(ApiError::invalid("ssh_keys", format!("key {} is no public key of ssh", index + 1))
-                .hint("the one line of a file such as id_ed25519.pub"))
+            Err(ApiError::invalid("ssh_keys", format!("key {} is not an OpenSSH public key", index + 1))
+                .hint("pass the line of a file such as id_ed25519.pub"))
         }
         None => Ok(()),
     }
@@ -379,7 +400,10 @@ fn check(new: &NewCluster) -> Result<(), ApiError> {
 fn check_size(size: u32) -> Result<(), ApiError> {
     match (1..=CLUSTER_SIZE_MAX).contains(&size) {
         true => Ok(()),
-        false => Err(ApiError::invalid("size", format!("{size} nodes; 1 to {CLUSTER_SIZE_MAX} can be"))),
+        false => Err(ApiError::invalid(
+            "size",
+            format!("size must be between 1 and {CLUSTER_SIZE_MAX} nodes, got {size}"),
+        )),
     }
 }
 
@@ -392,9 +416,9 @@ async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ApiError> {
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
         let hint = if names.is_empty() {
-            "there are none yet".to_owned()
+            "there are no images yet".to_owned()
         } else {
-            format!("there is {}", names.join(", "))
+            format!("images: {}", names.join(", "))
         };
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
             .field("image")
@@ -403,7 +427,8 @@ async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ApiError> {
     Ok(image_spec(image))
 }
 
-/// Gives a cluster a partition of its own if it has none, and those inside that are wanted: what it had by a name it keeps.
+/// Assigns partition numbers: one for the cluster if it has none, and one for each new sub-partition. Known names keep
+/// theirs.
 async fn assign_partitions(
     site: &Site,
     cluster: &mut ClusterRow,
@@ -426,7 +451,7 @@ async fn assign_partitions(
     Ok(())
 }
 
-/// Refuses what the quota of its tenant does not let a cluster be.
+/// Rejects a cluster that exceeds the quota of its tenant.
 async fn check_quota(
     site: &Site,
     before: Option<&ClusterRow>,
@@ -445,10 +470,11 @@ async fn check_quota(
     let hosts = site.store.host_list().await?.len();
     quota::check(&tenant.name, &quota, hosts, &has, &would_have).map_err(|error| {
         ApiError::conflict("quota-exceeded", error.to_string())
-            .hint("ask for less or delete something; heddle tenant show tells what is used, operators set it with heddle tenant quota")
+            .hint("request less or delete something; heddle tenant show lists the usage, and operators change quotas with heddle tenant quota")
     })
 }
 
+/// Places `wanted` more nodes.
 async fn place_nodes(
     site: &Site,
     caller: &Caller,
@@ -463,14 +489,14 @@ async fn place_nodes(
         }
         AdmissionError::NoHost { .. } => {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", caller.disclose(&error))
-                .hint("try again later; heddle host list tells operators more")
+                .hint("try again later; operators see details with heddle host list")
         }
-        AdmissionError::PlacementError(_) => ApiError::conflict("no-capacity", caller.disclose(&error))
-            .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
+        AdmissionError::NoCapacity(_) => ApiError::conflict("no-capacity", caller.disclose(&error))
+            .hint("request fewer nodes, or less memory or cores per node; operators see what is left with heddle host list"),
     })
 }
 
-/// Whether the fabric can be what a cluster wants, beside what others have: by making the plan.
+/// Rejects a cluster for which there is no verified plan beside all others.
 async fn try_plan(
     site: &Site,
     caller: &Caller,
@@ -488,20 +514,20 @@ async fn try_plan(
         manager::compile(site, discovered, Arc::new(network::fabric_intent(&clusters)), &fabric).await;
     match planned {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error @ PlanError::Compile(CompileError::NotAdmitted { .. }))) => {
-            Err(ApiError::conflict("cannot-promise", caller.disclose(&error))
+        Ok(Err(error @ PlanningError::Compile(CompileError::NotAdmitted { .. }))) => {
+            Err(ApiError::conflict("cannot-guarantee", caller.disclose(&error))
                 .field("class")
-                .hint("ask for less bandwidth, fewer nodes, or best effort"))
+                .hint("request less bandwidth, fewer nodes, or best effort"))
         }
         Ok(Err(error)) => Err(ApiError::conflict("cannot-be-planned", caller.disclose(&error))),
         Err(error) => {
-            tracing::error!("a promise was not tried: {error:#}");
-            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be made"))
+            tracing::error!("cannot check the plan of a cluster: {error:#}");
+            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be checked"))
         }
     }
 }
 
-/// Lets the nodes go tenant_query hosts are silent, without their hosts' word; what is told of it.
+/// Marks all nodes as leaving and fences those on silent hosts; returns the text of the event.
 fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
     let mut fenced = Vec::new();
     for node in &mut cluster.nodes {
@@ -512,9 +538,9 @@ fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
         }
     }
     match fenced.as_slice() {
-        [] => "to be deleted by force; all its hosts answer".to_owned(),
+        [] => "forced deletion requested; all its hosts respond".to_owned(),
         fenced => format!(
-            "to be deleted by force: nodes tenant_query hosts are silent are cut off from the network first: {}",
+            "forced deletion requested; nodes on silent hosts leave the network first: {}",
             fenced.join(", ")
         ),
     }
@@ -551,7 +577,7 @@ async fn save(
     Ok(())
 }
 
-/// A cluster as it is told: where its nodes run, and where their packets stop, is for operators.
+/// A cluster as the caller sees it; hosts and packet drops are for operators.
 fn cluster_status(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
     let packets_stop = |node: &NodeRow| {
         caller.fact(site.with_observed(|observed| packet_stop(observed, node).cloned())).flatten()
@@ -560,7 +586,7 @@ fn cluster_status(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster 
     let audience = if *caller == Caller::Operator { Audience::Operator } else { Audience::Tenant };
     let node = |node: &NodeRow| {
         let fault = node_fault(node, &faults, audience);
-        // What a host says of it may name paths and what others have there.
+        // The reason given by a host may name paths and resources of others.
         let reason = || caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node));
         ClusterNode {
             id: node.id,

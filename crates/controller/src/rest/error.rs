@@ -1,4 +1,4 @@
-//! How requests are refused: as problem details.
+//! Error responses: problem details of RFC 9457.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use serde::de::DeserializeOwned;
 use super::REQUEST_BYTES_MAX;
 use crate::store::StoreError;
 
-/// A request that is refused.
+/// Error response: problem details.
 #[derive(Debug)]
 pub struct ApiError(Box<Problem>);
 
+/// Details are logged for operators and not sent to the caller.
 impl ApiError {
-    /// What is wrong, in a word for programs and a sentence for people.
+    /// An error with a stable type and a description of this occurrence.
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused").to_owned();
         let detail = Some(detail.into());
@@ -32,41 +33,42 @@ impl ApiError {
         }))
     }
 
-    /// What was sent makes no sense.
+    /// 422: a field of the request is invalid.
     pub fn invalid(field: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).field(field)
     }
 
-    /// There is no such thing, or it is somebody else's, which is not told.
+    /// 404: the resource does not exist, or belongs to another tenant, which is not disclosed.
     pub fn not_found(what: &str, name: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::NOT_FOUND, &format!("no-such-{what}"), format!("there is no {what} {name}"))
     }
 
-    /// It cannot be now.
+    /// 409: the current state does not allow the request.
     pub fn conflict(kind: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, kind, detail)
     }
 
-    /// The store is not the newest: what it says of clusters and tokens may be over.
+    /// 503: the store is not the latest, so its clusters and tokens may be outdated.
     pub fn superseded() -> Self {
-        let detail = "the store is older than what hosts run: tenants are not served and nothing is changed until the operator has \
-                      recovered it";
+        let detail = "the store is older than the specs that hosts follow: requests of tenants and changes are rejected until an \
+                      operator has recovered it";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-superseded", detail)
     }
 
-    /// Where it is wrong.
+    /// Names the invalid field.
     pub fn field(mut self, field: &str) -> Self {
         self.0.field = Some(field.to_owned());
         self
     }
 
-    /// What would work.
+    /// Adds a suggestion.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 }
 
+/// Details are logged for operators and not sent to the caller.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -81,15 +83,16 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What is wrong with the store is for who runs it, not for who asks.
+/// Details are logged for operators and not sent to the caller.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!("{}", crate::chain(&error));
-        let detail = "the store does not work; the controller's log says why";
+        let detail = "the store failed; see the log of the controller";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store", detail)
     }
 }
 
+/// Details are logged for operators and not sent to the caller.
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         let status = match rejection.status() {
@@ -101,22 +104,24 @@ impl From<JsonRejection> for ApiError {
     }
 }
 
+/// Details are logged for operators and not sent to the caller.
 impl From<PathRejection> for ApiError {
     fn from(rejection: PathRejection) -> Self {
         Self::invalid("path", rejection.body_text())
     }
 }
 
+/// Details are logged for operators and not sent to the caller.
 impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
         Self::invalid("query", rejection.body_text())
     }
 }
 
-/// How long the body of a request may take to arrive.
+/// Longest time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A body in JSON, refused as a problem.
+/// JSON body; problem details on errors.
 pub struct Json<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
@@ -133,26 +138,25 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// Refuses a body tenant_query declared length is over the limit, before any of it is read.
+/// Rejects a body whose declared length is over the limit before any of it is read.
 pub async fn refuse_large(request: Request, next: Next) -> Response {
     let declared = request.headers().get(header::CONTENT_LENGTH);
     let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     match declared {
         Some(length) if length > REQUEST_BYTES_MAX as u64 => {
-            let detail =
-                format!("the body must have at most {REQUEST_BYTES_MAX} bytes, declared are {length}");
+            let detail = format!("the body must have at most {REQUEST_BYTES_MAX} bytes, got {length}");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).field("body").into_response()
         }
         _ => next.run(request).await,
     }
 }
 
-/// Parts of a path, refused as a problem.
+/// Path parameters; problem details on errors.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(ApiError))]
 pub struct Path<T>(pub T);
 
-/// Parameters, refused as a problem.
+/// Query parameters; problem details on errors.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(ApiError))]
 pub struct Query<T>(pub T);
@@ -163,15 +167,14 @@ impl<T: serde::Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// Nothing is there.
+/// 404 for an unknown path.
 pub async fn no_such_path(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "no-such-path", format!("there is nothing at {}", uri.path()))
-        .hint("/v1/openapi.json says what is")
+    ApiError::new(StatusCode::NOT_FOUND, "no-such-path", format!("unknown path {}", uri.path()))
+        .hint("see /v1/openapi.json")
 }
 
-/// Something else can be asked there.
+/// 405 for an unknown method.
 pub async fn no_such_method(method: Method, uri: Uri) -> ApiError {
-    let detail = format!("{method} is not for {}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail)
-        .hint("/v1/openapi.json says what is")
+    let detail = format!("method {method} is not allowed for {}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no-such-method", detail).hint("see /v1/openapi.json")
 }

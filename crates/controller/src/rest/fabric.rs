@@ -1,4 +1,4 @@
-//! The fabric and what happened.
+//! The fabric and events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,12 @@ use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
 use crate::store::NodeRow;
 
-/// How long somebody may wait for an event.
+/// Longest wait of an event query.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The fabric as it was last observed and programmed.
+/// Show the fabric
+///
+/// As last discovered and programmed. For operators.
 #[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, ApiError> {
     caller.operator()?;
@@ -73,7 +75,9 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
     }))
 }
 
-/// Whether the tables that devices hold keep what they should: they are read back and judged.
+/// Verify the fabric
+///
+/// Reads all tables back from the devices and verifies them. For operators.
 #[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, ApiError> {
     caller.operator()?;
@@ -82,29 +86,31 @@ pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json
         Ok(None) => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "not-yet",
-            "the fabric is not equal to its plan yet".to_owned(),
+            "the devices do not match the plan yet".to_owned(),
         )
         .hint("try again in a moment")),
         Err(error) => {
-            tracing::warn!("the fabric was not read back: {error:#}");
-            let text = "the subnet manager did not read the fabric back".to_owned();
+            tracing::warn!("cannot read the fabric back: {error:#}");
+            let text = "the subnet manager could not read the fabric back".to_owned();
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
         }
     }
 }
 
-/// Which events are asked for.
+/// Parameters of an event query.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// Those after this number; without it, the latest.
+    /// Number of the last known event; without it, the latest events are returned.
     after: Option<i64>,
-    /// Wait a few seconds for one if there is none.
+    /// Whether to wait a few seconds for the next event if there is none.
     #[serde(default)]
     wait: bool,
 }
 
-/// What happened: to a tenant what concerns it, to operators everything.
+/// List events
+///
+/// Events of the caller, or all events for an operator; at most 1000.
 #[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn event_list(
     State(site): State<Arc<Site>>,
@@ -116,9 +122,9 @@ pub async fn event_list(
         return Ok(Json(site.store.event_list(caller.scope(), query.after).await?));
     }
     let mut waiter = site.event_waiters.wait(caller.scope()).ok_or_else(|| {
-        let detail = format!("{WAITING_MAX} requests wait for events already");
+        let detail = format!("at most {WAITING_MAX} requests may wait for events at once");
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
-            .hint("end one of them, or ask without waiting")
+            .hint("end one of them, or query without wait")
     })?;
     let until = tokio::time::Instant::now() + WAIT_MAX;
     let wait = async {
@@ -132,7 +138,7 @@ pub async fn event_list(
     tokio::select! {
         events = wait => events,
         () = lease.ended() => {
-            Err(ApiError::new(StatusCode::UNAUTHORIZED, "not-known", "the token is not valid any more"))
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, "not-known", "the token is no longer valid"))
         }
     }
 }

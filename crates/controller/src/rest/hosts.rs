@@ -1,4 +1,4 @@
-//! Hosts: what virtual machines run on.
+//! Hosts that run virtual machines.
 
 use std::collections::HashMap;
 use std::path::Path as FilePath;
@@ -17,12 +17,14 @@ use crate::health::{Fault, Faults};
 use crate::site::{Observed, ObservedAgent, Site};
 use crate::store::HostAllocation;
 
-/// A host that has less runs nothing.
+/// Least memory of a host.
 const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
 
 type Shared = State<Arc<Site>>;
 
-/// All hosts, with what they have left.
+/// List hosts
+///
+/// With their used and available resources. For operators.
 #[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, ApiError> {
     caller.operator()?;
@@ -46,7 +48,7 @@ async fn hosts(site: &Site) -> Result<Vec<Host>, ApiError> {
     }))
 }
 
-/// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
+/// Status of a host.
 fn host_view(new: &NewHost, allocation: HostAllocation, observed: &Observed, faults: &Faults) -> Host {
     let place = observed.fabric.host_port(new);
     let agent = observed.agents.get(&new.name);
@@ -75,7 +77,7 @@ fn host_view(new: &NewHost, allocation: HostAllocation, observed: &Observed, fau
     }
 }
 
-/// One host as it is told.
+/// Status of a host by name.
 async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
     let (allocation, faults) = (site.store.host_allocation(name).await?, site.faults());
     let hosts = site.store.host_list().await?;
@@ -84,7 +86,9 @@ async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
     Ok(site.with_observed(|observed| host_view(row, allocation, observed, &faults)))
 }
 
-/// Adds a host, or changes what is known of it.
+/// Add a host
+///
+/// Replaces the properties of a known host. For operators.
 #[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn add(
     State(site): Shared,
@@ -96,7 +100,10 @@ pub async fn add(
     Ok((StatusCode::CREATED, Json(host_status(&site, &new.name).await?)))
 }
 
-/// Adds hosts, or changes what is known of them: all of them or none. Answers with those that are new or have changed.
+/// Add hosts
+///
+/// All or none; replaces the properties of known hosts. Returns the names of those that are new or have changed. For
+/// operators.
 #[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn add_all(
     State(site): Shared,
@@ -107,7 +114,7 @@ pub async fn add_all(
     Ok(Json(put_hosts(&site, &new).await?))
 }
 
-/// Keeps hosts; those that are new or have changed.
+/// Stores hosts; returns those that are new or have changed.
 async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError> {
     hosts.iter().try_for_each(check_host)?;
     let writer = site.writer.lock().await;
@@ -118,10 +125,12 @@ async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError
     let text = match new.as_slice() {
         [] => return Ok(Vec::new()),
         [host] => {
-            let port = host.port_guid.map_or_else(|| "no port yet".to_owned(), |port| format!("port {port}"));
-            format!("host {}: {port}, {} cores, {}", host.name, host.cores, host.memory)
+            let port = host
+                .port_guid
+                .map_or_else(|| "not bound to a port".to_owned(), |port| format!("port {port}"));
+            format!("host {} added or changed: {port}, {} cores, {}", host.name, host.cores, host.memory)
         }
-        [first, .., last] => format!("{} hosts, {} to {}", new.len(), first.name, last.name),
+        [first, .., last] => format!("{} hosts added or changed, {} to {}", new.len(), first.name, last.name),
     };
     site.store.host_put(&new).await?;
     site.note("host.added", text).await?;
@@ -132,8 +141,11 @@ async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError
 
 fn check_host(new: &NewHost) -> Result<(), ApiError> {
     if !FilePath::new(&new.agent).is_absolute() {
-        return Err(ApiError::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
-            .hint("an absolute path, as heddle-agent --socket has it"));
+        return Err(ApiError::invalid(
+            "agent",
+            format!("agent must be an absolute path, got {:?}", new.agent),
+        )
+        .hint("pass the path given to heddle-agent --socket"));
     }
     if new.cores == 0 {
         return Err(ApiError::invalid("cores", "cores must be at least 1, got 0"));
@@ -145,7 +157,9 @@ fn check_host(new: &NewHost) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Removes a host on which nothing runs.
+/// Remove a host
+///
+/// Fails if nodes are placed on it. For operators.
 #[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): Shared,
@@ -155,19 +169,21 @@ pub async fn remove(
     caller.operator()?;
     let _writer = site.writer.lock().await;
     let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
-        true => ApiError::conflict("in-use", format!("nodes of clusters are on host {name}"))
+        true => ApiError::conflict("in-use", format!("host {name} runs nodes of clusters"))
             .hint("delete the clusters first"),
         false => error.into(),
     })?;
     if !removed {
         return Err(ApiError::not_found("host", name));
     }
-    site.note("host.removed", format!("host {name}")).await?;
+    site.note("host.removed", format!("host {name} removed")).await?;
     site.wake();
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Binds a host on which nothing runs to another port: its adapter was replaced.
+/// Bind a host to another port
+///
+/// After its adapter was replaced. Fails if nodes are placed on the host. For operators.
 #[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn bind(
     State(site): Shared,
@@ -186,19 +202,18 @@ pub async fn bind(
         let nodes =
             clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.host == name).count();
         if nodes > 0 {
-            let detail =
-                format!("{nodes} nodes of clusters are on host {name}, behind the port it is bound to");
+            let detail = format!("host {name} runs {nodes} nodes behind the port it is bound to");
             return Err(ApiError::conflict("in-use", detail).hint("delete the clusters first"));
         }
         site.store.host_bind(&[(name.clone(), port_guid)]).await?;
-        site.note("host.bound", format!("host {name} is port {port_guid} from now on")).await?;
+        site.note("host.bound", format!("host {name} bound to port {port_guid}")).await?;
     }
     drop(writer);
     site.wake();
     host_status(&site, &name).await.map(Json)
 }
 
-/// Hosts with the ports that they are bound to: the one each has, the one that was asked for, or the only one of its name.
+/// Hosts with their ports: the current one, the requested one, or that of the only adapter with the name of the host.
 fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, ApiError> {
     let known: HashMap<&Name, Guid> =
         rows.iter().filter_map(|host| Some((&host.name, host.port_guid?))).collect();
@@ -206,15 +221,15 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
     let mut bound = hosts.to_vec();
     for host in &mut bound {
         match (host.port_guid, known.get(&host.name)) {
-            (Some(asked), Some(known)) if asked != *known => {
-                let detail = format!("host {} is bound to port {known}, not {asked}", host.name);
+            (Some(requested), Some(known)) if requested != *known => {
+                let detail = format!("host {} is bound to port {known}, not {requested}", host.name);
                 return Err(ApiError::conflict("bound-elsewhere", detail)
                     .field("port_guid")
-                    .hint("heddle host bind binds it to a new adapter"));
+                    .hint("bind it to a new adapter with heddle host bind"));
             }
-            (Some(asked), _) => {
-                let owner = owners.entry(asked).or_insert_with(|| host.name.clone());
-                check_owner(asked, owner, &host.name)?;
+            (Some(requested), _) => {
+                let owner = owners.entry(requested).or_insert_with(|| host.name.clone());
+                check_owner(requested, owner, &host.name)?;
             }
             (None, known) => host.port_guid = known.copied(),
         }
@@ -231,10 +246,10 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
     Ok(bound)
 }
 
-/// A port is one host's.
+/// Rejects a port that another host is bound to.
 fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), ApiError> {
     if owner == name {
         return Ok(());
     }
-    Err(ApiError::conflict("port-taken", format!("port {port} is that of host {owner}")).field("port_guid"))
+    Err(ApiError::conflict("port-taken", format!("host {owner} is bound to port {port}")).field("port_guid"))
 }

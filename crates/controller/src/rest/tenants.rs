@@ -18,7 +18,9 @@ use crate::store::{ClusterRow, StoreError, TenantRef, TenantRow};
 
 type Shared = State<Arc<Site>>;
 
-/// All tenants.
+/// List tenants
+///
+/// For operators.
 #[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, ApiError> {
     caller.operator()?;
@@ -34,7 +36,9 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant
     Ok(Json(tenants))
 }
 
-/// A tenant with its quota and what it has of it: any for operators, its own for a tenant.
+/// Show a tenant
+///
+/// With its quota and usage. A tenant can see itself, an operator all.
 #[utoipa::path(get, path = "/v1/tenants/{name}", operation_id = "tenant_show", params(("name" = String, Path)), responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
@@ -47,7 +51,9 @@ pub async fn show(
     Ok(Json(tenant_status(&site, row, &clusters).await?))
 }
 
-/// A new tenant.
+/// Create a tenant
+///
+/// For operators.
 #[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
@@ -59,16 +65,16 @@ pub async fn create(
     let tenant = TenantRef { id: Uuid::new_v4(), name: new.name.clone() };
     let row = TenantRow { tenant, created: site.store.now().wall, quota: new.quota };
     site.store.tenant_create(&row).await.map_err(|error| match error.is_taken() {
-        true => {
-            ApiError::conflict("name-taken", format!("there is a tenant {} already", new.name)).field("name")
-        }
+        true => ApiError::conflict("name-taken", format!("tenant {} exists already", new.name)).field("name"),
         false => error.into(),
     })?;
-    site.note("tenant.created", format!("tenant {}", new.name)).await?;
+    site.note("tenant.created", format!("tenant {} created", new.name)).await?;
     Ok((StatusCode::CREATED, Json(tenant_status(&site, row, &[]).await?)))
 }
 
-/// Changes the quota of a tenant. What it has stays, also if it is more than allowed from now on.
+/// Change the quota of a tenant
+///
+/// Usage above a new limit stays, and cannot grow. For operators.
 #[utoipa::path(patch, path = "/v1/tenants/{name}", operation_id = "tenant_change", params(("name" = String, Path)), request_body = TenantChange, responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn change(
     State(site): Shared,
@@ -83,12 +89,14 @@ pub async fn change(
     let row = site.store.tenant_show(tenant.id).await?.ok_or_else(|| ApiError::not_found("tenant", &name))?;
     let row = TenantRow { quota: row.quota.then(change.quota), ..row };
     site.store.tenant_quota_set(tenant.id, &row.quota).await?;
-    site.note("tenant.quota-changed", format!("tenant {name}")).await?;
+    site.note("tenant.quota-changed", format!("quota of tenant {name} changed")).await?;
     let clusters = site.store.cluster_list_of(tenant.id).await?;
     Ok(Json(tenant_status(&site, row, &clusters).await?))
 }
 
-/// Removes a tenant that has no clusters, with its tokens.
+/// Delete a tenant
+///
+/// With its tokens. Fails if it has clusters. For operators.
 #[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
@@ -106,7 +114,7 @@ pub async fn delete(
     }
     // Its tokens are gone with it.
     site.revoked();
-    site.note("tenant.deleted", format!("tenant {name}")).await?;
+    site.note("tenant.deleted", format!("tenant {name} deleted")).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,4 +1,4 @@
-//! Virtual machines that hosts run and no cluster knows: of a store that was lost or restored.
+//! Unlisted virtual machines: left over from a store that was lost or restored.
 
 use std::sync::Arc;
 
@@ -14,14 +14,18 @@ use super::error::{ApiError, Json, Path};
 use crate::site::Site;
 use crate::store::Tombstone;
 
-/// Virtual machines that hosts run and no cluster knows.
+/// List unlisted virtual machines
+///
+/// Those that hosts run and no cluster owns. For operators.
 #[utoipa::path(get, path = "/v1/unlisted", operation_id = "unlisted_list", responses((status = 200, body = Vec<UnlistedVm>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Vec<UnlistedVm>>, ApiError> {
     caller.operator()?;
     Ok(Json(unlisted(&site)))
 }
 
-/// Removal of a virtual machine that no cluster knows. Its disk rests on its host for the grace period.
+/// Remove an unlisted virtual machine
+///
+/// Its host keeps the disk for the grace period. For operators.
 #[utoipa::path(delete, path = "/v1/unlisted/{id}", operation_id = "unlisted_remove", params(("id" = Uuid, Path)), responses((status = 202), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): State<Arc<Site>>,
@@ -33,13 +37,16 @@ pub async fn remove(
     let found = unlisted(&site).into_iter().find(|vm| vm.id == id);
     let found = found.ok_or_else(|| {
         let detail = format!("no host reports an unlisted virtual machine {id}");
-        ApiError::new(StatusCode::NOT_FOUND, "no-such-vm", detail).hint("heddle host unlisted lists them")
+        ApiError::new(StatusCode::NOT_FOUND, "no-such-vm", detail).hint("list them with heddle host unlisted")
     })?;
     let tombstone = Tombstone { vm: id, host: found.host };
     site.store.tombstone_add(&tombstone, Timestamp::now()).await?;
     site.note(
         "vm.removed",
-        format!("unlisted virtual machine {id} ({}) on host {}", found.label, tombstone.host),
+        format!(
+            "removal of unlisted virtual machine {id} ({}) on host {} requested",
+            found.label, tombstone.host
+        ),
     )
     .await?;
     site.wake();

@@ -1,4 +1,4 @@
-//! The networks of clusters as their tenants see and manage them.
+//! Tenant views of clusters.
 
 use std::sync::Arc;
 
@@ -16,7 +16,9 @@ use super::upgrade::Upgrade;
 use crate::site::Site;
 use crate::store::ClusterRow;
 
-/// The network of a cluster: under which names its tenant sees it, who manages it, and what became of what was wished.
+/// Show the view of a cluster
+///
+/// Its network under the names of its tenant, who manages it, and the verdict on the last change.
 #[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): State<Arc<Site>>,
@@ -28,7 +30,9 @@ pub async fn show(
     view_status(&site, &cluster).await.map(Json)
 }
 
-/// Closes what is being written in the network of a cluster: it is judged now, not when nothing more was written for a while.
+/// Commit pending changes of a view
+///
+/// Evaluates them now instead of after half a second without writes.
 #[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn commit(
     State(site): State<Arc<Site>>,
@@ -42,13 +46,15 @@ pub async fn commit(
     view_status(&site, &cluster).await.map(Json)
 }
 
-/// Leads to the adapter of a node in the network of its cluster: the request is upgraded to `heddle-view`.
+/// Open a stream to a node's adapter in its view
+///
+/// The connection is upgraded to `heddle-view`.
 #[utoipa::path(
     post,
     path = "/v1/clusters/{name}/nodes/{number}/view",
     operation_id = "view_open",
     params(("name" = String, Path), ("number" = u32, Path), TenantQuery),
-    responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,
@@ -75,8 +81,9 @@ async fn view_status(site: &Site, cluster: &ClusterRow) -> Result<ViewStatus, Ap
     let id = cluster.id;
     let summary = site.views.with(move |server, _| server.summary(id)).await.flatten();
     let summary = summary.ok_or_else(|| {
-        let detail = format!("cluster {} has no network to be observed yet", cluster.name);
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail).hint("try again when it is ready")
+        let detail = format!("cluster {} has no view yet", cluster.name);
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail)
+            .hint("try again when the cluster is ready")
     })?;
     let node = |alias: tenant_view::NodeAlias| ViewNode {
         node: alias.node,

@@ -1,4 +1,4 @@
-//! Clusters with their nodes and the operation that is under way: read whole but for their keys, written whole.
+//! Rows of clusters with their nodes and operations. Read and written as a whole, except for keys.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,64 +25,50 @@ use super::site::{TenantRef, partition, tenant_ref};
 use super::{Store, StoreError, parsed};
 use crate::clock::Uptime;
 
-/// A cluster: what is wanted of it, and how far it is.
+/// A cluster: its desired shape and its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterRow {
-    /// Its id.
     pub id: Uuid,
-    /// Whose it is.
     pub tenant: TenantRef,
-    /// What it is called.
     pub name: Name,
-    /// Nodes that are wanted.
     pub size: u32,
-    /// Virtual cores of each.
     pub cores: u32,
-    /// Memory of each.
     pub memory: MemorySize,
-    /// How they get both.
     pub mode: CpuMode,
-    /// What the network promises it.
     pub class: Class,
-    /// How its packets are told from others'.
     pub sl_mode: SlMode,
-    /// What they boot from: the image as it was when the cluster was asked for.
+    /// The image as it was when the cluster was requested.
     pub image: ImageSpec,
-    /// How far it is.
     pub phase: Phase,
-    /// Why.
     pub reason: Option<String>,
-    /// Whether its network carries.
     pub network: ClusterNetwork,
-    /// Its partition.
     pub partition: Option<PartitionNumber>,
-    /// The partitions inside it.
+    /// Sub-partitions.
     pub inner: Vec<SubPartitionStatus>,
-    /// What its tenant has set in its network, and the fabric is to be.
+    /// Changes of the tenant in its view that the fabric is to be programmed with.
     pub overlay: Option<StoredOverlay>,
-    /// Of what its nodes are told.
+    /// Generation of the context of its nodes.
     pub generation: u64,
-    /// Since when.
     pub created: Timestamp,
-    /// Its nodes, by number.
+    /// Ordered by number.
     pub nodes: Vec<NodeRow>,
-    /// What is under way.
+    /// The operation in progress.
     pub operation: Option<Operation>,
-    /// When that began.
+    /// Start of that operation.
     pub began: Uptime,
 }
 
-/// What lets people into a cluster, and its nodes to each other. Never changes, and is read only for orders to agents.
+/// Ssh keys of a cluster. They never change, and are read for host specs only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterKeys {
-    /// Who may log in.
+    /// Public keys that may log in.
     pub ssh_keys: Vec<String>,
-    /// By which its nodes trust each other.
+    /// Key pair that the nodes use to log in to each other.
     pub key: ClusterKey,
 }
 
 impl ClusterRow {
-    /// The numbers of all its partitions, its own first.
+    /// Numbers of all its partitions, its own first.
     pub fn partition_numbers(&self) -> impl Iterator<Item = PartitionNumber> {
         self.numbers().map(|(number, _)| number)
     }
@@ -95,41 +81,41 @@ impl ClusterRow {
     }
 }
 
-/// How far the check of a cluster's network is.
+/// State of the network check of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterNetwork {
-    /// What is known.
     pub state: NetworkState,
-    /// Since when nothing but the check is waited for.
+    /// Since when the cluster waits for nothing but the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Uptime>,
 }
 
-/// What a tenant has set in the network of its cluster, in terms of the fabric.
+/// Changes of a tenant in its view, in terms of the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredOverlay {
-    /// Ways to ports of its nodes.
+    /// Route overrides for ports of its nodes.
     #[serde(default, skip_serializing_if = "WishedRoutes::is_empty")]
     pub routes: WishedRoutes,
-    /// What nodes are in the partition of the cluster, by their numbers.
+    /// Roles in the cluster's own partition, by node number.
     #[serde(rename = "own")]
     pub own_roles: BTreeMap<u32, Role>,
-    /// The partitions inside it.
+    /// Partitions that the tenant created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<ViewPartition>,
-    /// Classes of its packets, each with the levels it has in the view; one or none if all are alike.
+    /// Traffic classes with their service levels in the view; at most one if all packets are alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<WishedClass>,
-    /// Levels of the classes on the wire, of which nodes are told; none while the fabric does not have them.
+    /// Service levels of the classes on the wire, as announced to the nodes; empty until the fabric is programmed with
+    /// them.
     #[serde(rename = "levels", default, skip_serializing_if = "Vec::is_empty")]
     pub wire_sls: Vec<ServiceLevel>,
 }
 
 impl StoredOverlay {
-    /// What a node is in the partition of the cluster. Of nodes that came later nothing was said: they are full members if
-    /// everybody is.
+    /// Role of a node in the cluster's own partition. Nodes that joined later are full members if all others are, else
+    /// limited.
     pub fn own_role(&self, node: u32) -> Role {
         let is_open = self.own_roles.values().all(|role| *role == Role::Full);
         let unsaid = if is_open { Role::Full } else { Role::Limited };
@@ -137,65 +123,59 @@ impl StoredOverlay {
     }
 }
 
-/// A partition that a tenant has made in the network of its cluster.
+/// A partition that a tenant created in its view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ViewPartition {
-    /// Its number in the view.
+    /// Partition number in the view.
     #[serde(rename = "seen")]
     pub view_number: PartitionNumber,
-    /// Its number on the wire.
+    /// Partition number on the wire.
     pub number: PartitionNumber,
-    /// Who is in it, by the numbers of nodes.
+    /// Roles by node number.
     pub members: BTreeMap<u32, Role>,
 }
 
-/// A node: where it is to be, and how far it is.
+/// A node: its placement and its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeRow {
-    /// Its id.
     pub id: Uuid,
-    /// Its number, from 1.
+    /// From 1.
     pub number: u32,
-    /// Where it runs.
     pub host: Name,
-    /// The port by which it is on the fabric.
     pub port_guid: Guid,
-    /// The number of that port.
     pub port: PortNum,
-    /// Which virtual function it has there.
+    /// Number of its virtual function, from 1.
     pub function: u8,
-    /// Its address as an Ethernet device.
     pub mac: MacAddress,
-    /// It is to go.
+    /// Desired: it is to be removed.
     pub leaving: bool,
-    /// The others are told of it.
+    /// It is announced to the other nodes.
     pub joined: bool,
-    /// The fabric knows it.
+    /// Observed: its port is, or was, a member of the partition.
     pub networked: bool,
-    /// Its virtual machine is no more.
+    /// Observed: its virtual machine no longer exists.
     pub gone: bool,
-    /// How far it is.
     pub state: NodeState,
-    /// Why.
     pub reason: Option<String>,
-    /// What it is ready for.
+    /// Generation that the guest is ready for.
     pub ready: Option<u64>,
-    /// What it has found out about its network; none if it does not check.
+    /// Result of its network check; `None` if it does not check.
     pub network: Option<NetworkCheck>,
-    /// It is to leave without the word of its host: its port is taken out of its partitions first.
+    /// Desired: it leaves without confirmation by its host; its port leaves the partitions first.
     pub fenced: bool,
 }
 
 impl NodeRow {
-    /// Whether the fabric is to carry it: its virtual machine may still be there, and its port was not closed.
+    /// Whether its port is to be a member of its partitions: the virtual machine may still exist, and the node is not
+    /// fenced.
     pub fn is_carried(&self) -> bool {
         !self.gone && !self.fenced
     }
 }
 
 impl Store {
-    /// All clusters, oldest first. For the loops, and for requests that have to know who is where.
+    /// All clusters, oldest first. For the control loops, and for requests that need the placement of all nodes.
     pub async fn cluster_list(&self) -> Result<Vec<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let rows = sqlx::query(CLUSTERS).fetch_all(&mut *read).await?;
@@ -218,7 +198,7 @@ impl Store {
             .collect()
     }
 
-    /// The clusters of a tenant, oldest first.
+    /// Clusters of a tenant, oldest first.
     pub async fn cluster_list_of(&self, tenant: Uuid) -> Result<Vec<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let query = sqlx::query(CLUSTERS_OF).bind(tenant.to_string());
@@ -230,7 +210,7 @@ impl Store {
         Ok(clusters)
     }
 
-    /// A cluster by whose it is and what it is called.
+    /// Cluster of a tenant by name.
     pub async fn cluster_find(&self, tenant: Uuid, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let query = sqlx::query(CLUSTER_OF).bind(tenant.to_string()).bind(name.as_str());
@@ -240,7 +220,7 @@ impl Store {
         }
     }
 
-    /// The keys of a cluster, if there still is one.
+    /// Keys of a cluster; `None` if it is gone.
     pub async fn cluster_keys(&self, cluster: Uuid) -> Result<Option<ClusterKeys>, StoreError> {
         let query = sqlx::query(KEYS_OF).bind(cluster.to_string());
         let row = query.fetch_optional(&self.readers).await?;
@@ -252,20 +232,20 @@ impl Store {
         .transpose()
     }
 
-    /// The public key of a cluster, if there still is one.
+    /// Public key of a cluster; `None` if it is gone.
     pub async fn cluster_public_key(&self, cluster: Uuid) -> Result<Option<String>, StoreError> {
         let query = sqlx::query_scalar("SELECT key_public FROM cluster_keys WHERE cluster = ?");
         Ok(query.bind(cluster.to_string()).fetch_optional(&self.readers).await?)
     }
 
-    /// The names under which a tenant sees the network of a cluster; none of a cluster that had none before.
+    /// Names that a view uses; empty for a new view.
     pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
         let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
         text.map_or_else(|| Ok(Names::default()), |text| decode_json("names of a view", &text))
     }
 
-    /// Keeps the names under which a tenant sees the network of a cluster, if there still is one.
+    /// Stores the names that a view uses; no effect if the cluster is gone.
     pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
         let sql = "INSERT INTO views (cluster, names) SELECT id, ? FROM clusters WHERE id = ? \
                    ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
@@ -273,7 +253,10 @@ impl Store {
         Ok(())
     }
 
-    /// A new cluster, with its partition numbers.
+    /// Inserts a cluster, its keys and its partition numbers in one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::NumberTaken`] if another cluster has one of the numbers.
     pub async fn cluster_create(
         &self,
         cluster: &ClusterRow,
@@ -298,7 +281,11 @@ impl Store {
         Ok(change.commit().await?)
     }
 
-    /// What has become of a cluster: something else, or nothing. Partition numbers rest that it has given back.
+    /// Updates or, if `is_removed`, deletes a cluster in one transaction. Numbers that it no longer has go into
+    /// quarantine.
+    ///
+    /// # Errors
+    /// [`StoreError::NumberTaken`] if another cluster has one of its new numbers.
     pub async fn cluster_save(
         &self,
         before: &ClusterRow,
@@ -311,7 +298,7 @@ impl Store {
             .bind(after.id.to_string())
             .execute(&mut *change)
             .await?;
-        // A fenced node is let go while its virtual machine may still run: its host removes it as soon as it answers.
+        // The virtual machine of a fenced node may still run: its host removes it as soon as it responds.
         let stays = |node: &NodeRow| !is_removed && after.nodes.iter().any(|kept| kept.id == node.id);
         for node in before.nodes.iter().filter(|node| node.fenced && !node.gone && !stays(node)) {
             let tombstone = Tombstone { vm: node.id, host: node.host.clone() };
@@ -400,7 +387,7 @@ impl ClusterRow {
     }
 }
 
-/// A cluster with its nodes and what is under way.
+/// A cluster with its nodes and its operation in progress.
 async fn whole(read: &mut Transaction<'_, Sqlite>, row: &SqliteRow) -> Result<ClusterRow, StoreError> {
     let mut cluster = cluster(row)?;
     let id = cluster.id.to_string();
@@ -412,7 +399,7 @@ async fn whole(read: &mut Transaction<'_, Sqlite>, row: &SqliteRow) -> Result<Cl
     Ok(cluster)
 }
 
-/// An operation that is under way, and when it began.
+/// An operation in progress, and its start.
 fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
     Ok((super::records::operation(row)?, Uptime::from_ms(row.number("began")?)))
 }
@@ -449,7 +436,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
     Ok(())
 }
 
-/// The nodes and the operation.
+/// Writes the nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
         sqlx::query(INSERT_NODE)
@@ -506,7 +493,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         inner: decode_json("partitions", &row.text("inner_partitions")?)?,
         overlay: row
             .optional_text("view_wish")?
-            .map(|text| decode_json("wish of a tenant", &text))
+            .map(|text| decode_json("overlay of a view", &text))
             .transpose()?,
         generation: row.number("generation")?,
         network: decode_json("network of a cluster", &row.text("network")?)?,

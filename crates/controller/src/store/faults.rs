@@ -1,4 +1,4 @@
-//! What is not well: kept so that a controller that comes back tells neither twice that it began nor forgets that it is over.
+//! Current faults. Stored so that a restarted controller neither reports a begin twice nor misses an end.
 
 use sqlx::sqlite::SqliteRow;
 
@@ -8,13 +8,13 @@ use super::{Store, StoreError, parsed};
 use crate::health::{Fault, Faults};
 
 impl Store {
-    /// Everything that was not well when that last changed.
+    /// Faults as last saved.
     pub async fn fault_list(&self) -> Result<Faults, StoreError> {
         let rows = sqlx::query("SELECT kind, host, since FROM faults").fetch_all(&self.readers).await?;
         rows.iter().map(|row| Ok((fault(row)?, row.time("since")?))).collect()
     }
 
-    /// What is not well from now on, and what is told of it.
+    /// Replaces the faults and records their events in one transaction.
     pub async fn fault_save(&self, faults: &Faults, events: &[EventRecord]) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM faults").execute(&mut *change).await?;

@@ -1,4 +1,4 @@
-//! Which store this is and how new, and what is known of virtual machines that are no node's.
+//! Identity and revision of the store, and virtual machines that belong to no node.
 
 use controller_api::Name;
 use ib_wire::PartitionNumber;
@@ -9,56 +9,54 @@ use uuid::Uuid;
 use super::codec::Columns;
 use super::{Store, StoreError, parsed};
 
-/// When a number was released that is still held: it never has rested.
+/// Release time of a number that is still in use: its quarantine never ends.
 const HELD: i64 = i64::MAX;
 
-/// Which store this is, and how new.
+/// Identity and revision of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreIdentity {
-    /// The site it belongs to: drawn when the store was made.
+    /// Random id of the site, drawn when the store was created.
     pub site: Uuid,
-    /// Grows when an operator accepts a store that was lost or restored.
+    /// Incremented when an operator accepts a lost or restored store.
     pub epoch: u64,
-    /// Grows with every change that an older copy would undo, in the same transaction.
+    /// Incremented with every change that an older copy would undo, in the same transaction.
     pub revision: u64,
 }
 
-/// Least distance between the sequences of two controllers on a store, and how many bits more are random.
+/// Smallest distance between the sequences of two controllers on a store, and the number of random bits added to it.
 const SEQUENCE_GAP: u64 = 1 << 32;
 const SEQUENCE_GAP_BITS: u32 = 40;
 
-/// The sequences of orders of a controller that has started.
+/// Sequences of the host specs of a running controller.
 ///
-/// They begin a random distance behind what its store had reached. HostSpec that an agent has accepted from in between were given
-/// by a controller whose store went on from the same point: this one is an older copy. Without the distance, a copy that is in
-/// use for a while would reach the sequences of the lost store, and agents would take its orders for newer ones.
+/// They begin a random distance after the last one in the store. A spec that an agent accepted from in between was issued
+/// by a controller whose store continued from the same point, so this store is an older copy. Without the distance, a
+/// copy in use would eventually reach the sequences of the lost store, and agents would take its specs for newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecSequences {
-    /// What the store had reached.
+    /// Last sequence in the store at the start.
     inherited: u64,
-    /// Those of this controller are behind it.
+    /// Sequences of this controller are greater.
     begin: u64,
 }
 
 impl SpecSequences {
-    /// Whether orders of this sequence were given neither by this controller nor by one before it on this store.
+    /// Whether a sequence was issued neither by this controller nor by an earlier one on this store.
     pub fn is_foreign(&self, sequence: u64) -> bool {
         self.inherited < sequence && sequence <= self.begin
     }
 }
 
-/// A virtual machine of no node that an agent is told to remove.
+/// A virtual machine that belongs to no node and that its agent is to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tombstone {
-    /// The virtual machine.
     pub vm: Uuid,
-    /// The host it is on.
     pub host: Name,
 }
 
 impl Store {
-    /// Which store this is, and how new.
+    /// Identity and revision of the store.
     pub async fn site_identity(&self) -> Result<StoreIdentity, StoreError> {
         let row = sqlx::query("SELECT id, epoch, revision FROM site").fetch_one(&self.writer).await?;
         Ok(StoreIdentity {
@@ -68,7 +66,7 @@ impl Store {
         })
     }
 
-    /// Begins a new epoch behind everything that this store or `reached` has seen, and revokes all tokens; how many those were.
+    /// Begins an epoch after those of this store and of `reached`, and revokes all tokens; returns how many.
     pub async fn site_recover(&self, reached: StoreIdentity) -> Result<(StoreIdentity, u64), StoreError> {
         let mut change = self.writer.begin().await?;
         let tokens = sqlx::query("DELETE FROM tokens").execute(&mut *change).await?.rows_affected();
@@ -92,13 +90,13 @@ impl Store {
         Ok(SpecSequences { inherited: begin - gap, begin })
     }
 
-    /// The next sequence of orders. It is in the store when this returns: no orders are ever sent under one that is not.
+    /// The next sequence. It is in the store when this returns: no spec is ever sent under one that is not.
     pub async fn spec_sequence_next(&self) -> Result<u64, StoreError> {
         let query = sqlx::query("UPDATE site SET sequence = sequence + 1 RETURNING sequence");
         query.fetch_one(&self.writer).await?.number("sequence")
     }
 
-    /// All tombstones of virtual machines that are no node's.
+    /// All tombstones, by id.
     pub async fn tombstone_list(&self) -> Result<Vec<Tombstone>, StoreError> {
         let rows =
             sqlx::query("SELECT vm, host FROM tombstones ORDER BY vm").fetch_all(&self.readers).await?;
@@ -112,12 +110,12 @@ impl Store {
             .collect()
     }
 
-    /// A virtual machine is to be removed from its host; fine if that is known already.
+    /// Adds a tombstone; no effect if there is one.
     pub async fn tombstone_add(&self, tombstone: &Tombstone, now: Timestamp) -> Result<(), StoreError> {
         write_tombstone(&self.writer, tombstone, now).await
     }
 
-    /// The agent has reported that a virtual machine is gone: what it held rests from now on.
+    /// Removes the tombstone of a virtual machine that is gone; its partition numbers go into quarantine.
     pub async fn tombstone_remove(&self, vm: Uuid) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query(
@@ -134,14 +132,14 @@ impl Store {
         Ok(change.commit().await?)
     }
 
-    /// Forgets what virtual machines hold that are nodes of clusters again.
+    /// Releases numbers held by virtual machines that belong to clusters again.
     pub async fn held_partitions_settle(&self) -> Result<(), StoreError> {
         let sql = "DELETE FROM held_partitions WHERE vm IN (SELECT id FROM nodes)";
         sqlx::query(sql).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// Notes what a virtual machine of no cluster holds: it is given to nobody, and rests when it is gone.
+    /// Withholds the numbers that an unlisted virtual machine may use; they go into quarantine when it is gone.
     pub async fn held_partitions_note(
         &self,
         host: &Name,
@@ -169,7 +167,7 @@ impl Store {
     }
 }
 
-/// Writes a tombstone; fine if it is there already.
+/// Inserts a tombstone; no effect if there is one.
 pub(super) async fn write_tombstone(
     to: impl sqlx::SqliteExecutor<'_>,
     tombstone: &Tombstone,

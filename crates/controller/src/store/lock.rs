@@ -1,4 +1,4 @@
-//! One controller per store.
+//! Lock that admits one controller per store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The right to open a store. Given back when dropped, also by a process that is killed.
+/// Exclusive right to open a store; released when dropped, also if the process is killed.
 ///
-/// Two processes on one store would each decide on what the other is changing: see decision 0021.
+/// Two processes on one store would each decide on rows that the other changes: see decision 0021.
 #[derive(Debug)]
 pub struct StoreLock {
     _file: File,
@@ -18,27 +18,24 @@ pub struct StoreLock {
 /// Why a store cannot be locked.
 #[derive(Debug, Error)]
 pub enum StoreLockError {
-    /// Another controller has it.
+    /// Another controller holds the lock.
     #[error("another controller ({}) uses {database}; stop it first, or use another state directory", holder(*pid))]
     InUse {
-        /// The store.
         database: PathBuf,
-        /// Process id of the other one, if it has written it.
+        /// Process id of the holder, if it could be read.
         pid: Option<u32>,
     },
-    /// The lock file cannot be used.
+    /// The lock file cannot be opened or locked.
     #[error("cannot lock {path}")]
     Io {
-        /// Which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl StoreLock {
-    /// Locks the store at `database` by the file `database.lock` beside it, which is left there.
+    /// Locks the file `DATABASE.lock` beside the store; the file is never removed.
     pub fn acquire(database: &Path) -> Result<Self, StoreLockError> {
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
@@ -55,14 +52,14 @@ impl StoreLock {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        // The number is for people; a full disk does not keep a controller from its store.
+        // The process id is informational; a full disk must not prevent the start.
         let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "its process id is not known".to_owned(), |pid| format!("process {pid}"))
+    pid.map_or_else(|| "unknown process id".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn read_pid(file: &mut File) -> Option<u32> {

@@ -1,7 +1,7 @@
-//! Partition numbers: who has which, and which rest.
+//! Partition numbers: assignment and quarantine.
 //!
-//! Every number that was ever given away is a row; the primary key gives it to one cluster at most. Fresh numbers are given
-//! first, in order, then the one that was released longest ago: two looks into an index, however many there are.
+//! Every number that was ever assigned is a row; the primary key assigns it to at most one cluster. Fresh numbers come
+//! first, in order, then the one that was released longest ago: two index lookups, however many there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,40 +15,39 @@ use super::clusters::ClusterRow;
 use super::site::partition;
 use super::{Store, StoreError};
 
-/// Partition numbers for clusters. Low numbers stay for operators, the highest is the default partition.
+/// Partition numbers for clusters. Lower numbers are left to operators; the highest is the default partition.
 const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
 
-/// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
+/// Time before a released number is assigned again: longer than any packet in flight or cached path.
 pub const QUARANTINE: Duration = Duration::from_secs(10 * 60);
 
-/// There are not enough numbers.
+/// Too few free partition numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{in_use} of {} partition numbers are in use and {quarantined} rest", POOL.len())]
+#[error("{in_use} of {} partition numbers are in use and {quarantined} are in quarantine", POOL.len())]
 pub struct PartitionNumbersExhausted {
-    /// Numbers that clusters have.
     pub in_use: u32,
-    /// Numbers that were released too recently.
+    /// Released less than [`QUARANTINE`] ago.
     pub quarantined: u32,
 }
 
-/// Each looks into one index.
+/// Each reads one index.
 pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
 pub(super) const REUSABLE_NUMBERS: &str =
     "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
-/// All of a table that is empty but after a recovery.
+/// Scans a table that is empty except after a recovery.
 const HELD_NUMBERS: &str = "SELECT DISTINCT number FROM held_partitions";
 pub(super) const NUMBERS_OF: &str = "SELECT \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released IS NULL) + \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released > ?2)";
 
-/// For what a cluster has a number.
+/// Use of a partition number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
-    /// The partition of the cluster.
+    /// The cluster's own partition.
     Own,
-    /// A partition inside it.
+    /// A sub-partition.
     Inner,
-    /// A partition that its tenant has made in its network.
+    /// A partition created in the view.
     View,
 }
 
@@ -63,7 +62,7 @@ impl NumberKind {
 }
 
 impl Store {
-    /// Numbers that can be given away now, all different. They are taken by who writes them with its cluster; until then the
+    /// Distinct numbers that can be assigned now. They are taken when they are written with a cluster; until then the
     /// caller holds [`crate::site::Site::writer`].
     pub async fn number_free(
         &self,
@@ -89,7 +88,7 @@ impl Store {
         raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
     }
 
-    /// Numbers that count against a tenant: those that its clusters have, and those that rest after they had them.
+    /// Numbers that count against the quota of a tenant: in use, or in quarantine after its clusters released them.
     pub async fn number_count(&self, tenant: Uuid) -> Result<u32, StoreError> {
         let query = sqlx::query_scalar(NUMBERS_OF)
             .bind(tenant.to_string())
@@ -97,7 +96,7 @@ impl Store {
         Ok(query.fetch_one(&self.readers).await?)
     }
 
-    /// Releases numbers that a cluster had and has no more, and takes those it has now.
+    /// Releases numbers that are in `had` only, and takes those that are in `has` only.
     pub(super) async fn write_numbers(
         &self,
         change: &mut Transaction<'_, Sqlite>,

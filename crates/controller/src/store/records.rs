@@ -1,4 +1,4 @@
-//! Operations and events: what was asked for, and what happened.
+//! Operations and events.
 
 use controller_api::Name;
 use controller_api::event::Event;
@@ -12,10 +12,10 @@ use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
 use super::{Store, StoreError, TenantRef, parsed};
 use crate::clock::Uptime;
 
-/// Events, and operations, that are kept of each tenant and of the site; older ones are forgotten. Weeks of a busy tenant.
+/// Most events, and operations, kept per tenant and for the site: weeks of a busy tenant.
 const RECORDS_MAX: i64 = 10_000;
 
-/// Operations and events that are told at once.
+/// Most operations or events in one answer.
 const LISTED_MAX: i64 = 1000;
 
 macro_rules! operation_columns {
@@ -31,23 +31,20 @@ macro_rules! event_columns {
     };
 }
 
-/// Something to be noted as an event.
+/// An event before it has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// When.
     pub at: Timestamp,
-    /// Whom it concerns; `None` concerns the site.
+    /// `None` for an event of the site.
     pub tenant: Option<TenantRef>,
-    /// Which cluster.
     pub cluster: Option<Name>,
-    /// What, for programs.
+    /// Stable machine-readable kind.
     pub kind: &'static str,
-    /// What, for people.
     pub text: String,
 }
 
 impl Store {
-    /// An operation of a tenant, or of anybody.
+    /// Operation by id; with a tenant, only if it belongs to that tenant.
     pub async fn operation_show(
         &self,
         tenant: Option<Uuid>,
@@ -57,7 +54,7 @@ impl Store {
         query.fetch_optional(&self.readers).await?.as_ref().map(operation).transpose()
     }
 
-    /// Operations of a tenant, or all; the newest first.
+    /// Operations of a tenant, or all; newest first, at most [`LISTED_MAX`].
     pub async fn operation_list(&self, tenant: Option<Uuid>) -> Result<Vec<Operation>, StoreError> {
         let query = match tenant {
             Some(tenant) => sqlx::query(OPERATIONS_OF).bind(tenant.to_string()),
@@ -66,18 +63,18 @@ impl Store {
         query.bind(LISTED_MAX).fetch_all(&self.readers).await?.iter().map(operation).collect()
     }
 
-    /// Notes what happened.
+    /// Records an event.
     pub async fn event_note(&self, event: &EventRecord) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         write_event(&mut change, event).await?;
         Ok(change.commit().await?)
     }
 
-    /// Forgets the oldest events and operations of every tenant, and of the site, so that the file does not grow for ever.
-    /// What one tenant does makes nobody else's history shorter.
+    /// Deletes the oldest events and operations beyond [`RECORDS_MAX`], per tenant and for the site: the file stays
+    /// bounded, and no tenant shortens the history of another.
     pub async fn record_trim(&self) -> Result<(), StoreError> {
         let mut owners: Vec<Option<String>> = vec![None];
-        // Also of tenants that are gone.
+        // Including deleted tenants.
         owners.extend(sqlx::query_scalar(RECORD_OWNERS).fetch_all(&self.readers).await?);
         for owner in &owners {
             sqlx::query(TRIM_EVENTS).bind(owner).bind(RECORDS_MAX).execute(&self.writer).await?;
@@ -86,7 +83,7 @@ impl Store {
         Ok(())
     }
 
-    /// Events of a tenant, or all: those after a number, or the latest.
+    /// Events of a tenant, or all: those after a number, or the latest; at most [`LISTED_MAX`].
     pub async fn event_list(
         &self,
         tenant: Option<Uuid>,
@@ -139,7 +136,7 @@ pub(super) const LATEST_EVENTS_OF: &str = concat!(
     " FROM events WHERE tenant_id = ? ORDER BY number DESC LIMIT ?) ORDER BY number"
 );
 
-/// Everybody who has records, by jumps through the indices.
+/// All tenants that have records, by jumps through the indices.
 const RECORD_OWNERS: &str = "WITH RECURSIVE owners (id) AS ( \
         SELECT min(tenant_id) FROM events WHERE tenant_id IS NOT NULL \
         UNION ALL SELECT (SELECT min(tenant_id) FROM events WHERE tenant_id > owners.id) FROM owners WHERE owners.id IS NOT NULL \

@@ -1,4 +1,4 @@
-//! Tenants, hosts, images, and what was decided about the fabric.
+//! Tenants, hosts, images, and decisions about the fabric.
 
 use std::sync::{Arc, PoisonError};
 
@@ -13,31 +13,27 @@ use uuid::Uuid;
 use super::codec::{Columns, decode_json, encode_json};
 use super::{Store, StoreError, parsed};
 
-/// A tenant: its id, which is never used again, and what it is called.
+/// Id and name of a tenant. Ids are never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRef {
-    /// Its id.
     pub id: Uuid,
-    /// What it is called.
     pub name: Name,
 }
 
-/// Hosts as they were last read or put, by name; `None` until they are read.
+/// Cache of the hosts table, by name; `None` until it is read.
 #[derive(Debug, Default)]
 pub(super) struct KnownHosts {
-    /// Counts changes: what was read before one does not count.
+    /// Counts changes; rows read before a change are not cached.
     version: u64,
     hosts: Option<Arc<Vec<NewHost>>>,
 }
 
-/// A tenant, as it is kept.
+/// Row of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRow {
-    /// Which.
     pub tenant: TenantRef,
-    /// Since when.
     pub created: Timestamp,
-    /// The limits that were set for it.
+    /// Limits that an operator has set.
     pub quota: QuotaChange,
 }
 
@@ -49,16 +45,13 @@ pub struct HostAllocation {
     pub nodes: u32,
 }
 
-/// An image, as it is kept.
+/// Row of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRow {
-    /// What it is called.
     pub name: Name,
-    /// Where hosts find it.
     pub directory: String,
-    /// SHA-256 of its `image.json`.
+    /// SHA-256 of `image.json`, in hexadecimal.
     pub digest: String,
-    /// Since when.
     pub created: Timestamp,
 }
 
@@ -71,14 +64,14 @@ impl Store {
         rows.iter().map(tenant).collect()
     }
 
-    /// A tenant.
+    /// Tenant by id.
     pub async fn tenant_show(&self, id: Uuid) -> Result<Option<TenantRow>, StoreError> {
         let query =
             sqlx::query("SELECT id, name, created, quota FROM tenants WHERE id = ?").bind(id.to_string());
         query.fetch_optional(&self.readers).await?.as_ref().map(tenant).transpose()
     }
 
-    /// A new tenant.
+    /// Inserts a tenant; [`StoreError::is_taken`] if its name is used.
     pub async fn tenant_create(&self, row: &TenantRow) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO tenants (id, name, created, quota) VALUES (?, ?, ?, ?)")
             .bind(row.tenant.id.to_string())
@@ -90,27 +83,27 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the limits that were set for a tenant.
+    /// Replaces the limits of a tenant.
     pub async fn tenant_quota_set(&self, id: Uuid, quota: &QuotaChange) -> Result<(), StoreError> {
         let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(encode_json(quota));
         query.bind(id.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// Removes a tenant that has no clusters, with its tokens; whether there was one.
+    /// Deletes a tenant and its tokens; whether there was one. [`StoreError::is_needed`] if it has clusters.
     pub async fn tenant_delete(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM tenants WHERE name = ?").bind(name.as_str());
         Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// The tenant of a name, if there is one.
+    /// Tenant by name.
     pub async fn tenant_find(&self, name: &Name) -> Result<Option<TenantRef>, StoreError> {
         let query = sqlx::query(TENANT_OF).bind(name.as_str());
         let row = query.fetch_optional(&self.readers).await?;
         row.map(|row| tenant_ref(&row, "id", "name")).transpose()
     }
 
-    /// All hosts, by name. The loops ask for them whenever anything happens: they are read from the file only after they changed.
+    /// All hosts, by name. Cached, since the control loops read them after every event.
     pub async fn host_list(&self) -> Result<Arc<Vec<NewHost>>, StoreError> {
         let version = {
             let known = self.hosts.read().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +120,7 @@ impl Store {
         Ok(hosts)
     }
 
-    /// Hosts are read again: they have changed.
+    /// Invalidates the cache.
     fn host_changed(&self) {
         let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         *known = KnownHosts { version: known.version + 1, hosts: None };
@@ -163,7 +156,7 @@ impl Store {
         Ok(HostAllocation { cores, memory_mib, nodes })
     }
 
-    /// Hosts, new or with other properties than before: all of them or none.
+    /// Inserts or updates hosts, all or none.
     pub async fn host_put(&self, hosts: &[NewHost]) -> Result<(), StoreError> {
         let sql = "INSERT INTO hosts (name, agent, cores, memory_mib, port_guid) VALUES (?, ?, ?, ?, ?) \
                    ON CONFLICT (name) DO UPDATE SET agent = excluded.agent, cores = excluded.cores, \
@@ -188,7 +181,7 @@ impl Store {
         Ok(())
     }
 
-    /// Binds hosts to ports, by which they are known from then on: all of them or none.
+    /// Binds hosts to ports, all or none.
     pub async fn host_bind(&self, bindings: &[(Name, Guid)]) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         for (name, port) in bindings {
@@ -200,7 +193,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a host on which nothing is placed; whether there was one.
+    /// Deletes a host; whether there was one. [`StoreError::is_needed`] if nodes are placed on it.
     pub async fn host_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM hosts WHERE name = ?").bind(name.as_str());
         let removed = query.execute(&self.writer).await?.rows_affected() > 0;
@@ -225,7 +218,7 @@ impl Store {
             .collect()
     }
 
-    /// An image, new or another one of that name.
+    /// Inserts or replaces an image.
     pub async fn image_put(&self, image: &ImageRow) -> Result<(), StoreError> {
         let sql = "INSERT INTO images (name, directory, digest, created) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
                    directory = excluded.directory, digest = excluded.digest, created = excluded.created";
@@ -239,20 +232,20 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets an image; clusters that run keep theirs. Whether there was one.
+    /// Deletes an image; whether there was one. Running clusters keep theirs.
     pub async fn image_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM images WHERE name = ?").bind(name.as_str());
         Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// What was decided about the fabric.
+    /// Decisions of the last plan; empty for a new store.
     pub async fn fabric_decisions(&self) -> Result<Decisions, StoreError> {
         let query = sqlx::query_scalar("SELECT decisions FROM fabric");
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
         text.map_or_else(|| Ok(Decisions::default()), |text| decode_json("decisions", &text))
     }
 
-    /// Keeps what was decided about the fabric.
+    /// Stores the decisions of a plan.
     pub async fn fabric_decide(&self, decisions: &Decisions) -> Result<(), StoreError> {
         let sql = "INSERT INTO fabric (one, decisions, last_partition) VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
         sqlx::query(sql).bind(encode_json(decisions)).execute(&self.writer).await?;
@@ -260,10 +253,10 @@ impl Store {
     }
 }
 
-/// What requests read, each by an index.
+/// Read by requests, through an index.
 pub(super) const TENANT_OF: &str = "SELECT id, name FROM tenants WHERE name = ?";
 
-/// Puts hosts that are new or have changed to their places by name.
+/// Inserts or replaces hosts in a list that is sorted by name.
 fn put(list: &mut Vec<NewHost>, new: &[NewHost]) {
     for host in new {
         match list.binary_search_by(|known| known.name.cmp(&host.name)) {
@@ -281,7 +274,7 @@ fn tenant(row: &sqlx::sqlite::SqliteRow) -> Result<TenantRow, StoreError> {
     })
 }
 
-/// A tenant by the columns of its id and its name.
+/// Tenant by the names of its id and name columns.
 pub(super) fn tenant_ref(
     row: &sqlx::sqlite::SqliteRow,
     id: &'static str,
@@ -291,7 +284,7 @@ pub(super) fn tenant_ref(
     Ok(TenantRef { id: parsed("id of a tenant", &id)?, name: parsed("name of a tenant", &name)? })
 }
 
-/// A partition number that was stored.
+/// Checks a partition number of a column.
 pub fn partition(raw: u16) -> Result<PartitionNumber, StoreError> {
     let error = || StoreError::InvalidValue { what: "partition number", value: raw.to_string() };
     PartitionNumber::from_wire(raw).ok_or_else(error)

@@ -1,4 +1,4 @@
-//! What the store reads, keeps apart, and brings along from before.
+//! Tests of indices, partition numbers, sealed keys and migrations.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::codec::Columns as _;
 use super::*;
 use crate::clock::SystemClock;
 
-/// A clock that a test sets.
+/// A clock that tests set.
 #[derive(Debug, Default)]
 struct Hands {
-    /// Seconds of the wall clock, and of the other one.
+    /// Seconds of the wall clock and of the monotonic clock.
     seconds: Mutex<(i64, u64)>,
 }
 
@@ -83,7 +83,7 @@ async fn tenant(store: &Store, text: &str) -> TenantRef {
     tenant
 }
 
-/// The next number, given to a new cluster.
+/// A new cluster with the next partition number.
 async fn take(store: &Store, tenant: &TenantRef, text: &str) -> ClusterRow {
     let number = store.number_free(1).await.unwrap().unwrap()[0];
     let row = cluster(tenant, text, number);
@@ -92,7 +92,7 @@ async fn take(store: &Store, tenant: &TenantRef, text: &str) -> ClusterRow {
 }
 
 #[tokio::test]
-async fn requests_read_by_indices_alone() {
+async fn requests_use_indices_only() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let queries = [
@@ -126,7 +126,7 @@ async fn requests_read_by_indices_alone() {
         assert!(whole.is_empty(), "{sql}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE") || sql == clusters::CLUSTERS_OF, "{sql}:\n{plan}");
     }
-    // The latest are read backwards until the limit, and then turned round.
+    // The latest events are read backwards up to the limit, and then reversed.
     assert!(plan(records::LATEST_EVENTS_OF).await.contains("SEARCH events USING INDEX events_of_tenant"));
     assert!(plan("SELECT id FROM clusters WHERE reason = ?").await.contains("SCAN"), "the control");
 }
@@ -138,7 +138,7 @@ async fn a_number_belongs_to_one_cluster() {
     let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);
     let first = take(&store, &blue, "one").await;
     let number = first.partition.unwrap();
-    // As a partition inside, where no column of its own is unique.
+    // As a sub-partition, whose column is not unique.
     let mut second = take(&store, &red, "two").await;
     let before = second.clone();
     let (full, limited) = Default::default();
@@ -151,7 +151,7 @@ async fn a_number_belongs_to_one_cluster() {
 }
 
 #[tokio::test]
-async fn numbers_rest_whatever_the_wall_clock_does() {
+async fn quarantine_ignores_the_wall_clock() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let clock = Arc::new(Hands::default());
@@ -175,7 +175,7 @@ async fn numbers_rest_whatever_the_wall_clock_does() {
     assert!(store.number_free(1).await.unwrap().is_err());
     store.clock_save().await.unwrap();
     drop(store);
-    // Another process goes on where this one was.
+    // Another process continues on the same store.
     let clock = Arc::new(Hands::default());
     let store = loop {
         match StoreLock::acquire(&path) {
@@ -258,7 +258,7 @@ async fn a_lost_or_wrong_key_is_never_replaced() {
 }
 
 #[tokio::test]
-async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
+async fn a_killed_rekey_is_completed_or_undone() {
     let directory = tempfile::tempdir().unwrap();
     let (path, key) = (directory.path().join("store"), directory.path().join("store.key"));
     let store = open(&path, SystemClock::start()).await;
@@ -297,7 +297,7 @@ async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
 }
 
 #[tokio::test]
-async fn what_one_tenant_does_shortens_nobody_elses_history() {
+async fn records_of_one_tenant_do_not_displace_others() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);

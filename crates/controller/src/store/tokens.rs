@@ -1,4 +1,4 @@
-//! Tokens.
+//! API tokens.
 
 use controller_api::tenant::Token;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use super::codec::Columns;
 use super::site::{TenantRef, tenant_ref};
 use super::{Store, StoreError, parsed};
 
-/// SHA-256 of a token.
+/// SHA-256 of a token secret.
 pub type TokenHash = [u8; 32];
 
 macro_rules! token_columns {
@@ -31,25 +31,23 @@ const TOKENS: &str = concat!(
      WHERE ?1 IS NULL OR tokens.tenant = ?1 ORDER BY tokens.created, tokens.id"
 );
 
-/// What became of the wish to revoke a token.
+/// Result of a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {
-    /// It is gone.
     Done,
-    /// There was none.
     Missing,
-    /// It is the last by which an operator can ask.
+    /// It is the last valid operator token, and stays.
     Last,
 }
 
 impl Store {
-    /// Tokens of a tenant, or all of them; the oldest first.
+    /// Tokens of a tenant, or all; oldest first.
     pub async fn token_list(&self, tenant: Option<Uuid>) -> Result<Vec<Token>, StoreError> {
         let query = sqlx::query(TOKENS).bind(tenant.map(|id| id.to_string()));
         query.fetch_all(&self.readers).await?.iter().map(token).collect()
     }
 
-    /// A new token.
+    /// Inserts a token.
     pub async fn token_create(
         &self,
         token: &Token,
@@ -70,7 +68,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a token: one of a tenant's own, or any. The last one by which an operator can ask stays.
+    /// Deletes a token; with `of`, only if it belongs to that tenant. The last valid operator token stays.
     pub async fn token_revoke(
         &self,
         id: Uuid,
@@ -90,21 +88,21 @@ impl Store {
         Ok(if found > 0 { Revoked::Last } else { Revoked::Missing })
     }
 
-    /// Notes when a token was used.
+    /// Records the last use of a token.
     pub async fn token_used(&self, id: Uuid, at: Timestamp) -> Result<(), StoreError> {
         let query = sqlx::query("UPDATE tokens SET last_used = ? WHERE id = ?").bind(at.as_millisecond());
         query.bind(id.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// Whether a token may be used.
+    /// Whether a token exists and has not expired.
     pub async fn token_is_valid(&self, id: Uuid, now: Timestamp) -> Result<bool, StoreError> {
         let sql = "SELECT count(*) FROM tokens WHERE id = ? AND (expires IS NULL OR expires > ?)";
         let query = sqlx::query_scalar(sql).bind(id.to_string()).bind(now.as_millisecond());
         Ok(query.fetch_one(&self.readers).await.map(|count: i64| count > 0)?)
     }
 
-    /// The token with a hash, and whose it is if it is a tenant's.
+    /// Token by the hash of its secret, with its tenant unless it is an operator token.
     pub async fn token_by_hash(
         &self,
         hash: TokenHash,

@@ -1,8 +1,8 @@
-//! The networks of clusters, as their tenants see and manage them.
+//! Tenant views: the networks of clusters as their tenants see and manage them.
 //!
-//! One thread serves the views of all clusters behind a socket that only this user may open ([`ViewService::start`]); doors for
-//! tenants lead there, and each says which virtual machine its stream belongs to ([`ViewService::attach`]). [`update_views`] gives every cluster
-//! that the fabric carries its view, and follows as clusters and plans change.
+//! One thread serves the views of all clusters at a socket that only this user can open ([`ViewService::start`]). Tunnels
+//! of tenants and guests connect to it, and the controller names the adapter of each stream ([`ViewService::attach`]).
+//! [`update_views`] gives every cluster on the fabric its view.
 
 pub mod overlays;
 mod server;
@@ -32,10 +32,10 @@ use crate::store::ClusterRow;
 use overlays::OverlayQueue;
 use server::ViewServer;
 
-/// Something to be done with the views, on their thread.
+/// A task for the thread that serves views.
 type Task = Box<dyn FnOnce(&mut ViewServer, Duration) + Send>;
 
-/// The views of all clusters.
+/// Handle of the thread that serves the views of all clusters. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct ViewService {
     tasks: mpsc::Sender<Task>,
@@ -46,16 +46,16 @@ pub struct ViewService {
 }
 
 impl ViewService {
-    /// Serves views, none yet, behind a socket at `socket`.
+    /// Starts the thread, without views, at the unix socket `socket`.
     pub fn start(socket: &Path) -> anyhow::Result<Self> {
         let place = socket.display();
         let mut server = Server::private(socket).with_context(|| format!("cannot serve views at {place}"))?;
         let (tasks, received) = mpsc::channel();
         let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
         let overlay_queue = Arc::new(OverlayQueue::default());
-        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&overlay_queue));
+        let (stopped, queue) = (Arc::clone(&stop), Arc::clone(&overlay_queue));
         let serve = move || {
-            let mut views = ViewServer::new(received, told);
+            let mut views = ViewServer::new(received, queue);
             if let Err(error) = server.run(&mut views, &stopped) {
                 tracing::error!("views are no longer served: {error}");
             }
@@ -64,7 +64,7 @@ impl ViewService {
         Ok(Self { tasks, waker, socket: socket.to_owned(), overlay_queue, stop })
     }
 
-    /// Does something with the views; `None` if they are no longer served.
+    /// Runs a task on the thread; `None` if the thread has ended.
     pub async fn with<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut ViewServer, Duration) -> T + Send + 'static,
@@ -76,7 +76,7 @@ impl ViewService {
         answered.await.ok()
     }
 
-    /// A stream that ends at the adapter of a virtual machine, whatever is written to it.
+    /// A stream to the adapter of a node, whatever is written to it.
     pub async fn attach(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
         let mut stream = UnixStream::connect(&self.socket).await.context("views are not served")?;
         let mut attach = Vec::new();
@@ -94,7 +94,7 @@ impl Drop for ViewService {
     }
 }
 
-/// What a view was made from.
+/// Inputs of a view.
 #[derive(Debug)]
 struct Source {
     plan: Arc<FabricPlan>,
@@ -102,16 +102,16 @@ struct Source {
     slice: Slice,
 }
 
-/// Gives every cluster its view, for as long as it is polled.
+/// Control loop: creates, changes and removes views as clusters and plans change.
 pub async fn update_views(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     let mut sources = HashMap::new();
     loop {
         woken.mark_unchanged();
         if let Err(error) = update_once(&site, &mut sources).await {
-            tracing::warn!("views were not brought up to date: {error:#}");
+            tracing::warn!("cannot update views: {error:#}");
         }
-        // The site keeps the sender for as long as this runs.
+        // The sender lives in the site, so this never fails.
         let _ = woken.changed().await;
     }
 }
@@ -145,7 +145,7 @@ async fn update_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow
     Ok(())
 }
 
-/// Where the virtual machines of a cluster are that the fabric carries; `None` if there are none.
+/// The nodes of a cluster that are on the fabric; `None` if there are none.
 fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
     if matches!(row.phase, Phase::Deleting | Phase::Failed) {
         return None;
@@ -169,16 +169,16 @@ async fn slice(
 ) -> anyhow::Result<Option<Slice>> {
     let (discovered, plan, cluster) = (Arc::clone(discovered), Arc::clone(plan), cluster.clone());
     let work = move || Slice::of(&discovered.topology, &plan, &cluster, Shape::Network);
-    match tokio::task::spawn_blocking(work).await.context("the view of a cluster broke")? {
+    match tokio::task::spawn_blocking(work).await.context("slicing the plan panicked")? {
         Ok(slice) => Ok(Some(slice)),
         Err(error) => {
-            tracing::warn!("a cluster has no view: {error}");
+            tracing::warn!("cannot create the view of a cluster: {error}");
             Ok(None)
         }
     }
 }
 
-/// Shows a slice under the names that the cluster has for good. New ones are safe before anybody sees them.
+/// Serves a slice under the permanent names of the cluster. New names are stored before they are served.
 async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()> {
     let before: Names = site.store.view_names(row.id).await?;
     let mut names = before.clone();

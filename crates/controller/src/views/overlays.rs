@@ -1,8 +1,8 @@
-//! What tenants set in the networks of their clusters becomes part of the fabric's plan, if that can be.
+//! Applies the overlays that tenants write into their views.
 //!
-//! A wish is tried by making and proving the whole plan with it, kept in the store, and in force when the fabric is equal to
-//! that plan. Why the physical network cannot be so is for operators: a tenant is told that much only as concerns its own
-//! virtual machines.
+//! A change is checked by compiling and verifying the whole plan with it, then stored; it is in force once the devices
+//! match that plan. Why the physical network cannot carry it is logged for operators: a tenant learns only what concerns
+//! its own nodes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,10 +24,10 @@ use crate::quota::{self, QuotaExceeded, usage};
 use crate::site::Site;
 use crate::store::{ClusterRow, EventRecord, StoredOverlay, ViewPartition};
 
-/// How long the manager of a tenant has to come back after a controller started, before what it wire_number set is forgotten.
+/// Time for a tenant's subnet manager to return after a start of the controller, before its overlay is withdrawn.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// What was overlay_queue and not looked at. A newer wish takes the place of an older one of the same cluster.
+/// Changes that wait to be applied. A newer change of a cluster replaces an older one.
 #[derive(Debug, Default)]
 pub struct OverlayQueue {
     changes: Mutex<BTreeMap<Uuid, WishChange>>,
@@ -35,12 +35,13 @@ pub struct OverlayQueue {
 }
 
 impl OverlayQueue {
+    /// Adds a change and wakes [`apply_overlays`].
     pub fn put(&self, cluster: Uuid, change: WishChange) {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster, change);
         self.come.notify_one();
     }
 
-    /// Has a change looked at again later, if there is none that is newer.
+    /// Returns a change that could not be applied, unless there is a newer one.
     fn put_back(&self, cluster: Uuid, change: WishChange) {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).entry(cluster).or_insert(change);
     }
@@ -50,22 +51,22 @@ impl OverlayQueue {
     }
 }
 
-/// Carries out intent, for as long as it is polled.
+/// Control loop: applies changes, and reports to the views when the devices are programmed with them.
 pub async fn apply_overlays(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
-    // Numbers of intent that the fabric is to be equal to.
+    // Numbers of the changes that the fabric is being programmed with.
     let mut in_progress: HashMap<Uuid, u64> = HashMap::new();
     let mut forgetting = std::pin::pin!(tokio::time::sleep(GRACE));
     let mut is_grace_over = false;
     loop {
         tokio::select! {
             () = site.views.overlay_queue.come.notified() => {}
-            // The site keeps the sender for as long as this runs.
+            // The sender lives in the site, so this never fails.
             _ = woken.changed() => {}
             () = &mut forgetting, if !is_grace_over => {
                 is_grace_over = true;
                 if let Err(error) = withdraw_unmanaged(&site).await {
-                    tracing::warn!("intent of before were not forgotten: {error:#}");
+                    tracing::warn!("cannot withdraw overlays without a subnet manager: {error:#}");
                 }
             }
         }
@@ -74,18 +75,19 @@ pub async fn apply_overlays(site: Arc<Site>) -> ! {
                 Ok(Some(number)) => drop(in_progress.insert(cluster, number)),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(%cluster, "a wish was not carried out: {error:#}");
+                    tracing::warn!(%cluster, "cannot apply an overlay: {error:#}");
                     site.views.overlay_queue.put_back(cluster, change);
                 }
             }
         }
         if let Err(error) = report_in_force(&site, &mut in_progress).await {
-            tracing::warn!("intent were not put in force: {error:#}");
+            tracing::warn!("cannot report overlays as in force: {error:#}");
         }
     }
 }
 
-/// Tries a wish and keeps it; its number if the fabric is to become so.
+/// Checks one change and stores it. Returns its number if the fabric is to be programmed with it; `None` if the cluster
+/// is gone or the change is rejected.
 async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result<Option<u64>> {
     let _writer = site.writer.lock().await;
     let clusters = site.store.cluster_list().await?;
@@ -98,7 +100,7 @@ async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Res
     let (number, text) = match change {
         WishChange::Withdrawn { number } => {
             after.overlay = None;
-            (*number, format!("wish {number}: the network is as by default"))
+            (*number, format!("change {number}: default configuration restored"))
         }
         WishChange::Wished { number, wish: overlay } => {
             let new = new_partitions(before, overlay);
@@ -132,7 +134,7 @@ async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Res
             if given < wanted {
                 adapt(site, id, *number, Adaptation::ClassesFolded { wanted, given, link: None }).await;
             }
-            (*number, format!("wish {number}: the network is to be as its tenant set it"))
+            (*number, format!("change {number}: overlay accepted"))
         }
     };
     if after.overlay != before.overlay {
@@ -140,7 +142,7 @@ async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Res
             after.generation += 1;
         }
         let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
-        let event = EventRecord { at: now, tenant, cluster, kind: "cluster.network-overlay_queue", text };
+        let event = EventRecord { at: now, tenant, cluster, kind: "cluster.overlay-accepted", text };
         site.store.cluster_save(before, &after, false, &[event]).await?;
         site.noted(Some(&after.tenant));
         site.wake();
@@ -148,30 +150,30 @@ async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Res
     Ok(Some(number))
 }
 
-/// The keys of all nodes.
+/// P_Keys of all nodes.
 fn keys(cluster: &ClusterRow) -> Vec<Vec<ib_wire::Pkey>> {
     cluster.nodes.iter().map(|node| network::node_keys(cluster, node.number)).collect()
 }
 
-/// The wire_sls of its classes, of which nodes are told.
+/// Service levels of the traffic classes on the wire.
 fn wire_sls(cluster: &ClusterRow) -> &[ib_wire::ServiceLevel] {
     cluster.overlay.as_ref().map_or(&[], |overlay| &overlay.wire_sls)
 }
 
-/// Whether the quota of its tenant lets a cluster have more partitions.
+/// Whether the tenant's quota allows `new` more partitions.
 async fn check_quota(
     site: &Site,
     cluster: &ClusterRow,
     new: usize,
 ) -> anyhow::Result<Result<(), QuotaExceeded>> {
     let tenant = &cluster.tenant;
-    let row = site.store.tenant_show(tenant.id).await?.context("the tenant is gone")?;
+    let row = site.store.tenant_show(tenant.id).await?.context("the tenant does not exist")?;
     let numbers = site.store.number_count(tenant.id).await?;
     let (has, would_have) = (usage([], numbers), usage([], numbers + new as u32));
     Ok(quota::check(&tenant.name, &row.quota.quota(), 0, &has, &would_have))
 }
 
-/// The number on the wire of a partition that a tenant has made before.
+/// Number on the wire of a partition that the tenant created before.
 fn wire_number(cluster: &ClusterRow, view_number: PartitionNumber) -> Option<PartitionNumber> {
     let wire_number = cluster.overlay.iter().flat_map(|overlay| &overlay.partitions);
     wire_number
@@ -180,14 +182,14 @@ fn wire_number(cluster: &ClusterRow, view_number: PartitionNumber) -> Option<Par
         .next()
 }
 
-/// Partitions that need a number.
+/// Number of partitions that need a new number.
 fn new_partitions(cluster: &ClusterRow, overlay: &PhysicalWish) -> usize {
     let inner = overlay.partitions.keys().filter(|view_number| **view_number != PartitionNumber::DEFAULT);
     inner.filter(|view_number| wire_number(cluster, **view_number).is_none()).count()
 }
 
-/// A wish as it is kept: nodes by their numbers, partitions with numbers of their own on the wire. What was there before keeps
-/// its number; `next` has one for each of the others.
+/// An overlay as it is stored: nodes by number, partitions with their numbers on the wire. Known partitions keep their
+/// numbers; `next` yields one for each other.
 fn stored_overlay(
     cluster: &ClusterRow,
     overlay: &PhysicalWish,
@@ -198,7 +200,7 @@ fn stored_overlay(
         Some(node.number)
     };
     let (routes, classes) = (overlay.routes.clone(), overlay.classes.clone());
-    // Levels of the same classes stay until the fabric says otherwise.
+    // Unchanged classes keep their service levels until the fabric assigns others.
     let wire_sls = cluster
         .overlay
         .iter()
@@ -217,35 +219,32 @@ fn stored_overlay(
     kept
 }
 
-/// Why the fabric cannot be as a tenant intent, as that tenant may know it.
+/// Why an overlay is rejected, in terms of the tenant's own nodes. The full reason is logged for operators.
 #[derive(Debug, Error)]
 enum OverlayRejection {
-    #[error("its packets cannot be divided into classes")]
+    #[error("the network cannot divide its packets into traffic classes")]
     Classes,
-    #[error(
-        "packets to {node} cannot go that way: they would turn where no packet may, and links could wait for each other for \
-         ever"
-    )]
+    #[error("the route to {node} is not allowed: it takes a down-to-up hop, which could deadlock the fabric")]
     Route { node: String },
-    #[error("the physical network cannot be so beside what others have of it")]
+    #[error("the physical network cannot carry this beside its other clusters")]
     Fabric,
 }
 
-/// Whether the fabric can be as a cluster is overlay_queue, beside what others have.
+/// Whether there is a verified plan with this overlay and all other clusters.
 async fn check_plan(
     site: &Site,
     cluster: &ClusterRow,
     all: &[ClusterRow],
 ) -> anyhow::Result<Result<(), OverlayRejection>> {
     let fabric = site.with_observed(|observed| observed.fabric.clone());
-    let discovered = fabric.discovered.clone().context("the fabric is not known")?;
+    let discovered = fabric.discovered.clone().context("the fabric has not been discovered")?;
     let changed = |other: &ClusterRow| if other.id == cluster.id { cluster.clone() } else { other.clone() };
     let clusters: Vec<ClusterRow> = all.iter().map(changed).collect();
     let intent = Arc::new(network::fabric_intent(&clusters));
     let plan = match crate::manager::compile(site, discovered, intent, &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
-            tracing::info!(cluster = %cluster.name, "a wish cannot be: {error}");
+            tracing::info!(cluster = %cluster.name, "overlay rejected: {error}");
             return Ok(Err(OverlayRejection::Fabric));
         }
     };
@@ -264,7 +263,7 @@ async fn check_plan(
     });
     Ok(match left {
         Some((finding, short)) => {
-            tracing::info!(cluster = %cluster.name, "a wish cannot be: {finding}");
+            tracing::info!(cluster = %cluster.name, "overlay rejected: {finding}");
             Err(short)
         }
         None => Ok(()),
@@ -285,7 +284,7 @@ async fn refuse(site: &Site, cluster: Uuid, number: u64, reason: String) {
     site.views.with(tell).await;
 }
 
-/// Tells views what is in force, once the fabric is as all clusters want it.
+/// Reports to the views which changes are in force, once the devices match the intent of all clusters.
 async fn report_in_force(site: &Site, in_progress: &mut HashMap<Uuid, u64>) -> anyhow::Result<()> {
     if in_progress.is_empty() {
         return Ok(());
@@ -304,19 +303,19 @@ async fn report_in_force(site: &Site, in_progress: &mut HashMap<Uuid, u64>) -> a
     Ok(())
 }
 
-/// Forgets what tenants wire_number set whose manager has not come back: views started as by default.
+/// Withdraws overlays whose subnet manager has not returned: their views started with the default configuration.
 async fn withdraw_unmanaged(site: &Site) -> anyhow::Result<()> {
     for cluster in site.store.cluster_list().await?.into_iter().filter(|cluster| cluster.overlay.is_some()) {
         let id = cluster.id;
-        let told = site.views.with(move |server, _| server.summary(id)).await.flatten();
-        if told.is_none_or(|told| told.status.rule == Rule::Default) {
+        let summary = site.views.with(move |server, _| server.summary(id)).await.flatten();
+        if summary.is_none_or(|summary| summary.status.rule == Rule::Default) {
             apply_change(site, id, &WishChange::Withdrawn { number: 0 }).await?;
         }
     }
     Ok(())
 }
 
-/// What tenants have divided and a plan could not, because others have come, is judged anew on what there is now.
+/// Makes views evaluate their traffic classes again if the plan could not apply them because other clusters have come.
 pub async fn rejudge_undivided_classes(site: &Site, plan: &FabricPlan) {
     for finding in plan.findings() {
         let Finding::ClassesNotTaken { cluster, .. } = finding else { continue };
@@ -326,7 +325,7 @@ pub async fn rejudge_undivided_classes(site: &Site, plan: &FabricPlan) {
     }
 }
 
-/// Ways and classes that tenants chose give way when there is no plan with them: they are judged anew on what there is then.
+/// Drops route overrides and traffic classes of all tenants when no plan exists with them; the views evaluate them again.
 /// Whether there were any.
 pub async fn drop_overlays(site: &Site) -> anyhow::Result<bool> {
     let _writer = site.writer.lock().await;

@@ -1,4 +1,4 @@
-//! The views behind their socket: what streams bring goes to the adapter that each was last_number.
+//! Serves views at their socket: datagrams of a stream go to the adapter it is attached to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use uuid::Uuid;
 use super::Task;
 use super::overlays::OverlayQueue;
 
-/// Streams of a cluster beyond one for each of its nodes, which their guests hold: tools and managers that a tenant runs
-/// from outside.
+/// Most streams of a cluster beyond one per node (held by its guest): tools and subnet managers that a tenant runs from
+/// outside.
 const CLUSTER_STREAMS_MAX: usize = 16;
 
-/// The same for all clusters of a tenant together: all slots but those of guests are enough for fifteen such tenants.
+/// The same for all clusters of a tenant: the slots left beside those of guests suffice for fifteen such tenants.
 const TENANT_STREAMS_MAX: usize = 64;
 
-/// What a stream calls the adapter of a virtual machine: nobody but the controller writes it.
+/// Node id of an adapter in an attach frame; only the controller writes it.
 pub fn node_id(cluster: Uuid, node: u32) -> String {
     format!("{}/{node}", cluster.simple())
 }
@@ -34,7 +34,7 @@ pub struct AdapterRef {
     adapter: AdapterId,
 }
 
-/// All views, by cluster.
+/// The views of all clusters, as the host of an `ib_transport` server.
 #[derive(Debug)]
 pub struct ViewServer {
     started: Instant,
@@ -43,26 +43,26 @@ pub struct ViewServer {
     served: BTreeMap<u32, ServedView>,
     numbers: HashMap<Uuid, u32>,
     last_number: u32,
-    /// How much more each tenant that has a view may ask of all its views.
+    /// Request budgets by tenant, shared by all its views.
     budgets: HashMap<Uuid, Bucket>,
-    /// When views are to be looked at, the next first.
+    /// Deadlines of views, earliest first.
     due: BTreeSet<(Duration, u32)>,
-    /// ViewService that may have something to say.
+    /// Views that may have output.
     dirty: BTreeSet<u32>,
 }
 
-/// A view on show.
+/// A view with its cluster.
 #[derive(Debug)]
 struct ServedView {
     cluster: Uuid,
     tenant: Uuid,
     view: View,
-    /// Its virtual machines by number.
+    /// Host names by node number.
     nodes: BTreeMap<u32, String>,
     due: Option<Duration>,
 }
 
-/// What a tenant is told about the network of a cluster.
+/// Status of a view.
 #[derive(Clone, Debug)]
 pub struct ViewSummary {
     pub status: Status,
@@ -86,7 +86,7 @@ impl ViewServer {
         }
     }
 
-    /// Shows a slice: in a new view, or in the one that the cluster has.
+    /// Creates the view of a cluster, or changes its slice.
     pub fn put(
         &mut self,
         now: Duration,
@@ -103,7 +103,7 @@ impl ViewServer {
             return served.view.change(now, slice);
         }
         let mut view = View::new(slice, names)?;
-        // Managers that choose routes by themselves take links that the cluster has no share of.
+        // Subnet managers choose routes over links on which the cluster has no bandwidth.
         view.set_unshared(Unshared::KeepDefault);
         self.last_number += 1;
         self.numbers.insert(cluster, self.last_number);
@@ -113,7 +113,7 @@ impl ViewServer {
         Ok(())
     }
 
-    /// Takes the view of a cluster away, and the streams that end there with it.
+    /// Removes the view of a cluster, and closes its streams.
     pub fn remove(&mut self, cluster: Uuid) {
         let Some(number) = self.numbers.remove(&cluster) else { return };
         let Some(served) = self.served.remove(&number) else { return };
@@ -125,14 +125,14 @@ impl ViewServer {
         }
     }
 
-    /// What there is to tell about the network of a cluster.
+    /// Status of the view of a cluster, if it has one.
     pub fn summary(&self, cluster: Uuid) -> Option<ViewSummary> {
         let view = &self.served.get(self.numbers.get(&cluster)?)?.view;
         let (aliases, classes) = (view.aliases(), view.wire_classes().to_vec());
         Some(ViewSummary { status: view.status(), aliases, wire: view.wire(), classes })
     }
 
-    /// Does something with the view of a cluster, if it has one.
+    /// Calls `act` on the view of a cluster, if it has one.
     pub fn with(&mut self, cluster: Uuid, act: impl FnOnce(&mut View)) {
         let number = self.numbers.get(&cluster);
         if let Some((number, served)) =
@@ -152,7 +152,7 @@ impl ViewServer {
         outbox.now().duration_since(self.started)
     }
 
-    /// Hands on what a view has for streams, and notes when it is to be looked at again.
+    /// Forwards the output of a view to its streams, and schedules its next deadline.
     fn forward_output(&mut self, number: u32, outbox: &mut Outbox<AdapterRef>) {
         let Some(served) = self.served.get_mut(&number) else { return };
         let mut delivered = 0_usize;
@@ -169,7 +169,7 @@ impl ViewServer {
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
         }
-        // One answer is paid for by its question.
+        // The request has paid for one answer.
         if let Some(budget) = self.budgets.get_mut(&served.tenant) {
             budget.charge(delivered.saturating_sub(1));
         }
@@ -221,11 +221,11 @@ impl Host for ViewServer {
     }
 
     fn port_state(&self, port: AdapterRef) -> (Option<Lid>, PortState) {
-        let told = self.view(port).and_then(|(view, at)| {
+        let state = self.view(port).and_then(|(view, at)| {
             let (fabric, port) = (view.fabric(), view.port(at)?);
             Some((fabric.lid(port), fabric.state_of(port)))
         });
-        told.unwrap_or((None, PortState::Down))
+        state.unwrap_or((None, PortState::Down))
     }
 
     fn port_guid(&self, port: AdapterRef) -> Guid {
@@ -248,7 +248,7 @@ impl Host for ViewServer {
 
     fn handle(&mut self, from: AdapterRef, sent: Sent, outbox: &mut Outbox<AdapterRef>) {
         let now = self.now(outbox);
-        // There is no other door.
+        // The socket accepts no other kind.
         let Sent::Whole { client, datagram } = sent else { return };
         let taken = match self.served.get_mut(&from.view) {
             Some(served) if self.budgets.get_mut(&served.tenant).is_some_and(|budget| budget.take(now)) => {
@@ -310,7 +310,7 @@ impl Host for ViewServer {
     }
 }
 
-/// What an adapter that is no more has as GUID.
+/// Port GUID of an adapter whose view is gone.
 const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
     Some(guid) => guid,
     None => unreachable!(),
@@ -357,7 +357,7 @@ mod tests {
     const RED: u128 = 0xa;
 
     #[test]
-    fn only_a_tenant_that_has_sent_too_much_is_not_read() {
+    fn only_a_flooding_tenant_is_paused() {
         let (mut server, adapters) = server(&[BLUE, RED]);
         let [flooded, other] = adapters[..] else { panic!("two") };
         assert_eq!((server.pause(flooded), server.pause(other)), (None, None));
@@ -376,18 +376,18 @@ mod tests {
     fn all_clusters_of_a_tenant_share_one_rate() {
         let (mut server, adapters) = server(&[BLUE, BLUE, RED]);
         let [flooded, same, other] = adapters[..] else { panic!("three") };
-        let mut asked = 0_u32;
+        let mut requests = 0_u32;
         while server.pause(flooded).is_none() {
             server.charge(flooded);
-            asked += 1;
-            assert!(asked < 1 << 24, "questions are not counted");
+            requests += 1;
+            assert!(requests < 1 << 24, "requests are not counted");
         }
         assert!(server.pause(same).is_some(), "another cluster of the same tenant");
         assert_eq!(server.pause(other), None);
     }
 
     #[test]
-    fn a_tenant_that_takes_all_streams_it_can_leaves_the_others_theirs() {
+    fn streams_of_one_tenant_leave_slots_to_others() {
         let (server, adapters) = server(&[BLUE, BLUE, BLUE, BLUE, BLUE, BLUE, RED]);
         let (red, blue) = adapters.split_last().unwrap();
         let mut taken = Vec::new();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_a_cluster_that_is_gone_go_with_it() {
+    fn streams_end_with_their_cluster() {
         let (mut server, adapters) = server(&[BLUE, RED]);
         server.remove(Uuid::from_u128(1));
         assert!(!server.has_port(adapters[0]) && server.has_port(adapters[1]));

@@ -1,4 +1,4 @@
-//! What the controller believes of agents: what they acknowledged and reported, and nothing else.
+//! Agents: the controller relies on what they acknowledged and reported, and on nothing else.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ fn is_deleted(site: &Site, client: &ApiClient, name: &str) -> bool {
 }
 
 #[test]
-fn a_cluster_is_deleted_only_after_agents_said_that_its_nodes_are_gone() {
+fn a_cluster_is_deleted_after_agents_report_its_nodes_gone() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     // The agent takes the order and runs the virtual machine; the controller hears nothing.
@@ -46,18 +46,17 @@ fn a_cluster_is_deleted_only_after_agents_said_that_its_nodes_are_gone() {
 }
 
 #[test]
-fn a_restarted_controller_orders_under_a_newer_version() {
+fn a_restarted_controller_issues_newer_specs() {
     let mut site = Site::new(4);
     let blue = site.tenant("blue");
     ready(&site, &blue, "one");
     let newest =
-        |site: &Site| site.world.lock().unwrap().orders.values().map(|it| it.version.precedence()).max();
+        |site: &Site| site.world.lock().unwrap().specs.values().map(|it| it.version.precedence()).max();
     let before = newest(&site);
     site.kill();
     site.start();
-    eventually("orders are given again", || newest(&site) > before);
-    let epochs: Vec<u64> =
-        site.world.lock().unwrap().orders.values().map(|orders| orders.version.epoch).collect();
+    eventually("specs are sent again", || newest(&site) > before);
+    let epochs: Vec<u64> = site.world.lock().unwrap().specs.values().map(|spec| spec.version.epoch).collect();
     assert!(epochs.iter().all(|epoch| *epoch == 1));
     let deletion = site.ask(site.operator().cluster_list()).unwrap();
     assert_eq!(deletion.len(), 1);
@@ -122,7 +121,7 @@ fn is_unknown(site: &Site, token: &str) -> bool {
 }
 
 #[test]
-fn a_store_put_back_from_an_older_copy_stops_and_asks() {
+fn a_restored_older_store_is_rejected() {
     let Restored { mut site, revoked, operator } = restored();
     let vms = site.world.lock().unwrap().vms.clone();
     let said = site.refusal_to_start();
@@ -165,7 +164,7 @@ fn a_store_put_back_from_an_older_copy_stops_and_asks() {
 }
 
 #[test]
-fn agents_refuse_an_older_store_and_nothing_is_changed_any_more() {
+fn changes_stop_when_agents_reject_an_older_store() {
     let Restored { mut site, revoked, .. } = restored();
     // The file that would tell was put back, too.
     std::fs::remove_file(site.settings().database.with_file_name("site.json")).unwrap();
@@ -222,7 +221,7 @@ fn a_missing_store_is_not_replaced_by_an_empty_one() {
     assert_eq!(site.world.lock().unwrap().vms, vms, "it keeps running");
 }
 
-/// An agent that takes its orders, and then answers with whatever `answer` writes. Returns the bytes it got rid of per connection.
+/// An agent that accepts its spec and then sends what `answer` returns. Returns the bytes sent per connection.
 fn hostile_agent(site: &Site, answer: fn(u64) -> Vec<u8>) -> Arc<Mutex<Vec<u64>>> {
     use std::io::{Read as _, Write as _};
     let path = site.directory.path().join("hostile");
@@ -287,7 +286,7 @@ fn a_report_of_endless_depth_is_refused() {
 }
 
 #[test]
-fn a_long_reason_of_an_agent_is_cut() {
+fn a_long_reason_of_an_agent_is_truncated() {
     let site = Site::new(4);
     site.world.lock().unwrap().failure = Some("\u{1b}[2Jno ".repeat(100_000));
     let blue = site.tenant("blue");

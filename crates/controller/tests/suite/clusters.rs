@@ -1,4 +1,4 @@
-//! What tenants and operators ask of a site, and what they get.
+//! Clusters, sub-partitions and views through the REST interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
 }
 
 #[test]
-fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
+fn a_cluster_is_created_resized_and_deleted_without_remains() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     ready(&site, &blue, "one", 2);
@@ -46,7 +46,7 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     {
         let world = site.world.lock().unwrap();
         let told: Vec<usize> =
-            world.orders.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
+            world.specs.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
         assert_eq!(told, [3, 3, 3], "everybody knows everybody");
     }
     let shrink = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 1 })).unwrap();
@@ -58,7 +58,7 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
     assert_eq!(problem(site.ask(blue.cluster_show(&by_name("one")))).kind, "no-such-cluster");
     let world = site.world.lock().unwrap();
-    assert!(world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty()));
+    assert!(world.members.is_empty() && world.specs.values().all(|spec| spec.vms.is_empty()));
     assert!(world.unsafe_vms.is_empty(), "{:?}", world.unsafe_vms);
     drop(world);
     ready(&site, &blue, "one", 1);
@@ -74,7 +74,7 @@ fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
 /// The keys that each virtual machine may use, by name.
 fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
-    let vms = world.orders.values().flat_map(|orders| &orders.vms);
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
     let key = |vm: &VmSpec| {
         let further = vm.adapter.inner_keys.iter().map(|key| key.pkey);
         (vm.context.hostname.clone(), [vm.adapter.pkey].into_iter().chain(further).collect())
@@ -83,7 +83,7 @@ fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
 }
 
 #[test]
-fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
+fn sub_partitions_are_assigned_changed_and_released() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let partitions = vec![inner("io", &[1, 2], &[]), inner("work", &[3], &[4])];
@@ -171,7 +171,7 @@ async fn ask_node_info(mut stream: controller_api::Upgraded) -> (Attached, Box<D
 }
 
 #[test]
-fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_elses() {
+fn a_view_shows_its_tenant_only_its_own_network() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one", 3);
@@ -214,7 +214,7 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
 }
 
 #[test]
-fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
+fn a_foreign_cluster_looks_like_a_missing_one() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "secret", 1);
@@ -227,7 +227,7 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
         assert_eq!(replace(problem(site.ask(red.cluster_show(name)))), absent);
         assert_eq!(replace(problem(site.ask(red.cluster_delete(name)))), absent);
         assert_eq!(replace(problem(site.ask(red.cluster_resize(name, ResizeRequest { size: 2 })))), absent);
-        let open = controller_api::session::SessionRequest::Ssh {};
+        let open = controller_api::session::NewSession::Ssh {};
         assert_eq!(replace(problem(site.ask(red.session(name, 1, &open)).map(|_| ()))), absent);
     }
     assert!(site.ask(red.cluster_list()).unwrap().is_empty());
@@ -241,7 +241,7 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
 }
 
 #[test]
-fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_itself() {
+fn guaranteed_clusters_are_exclusive_or_rejected() {
     let site = Site::new(4);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     let promised = |name: &str, bandwidth: &str| {
@@ -249,7 +249,7 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
         NewCluster { class, ..new_cluster(name, 2) }
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
-    assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-promise", Some("class")));
+    assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-guarantee", Some("class")));
     assert!(!too_much.detail.unwrap().contains("Gb/s left"), "what others have left is not told");
     let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..promised("fast", "10000G") };
     let too_much = problem(site.ask(site.operator().cluster_create(&asked)));
@@ -273,27 +273,27 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
 }
 
 #[test]
-fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
+fn bad_requests_are_rejected_with_the_reason() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     let refused = |new_cluster: NewCluster| problem(site.ask(blue.cluster_create(&new_cluster)));
     let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..new_cluster("one", 1) });
     assert_eq!(
         (no_image.kind.as_str(), no_image.hint.as_deref()),
-        ("no-such-image", Some("there is debian-mpi"))
+        ("no-such-image", Some("images: debian-mpi"))
     );
     let too_many = refused(new_cluster("one", 17));
     assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
-    let said = "there is no room now for 17 nodes of 1 cores and 384M";
+    let said = "there is no capacity now for 17 nodes of 1 cores and 384M";
     assert_eq!(too_many.detail.as_deref(), Some(said), "what was asked for, and nothing of the site");
     let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
-    assert!(dedicated.detail.unwrap().contains("2 nodes of 1 cores of their own"));
+    assert!(dedicated.detail.unwrap().contains("2 nodes with 1 dedicated cores each"));
     // Operators are told what there is.
     let told = |new_cluster: NewCluster| {
         let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..new_cluster };
         problem(site.ask(site.operator().cluster_create(&asked))).detail.unwrap()
     };
-    assert!(told(new_cluster("one", 17)).contains("16 would"));
+    assert!(told(new_cluster("one", 17)).contains("can take 16"));
     let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
     assert!(dedicated.contains("1 of 1 cores for dedicated nodes are left"));
     assert_eq!(refused(new_cluster("one", 0)).field.as_deref(), Some("size"));
@@ -313,7 +313,7 @@ fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
 }
 
 #[test]
-fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
+fn a_cluster_that_cannot_start_fails_with_its_reason() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     site.world
@@ -330,7 +330,7 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
     assert!(events.iter().any(|event| event.text.ends_with(": the disk is full: 0 of 90 MiB")), "{events:?}");
     eventually("its hosts and ports are given back", || {
         let world = site.world.lock().unwrap();
-        world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty())
+        world.members.is_empty() && world.specs.values().all(|spec| spec.vms.is_empty())
     });
     assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().phase, Phase::Failed);
     site.world.lock().unwrap().change(|world| world.failure = None);
@@ -341,7 +341,7 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
 
 /// The controller is ended wherever it is, twenty times, while clusters come, grow and go.
 #[test]
-fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
+fn a_killed_controller_continues_where_it_was() {
     let mut site = Site::new(16);
     let blue = site.tenant("blue");
     let token = blue_token(&site);
@@ -378,7 +378,7 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
     let wanted: usize = clusters.iter().map(|cluster| cluster.nodes.len()).sum();
     assert!(wanted > 0, "something was asked for");
     let world = site.world.lock().unwrap();
-    let running: usize = world.orders.values().map(|orders| orders.vms.len()).sum();
+    let running: usize = world.specs.values().map(|spec| spec.vms.len()).sum();
     assert_eq!((running, world.vms.len()), (wanted, wanted));
     // Two nodes of a cluster may be behind one port, if other hosts were not seen yet when they were placed.
     let ports: BTreeSet<_> =

@@ -1,9 +1,9 @@
-//! What a tenant is told when something cannot be: nothing about hosts, ports, paths or what others have.
+//! Errors and events for tenants name no hosts, ports, paths or resources of others.
 
 use fabric_model::tenancy::{Bandwidth, Class};
 use serde_json::{Value, json};
 
-use crate::site::http::Request;
+use crate::site::http::HttpRequest;
 use crate::site::{Site, eventually, new_cluster};
 
 /// What an agent may say of a virtual machine that it cannot run.
@@ -19,7 +19,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     fn ask(&self, method: &str, path: &str, body: Option<&Value>, upgrade: Option<&str>) -> String {
         let path = format!("{path}{}", self.whose);
-        let request = Request { method, path: &path, token: Some(&self.token), body, upgrade };
+        let request = HttpRequest { method, path: &path, token: Some(&self.token), body, upgrade };
         request.send(&self.site.socket()).body
     }
 
@@ -37,7 +37,7 @@ impl Asker<'_> {
 }
 
 #[test]
-fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
+fn errors_disclose_nothing_of_the_site_to_tenants() {
     let site = Site::new(8);
     let acme = site.tenant_token("acme");
     let client = site.client(acme.clone());
@@ -89,12 +89,12 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     for (what, said) in &told {
         let leaked: Vec<&String> = secrets.iter().filter(|secret| said.contains(*secret)).collect();
         assert!(leaked.is_empty(), "{what} tells {leaked:?}: {said}");
-        assert!(!said.contains("Gb/s left") && !said.contains("roomiest"), "{what}: {said}");
+        assert!(!said.contains("Gb/s left") && !said.contains("left on one host"), "{what}: {said}");
     }
     // Operators are told all of it.
     let told = views(&Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" });
     let said = |what: &str| &told.iter().find(|(name, _)| *name == what).unwrap().1;
-    assert!(said("no room").contains("roomiest"), "{}", said("no room"));
+    assert!(said("no room").contains("left on one host"), "{}", said("no room"));
     assert!(
         said("cluster").contains(hosts[0].name.as_str().split('-').next().unwrap()),
         "{}",
@@ -104,5 +104,5 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     assert!(said("images").contains(secrets.last().unwrap()), "{}", said("images"));
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     assert!(names.iter().any(|name| said("session").contains(name)), "{}", said("session"));
-    assert!(said("no guarantee").contains("that cannot be promised: "), "{}", said("no guarantee"));
+    assert!(said("no guarantee").contains("the guarantee is not possible: "), "{}", said("no guarantee"));
 }

@@ -1,4 +1,4 @@
-//! The controller through its REST interface, with agents and a subnet manager that are played.
+//! Tests of the controller through its REST interface, with fake agents and a fake subnet manager.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access_matrix;

@@ -1,4 +1,4 @@
-//! What a host costs does not depend on how many there are.
+//! The cost of a host does not depend on the number of hosts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use crate::site::{Site, eventually};
 /// Hosts that are added: enough that everybody asking everybody is seen.
 const HOSTS: usize = 100;
 
-/// Requests that a host may cost its agent until it is known: orders and reports, and some more of each.
+/// Requests that a host may cost its agent until it is known: specs and reports, and some more of each.
 const REQUESTS_PER_HOST: usize = 8;
 
-/// What the agent was asked, and which orders its hosts have.
+/// Requests to the agent, and the specs of its hosts.
 #[derive(Default)]
 struct Agent {
     requests: AtomicUsize,
@@ -54,15 +54,15 @@ async fn tell(
 async fn take(
     State(count): State<Count>,
     Path(host): Path<String>,
-    Json(orders): Json<HostSpec>,
+    Json(spec): Json<HostSpec>,
 ) -> StatusCode {
     count.requests.fetch_add(1, Ordering::Relaxed);
-    count.versions.lock().unwrap().insert(host, orders.version);
+    count.versions.lock().unwrap().insert(host, spec.version);
     StatusCode::NO_CONTENT
 }
 
 #[test]
-fn a_host_that_is_added_costs_others_no_requests() {
+fn adding_a_host_causes_no_requests_to_others() {
     let site = Site::new(4);
     let (operator, count) = (site.operator(), Count::default());
     let socket = site.directory.path().join("many");

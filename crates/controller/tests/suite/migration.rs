@@ -1,4 +1,4 @@
-//! A store that an earlier version left is read and goes on.
+//! Migration of stores of earlier versions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn fixture() -> &'static Path {
 }
 
 #[test]
-fn a_store_of_schema_4_goes_on() {
+fn a_store_of_schema_4_is_migrated() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::copy(fixture().join("store"), directory.path().join("store")).unwrap();
     std::fs::copy(fixture().join("operator.token"), directory.path().join("token")).unwrap();
@@ -42,7 +42,7 @@ fn a_store_of_schema_4_goes_on() {
     });
     for host in site.ask(operator.host_list()).unwrap() {
         let world = site.world.lock().unwrap();
-        let ports = world.orders[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
+        let ports = world.specs[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
         assert!(ports.into_iter().all(|port| port == host.port_guid), "{host:?}");
     }
     // What was before a tenant of the name is operators' alone.

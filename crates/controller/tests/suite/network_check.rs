@@ -1,4 +1,4 @@
-//! What tenants and operators are told of clusters whose network was not checked, is being checked, or does not carry.
+//! Network check of clusters: unchecked, checking, passed and failed.
 
 use controller_api::agent::{NetworkCheck, PacketStop};
 use controller_api::cluster::{NetworkState, NodeState, Phase};
@@ -21,7 +21,7 @@ fn phase(site: &Site, client: &ApiClient, name: &str) -> (Phase, NetworkState) {
 }
 
 #[test]
-fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
+fn a_cluster_is_ready_after_its_network_check_passes() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let leaf =
@@ -38,7 +38,7 @@ fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
     assert_eq!(site.ask(blue.operation_show(operation.id)).unwrap().state, OperationState::Running);
     let told = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     let reason = told.reason.unwrap();
-    assert!(reason.starts_with("checks its network: one-1 has not yet reached one-2"), "{reason}");
+    assert!(reason.starts_with("checking the network: one-1 has not yet reached one-2"), "{reason}");
     assert_eq!(told.nodes[0].reason.as_deref(), Some("has not yet reached one-2"));
     assert_eq!(told.nodes[0].stop, None, "the fabric is not for tenants");
     let whose = ClusterRef { tenant: Some("blue".parse().unwrap()), ..by_name("one") };
@@ -53,7 +53,7 @@ fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
 }
 
 #[test]
-fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
+fn guests_without_checks_leave_the_network_unchecked() {
     let mut site = Site::new(16);
     let blue = site.tenant("blue");
     say(&site, None, None);
@@ -73,13 +73,13 @@ fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
 }
 
 #[test]
-fn nodes_are_asked_to_reach_their_successor_and_to_hear_the_first() {
+fn nodes_probe_their_successor_and_the_first_node() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let operation = site.ask(blue.cluster_create(&new_cluster("one", 3))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let world = site.world.lock().unwrap();
-    let vms = world.orders.values().flat_map(|orders| &orders.vms);
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
     let mut asked: Vec<String> = vms
         .map(|vm| {
             let probes = vm.context.probes.unwrap();

@@ -1,4 +1,4 @@
-//! What tenants write into the networks of their clusters, and what becomes of it on the fabric.
+//! Overlays: what tenants write into their views, and its effect on the fabric.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -167,15 +167,15 @@ fn in_force(site: &Site, client: &ApiClient, cluster: &str, after: Option<u64>) 
     show()
 }
 
-/// The keys of a cluster's nodes by the hosts' orders.
+/// The keys of a cluster's nodes in the host specs.
 fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
-    let orders = world.orders.values().flat_map(|orders| &orders.vms);
-    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
-    own.map(|order| {
-        let adapter = &order.adapter;
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
+    let own = vms.filter(|vm| vm.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|vm| {
+        let adapter = &vm.adapter;
         let keys = [adapter.pkey].into_iter().chain(adapter.inner_keys.iter().map(|key| key.pkey));
-        (order.context.hostname.clone(), keys.collect())
+        (vm.context.hostname.clone(), keys.collect())
     })
     .collect()
 }
@@ -183,9 +183,9 @@ fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>>
 /// The levels of classes that a cluster's nodes are told of.
 fn levels(site: &Site, tenant: &str, cluster: &str) -> Vec<Vec<ServiceLevel>> {
     let world = site.world.lock().unwrap();
-    let orders = world.orders.values().flat_map(|orders| &orders.vms);
-    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
-    own.map(|order| order.context.classes.iter().map(|class| class.sl).collect()).collect()
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
+    let own = vms.filter(|vm| vm.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|vm| vm.context.classes.iter().map(|class| class.sl).collect()).collect()
 }
 
 fn plan(site: &Site) -> FabricPlan {
@@ -193,7 +193,7 @@ fn plan(site: &Site) -> FabricPlan {
 }
 
 #[test]
-fn partitions_that_two_tenants_make_with_the_same_numbers_are_different_ones_on_the_wire() {
+fn equal_view_partition_numbers_differ_on_the_wire() {
     let site = Site::new(16);
     let tenants = [(site.tenant("blue"), "blue"), (site.tenant("red"), "red")];
     let (limited, full) = (Membership::Limited, Membership::Full);
@@ -242,7 +242,7 @@ fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
 }
 
 #[test]
-fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() {
+fn tenant_routes_are_applied_and_loops_rejected() {
     let mut site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     // Two leaves, and the others.
@@ -285,9 +285,9 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
     assert_eq!(physical.len(), 1, "one LID of the fabric: {physical:?}");
     assert_eq!(after.decisions().detours.len(), 1);
     let owner = after.lid_owner(*physical.first().unwrap()).unwrap();
-    let orders = site.world.lock().unwrap().orders.clone();
-    let mut vms = orders.values().flat_map(|orders| &orders.vms);
-    let owned = vms.find(|order| order.adapter.port_guid == owner).unwrap();
+    let specs = site.world.lock().unwrap().specs.clone();
+    let mut vms = specs.values().flat_map(|spec| &spec.vms);
+    let owned = vms.find(|vm| vm.adapter.port_guid == owner).unwrap();
     assert_eq!(owned.label, format!("blue/{}", view.nodes[far].node));
     assert_eq!(granted.nodes, view.nodes, "the view stays as it is");
     assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().in_force, None);
@@ -305,7 +305,7 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
 }
 
 #[test]
-fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_there_are_any() {
+fn tenant_classes_get_service_levels_and_lanes_while_available() {
     let mut site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     for (client, name) in [(&blue, "one"), (&red, "two")] {
@@ -369,7 +369,7 @@ fn stamped(client: u16, number: u64) -> TransactionId {
 }
 
 #[test]
-fn whatever_a_stream_claims_to_be_it_is_what_the_controller_seated() {
+fn a_stream_cannot_impersonate_another_adapter() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one", 4);

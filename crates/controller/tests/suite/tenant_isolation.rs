@@ -1,4 +1,4 @@
-//! What one tenant may have and see beside others.
+//! Quotas, limits and visibility between tenants.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn gone(site: &Site, client: &ApiClient, name: &str) {
 }
 
 #[test]
-fn a_tenant_sees_nothing_of_a_former_one_of_its_name() {
+fn a_tenant_sees_nothing_of_a_former_namesake() {
     let site = Site::new(4);
     let (operator, old) = (site.operator(), site.tenant("phoenix"));
     site.ask(old.cluster_create(&new_cluster("secret", 1))).unwrap();
@@ -46,7 +46,7 @@ fn a_tenant_sees_nothing_of_a_former_one_of_its_name() {
 }
 
 #[test]
-fn a_guarantee_of_nothing_is_refused() {
+fn a_guarantee_of_zero_is_rejected() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 1, "0")))), "invalid");
@@ -54,7 +54,7 @@ fn a_guarantee_of_nothing_is_refused() {
 }
 
 #[test]
-fn one_tenant_cannot_hold_the_ports_of_all_hosts() {
+fn one_tenant_cannot_occupy_all_hosts() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 16, "1M")))), "quota-exceeded");
@@ -64,7 +64,7 @@ fn one_tenant_cannot_hold_the_ports_of_all_hosts() {
 }
 
 #[test]
-fn numbers_that_rest_count_against_the_tenant_that_had_them() {
+fn quarantined_numbers_count_against_their_last_tenant() {
     let site = Site::new(4);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     let inner = |n: u32| SubPartition {
@@ -88,7 +88,7 @@ fn numbers_that_rest_count_against_the_tenant_that_had_them() {
 }
 
 #[test]
-fn a_second_controller_on_a_store_ends_and_touches_nothing() {
+fn a_second_controller_on_a_store_is_rejected() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     let endpoint = std::fs::read_to_string(site.directory.path().join("endpoint")).unwrap();
@@ -102,7 +102,7 @@ fn a_second_controller_on_a_store_ends_and_touches_nothing() {
 }
 
 #[test]
-fn only_so_many_wait_for_the_events_of_a_tenant() {
+fn waiting_event_queries_are_limited_per_tenant() {
     let site = Site::new(4);
     let (blue, red) = (std::sync::Arc::new(site.tenant("blue")), site.tenant("red"));
     let polls: Vec<_> = (0..40)
@@ -125,7 +125,7 @@ fn only_so_many_wait_for_the_events_of_a_tenant() {
 }
 
 #[test]
-fn who_holds_the_hosts_is_told_to_operators_alone() {
+fn only_operators_see_who_occupies_hosts() {
     let site = Site::new(4);
     let (operator, blue, red) = (site.operator(), site.tenant("blue"), site.tenant("red"));
     let quota = QuotaChange { exclusive_share: Some(100), ..QuotaChange::default() };
@@ -144,7 +144,7 @@ fn who_holds_the_hosts_is_told_to_operators_alone() {
     assert_eq!(detail(&red, &new_cluster("one", 1)), "no capacity is left now");
     let told =
         detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..new_cluster("one", 1) });
-    assert!(told.starts_with("none of 4 hosts can be used now: 4 are in use by"), "{told}");
+    assert!(told.starts_with("none of 4 hosts is usable now: 4 are occupied by"), "{told}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tokens: what they are called, how long they last, and what ends with them.
+//! Tokens: names, lifetimes and revocation.
 
 use controller_api::tenant::{NewToken, TokenLifetime};
 use controller_api::{ApiClient, ClientError};
@@ -19,7 +19,7 @@ fn operator_token(site: &Site, client: &ApiClient, name: &str) -> controller_api
 }
 
 #[test]
-fn tokens_have_a_name_an_end_and_a_last_use() {
+fn tokens_have_a_name_an_expiry_and_a_last_use() {
     let site = Site::new(2);
     let operator = site.operator();
     site.tenant_token("acme");
@@ -48,7 +48,7 @@ fn tokens_have_a_name_an_end_and_a_last_use() {
 }
 
 #[test]
-fn revocation_ends_open_streams_and_waits_at_once() {
+fn revocation_ends_open_streams_at_once() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
     let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
@@ -107,7 +107,7 @@ fn the_last_token_of_operators_cannot_be_revoked() {
 }
 
 #[test]
-fn a_tenant_looks_after_its_own_tokens_and_no_others() {
+fn a_tenant_manages_only_its_own_tokens() {
     let site = Site::new(2);
     let acme = site.tenant("acme");
     site.tenant("other");

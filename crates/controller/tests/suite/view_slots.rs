@@ -1,4 +1,4 @@
-//! What one tenant takes of the view server, and what is left for the others.
+//! Stream slots of the view server are limited per tenant.
 
 use controller_api::ApiClient;
 use controller_api::operation::OperationState;
@@ -41,7 +41,7 @@ fn ready(site: &Site, client: &ApiClient, cluster: &str) {
 }
 
 #[test]
-fn a_tenant_that_opens_all_the_streams_it_can_leaves_others_theirs() {
+fn one_tenant_cannot_exhaust_the_view_slots() {
     let site = Site::new(8);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one");
