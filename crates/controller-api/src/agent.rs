@@ -1,16 +1,16 @@
-//! What the controller orders from the agent of a host, and what the agent reports.
+//! Protocol between the controller and the agent of a host.
 //!
 //! The agent serves HTTP at a unix socket that only its owner can open:
 //!
 //! | request | meaning |
 //! |---|---|
-//! | `GET /v1/hosts` | names of the hosts this agent serves |
-//! | `PUT /v1/hosts/{host}` with [`Orders`] | the desired virtual machines; on disk before the answer, 204. 409 if the agent has newer orders, or those of another site |
-//! | `GET /v1/hosts/{host}?after=N` | [`Report`], as soon as its number is above `N` or a few seconds have passed |
-//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with [`crate::session::Open`] | 101, then a session; see [`crate::session`] |
+//! | `GET /v1/hosts` | names of the hosts that this agent serves |
+//! | `PUT /v1/hosts/{host}` with a [`HostSpec`] | sets the desired virtual machines; on disk before the answer, 204. 409 if the agent has a newer spec, or one of another site |
+//! | `GET /v1/hosts/{host}?after=N` | [`HostReport`], as soon as its number is above `N` or a few seconds have passed |
+//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with a [`crate::session::NewSession`] | 101, then a session; see [`crate::session`] |
 //!
-//! A virtual machine is removed only if it is listed in [`Orders::removed`]. One that is in neither list keeps running with its
-//! last order, and is reported as unlisted: its absence may be the mistake of a controller that lost its store.
+//! A virtual machine is removed only if it is listed in [`HostSpec::removed`]. One that is in neither list keeps running
+//! with its last spec and is reported as unlisted: a controller that lost its store must not remove it by omission.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -24,199 +24,186 @@ use uuid::Uuid;
 use crate::cluster::CpuMode;
 use crate::{MemorySize, Name};
 
-/// The problem of an agent that has accepted newer orders.
-pub const OLDER_ORDERS: &str = "older-orders";
+/// Problem type of an agent that has accepted a newer spec. The value is part of the protocol.
+pub const STALE_SPEC: &str = "older-orders";
 
-/// The problem of an agent that belongs to another site.
+/// Problem type of an agent that belongs to another site.
 pub const OTHER_SITE: &str = "other-site";
 
-/// The problem of an agent that has accepted other orders of the same version.
-pub const AMBIGUOUS_ORDERS: &str = "ambiguous-orders";
+/// Problem type of an agent that has accepted a different spec of the same version. The value is part of the protocol.
+pub const AMBIGUOUS_SPEC: &str = "ambiguous-orders";
 
-/// Which orders: those of one site are ordered by epoch, then sequence. An agent accepts only newer ones than it has.
+/// Version of a host spec. Versions of one site are ordered by epoch, then sequence; an agent accepts only a newer one
+/// than it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Version {
-    /// The site that the controller's store belongs to.
+pub struct SpecVersion {
+    /// Id of the site that the controller's store belongs to.
     pub site: Uuid,
-    /// Grows each time an operator accepts a store that was lost or restored.
+    /// Incremented each time an operator accepts a lost or restored store.
     pub epoch: u64,
-    /// Grows with every change of orders; in the controller's store before orders are sent.
+    /// Incremented with every change of a spec. In the controller's store before a spec is sent.
     pub sequence: u64,
 }
 
-impl Version {
-    /// What decides which of two versions of one site is newer.
-    pub fn age(&self) -> (u64, u64) {
+impl SpecVersion {
+    /// Sort key among versions of one site: the greater one is newer.
+    pub fn precedence(&self) -> (u64, u64) {
         (self.epoch, self.sequence)
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for SpecVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "epoch {}, sequence {} of site {}", self.epoch, self.sequence, self.site)
     }
 }
 
-/// The desired state of a host.
+/// Desired state of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Orders {
-    /// Which orders these are.
-    pub version: Version,
-    /// Virtual machines that run, by id.
-    pub vms: Vec<VmOrder>,
-    /// Tombstones: virtual machines that are removed. Listed until the agent has reported that they are gone.
+pub struct HostSpec {
+    pub version: SpecVersion,
+    /// Virtual machines that must run, ordered by id.
+    pub vms: Vec<VmSpec>,
+    /// Tombstones: virtual machines to remove. Listed until the agent has reported that they are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<Uuid>,
-    /// Images that may be asked for: looked at before somebody waits for them.
+    /// Images that a later spec may use; the agent verifies them ahead of time.
     #[serde(default)]
-    pub images: Vec<ImageOrder>,
+    pub images: Vec<ImageSpec>,
 }
 
-/// A virtual machine that is to run.
+/// Desired virtual machine. Only `context` may change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct VmOrder {
-    /// Its id.
+pub struct VmSpec {
     pub id: Uuid,
-    /// For people who look at the host: tenant, cluster and number.
+    /// Tenant and host name, for people who inspect the host.
     pub label: String,
-    /// Virtual cores.
     pub cores: u32,
-    /// Memory.
     pub memory: MemorySize,
-    /// How it gets them.
     pub mode: CpuMode,
-    /// What it boots from.
-    pub image: ImageOrder,
-    /// How it is on the fabric.
-    pub adapter: AdapterOrder,
-    /// What it is told about itself and its cluster. May change while it runs; nothing else may.
+    pub image: ImageSpec,
+    pub adapter: AdapterSpec,
+    /// Configuration that the guest reads. May change while the virtual machine runs.
     pub context: Context,
 }
 
-/// An image, as agents need it.
+/// Image as agents need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ImageOrder {
-    /// What people call it.
+pub struct ImageSpec {
     pub name: Name,
-    /// Where it is.
     pub directory: PathBuf,
-    /// SHA-256 of its `image.json`.
+    /// SHA-256 of `image.json` in hexadecimal.
     pub digest: String,
 }
 
-/// A virtual function of an emulated adapter.
+/// Virtual function of an emulated adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AdapterOrder {
-    /// GUID of the adapter's port.
+pub struct AdapterSpec {
+    /// GUID of the adapter's physical port.
     pub port_guid: Guid,
-    /// Number of the port.
     pub port: PortNum,
-    /// Which virtual function, from 1.
+    /// Number of the virtual function, from 1.
     pub function: u8,
-    /// Its address as an Ethernet device.
+    /// Ethernet address of the guest interface.
     pub mac: MacAddress,
-    /// The key of the cluster's partition: the first it may use.
+    /// P_Key of the cluster's own partition; first in the P_Key table of the function.
     pub pkey: Pkey,
-    /// Where broadcasts go.
+    /// Multicast LID of the partition's broadcast group.
     pub group: Option<MulticastLid>,
-    /// The partitions inside the cluster that it is in.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub further: Vec<KeyOrder>,
+    /// P_Keys of the sub-partitions that the node is a member of, in table order.
+    #[serde(rename = "further", default, skip_serializing_if = "Vec::is_empty")]
+    pub inner_keys: Vec<PartitionKeySpec>,
 }
 
-impl AdapterOrder {
-    /// Numbers of the partitions it may use.
+impl AdapterSpec {
+    /// Partition numbers that the function may use, the cluster's own first.
     pub fn partitions(&self) -> impl Iterator<Item = PartitionNumber> {
-        let further = self.further.iter().map(|key| key.pkey);
+        let further = self.inner_keys.iter().map(|key| key.pkey);
         std::iter::once(self.pkey).chain(further).map(Pkey::partition)
     }
 
-    /// Which function it is and by what address: what stays while its virtual machine lives. Keys come and go.
-    pub fn seat(&self) -> (Guid, PortNum, u8, MacAddress) {
+    /// Port, function and address. These stay the same for the life of the virtual machine; P_Keys may change.
+    pub fn identity(&self) -> (Guid, PortNum, u8, MacAddress) {
         (self.port_guid, self.port, self.function, self.mac)
     }
 }
 
-/// A partition that a virtual function is in.
+/// P_Key of a virtual function with its broadcast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeyOrder {
-    /// The key it may use.
+pub struct PartitionKeySpec {
     pub pkey: Pkey,
-    /// Where broadcasts go.
+    /// Multicast LID of the partition's broadcast group.
     pub group: Option<MulticastLid>,
 }
 
-/// What a virtual machine is told about itself and its cluster.
+/// Configuration that a guest reads about itself and its cluster.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
-    /// Grows with every change. A guest says for which one it is ready.
+    /// Incremented with every change. A guest reports the generation it is ready for.
     pub generation: u64,
-    /// Name of the cluster.
     pub cluster: Name,
-    /// Host name.
     pub hostname: String,
-    /// Address and prefix length, such as `10.128.0.1/16`.
+    /// IPv4 address with prefix length, such as `10.128.0.1/16`.
     pub address: String,
-    /// Largest packet of its network device.
+    /// MTU of the guest interface, in bytes.
     pub mtu: u16,
-    /// All nodes of the cluster, in order.
+    /// All nodes of the cluster, ordered by number.
     pub peers: Vec<Peer>,
-    /// Who may log in.
+    /// Public ssh keys that may log in, one line each.
     pub authorized_keys: Vec<String>,
-    /// Key pair by which the nodes of the cluster trust each other.
+    /// Key pair that the nodes of the cluster use to log in to each other.
     pub cluster_key: ClusterKey,
-    /// What applications use on the wire.
+    /// P_Key that applications use on the wire.
     pub pkey: Pkey,
-    /// Likewise; none if each path has its own, which path records tell.
+    /// Service level that applications use on the wire; `None` if each path has its own, as path records say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sl: Option<ServiceLevel>,
-    /// The partitions inside the cluster that it is in, in the order of their keys in its table.
+    /// Sub-partitions that the node is a member of, in the order of its P_Key table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,
-    /// The classes into which the cluster's packets are divided.
+    /// Traffic classes of the cluster's view.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassLevel>,
-    /// What it has to find out about its network; none in orders of before.
+    /// Network checks to run; `None` in specs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<Probes>,
 }
 
-/// Whom a node has to reach and hear before its cluster is ready.
+/// Peers that the network check of a node involves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probes {
-    /// Has to answer it; none if it may talk to nobody.
+    /// Must answer this node; `None` if the node may reach nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<Ipv4Addr>,
-    /// Is asked for a broadcast; none if nobody's reaches it.
+    /// Is asked to send a broadcast; `None` if no broadcast reaches the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcaster: Option<Ipv4Addr>,
 }
 
-/// A class of a cluster's packets, as its nodes are told.
+/// Service levels of a traffic class, in the view and on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassLevel {
-    /// Its service levels in the network that the tenant sees.
-    pub seen: Vec<ServiceLevel>,
-    /// What applications use on the wire.
+    /// Service levels in the tenant's view.
+    #[serde(rename = "seen")]
+    pub view_sls: Vec<ServiceLevel>,
+    /// Service level that applications use on the wire.
     pub sl: ServiceLevel,
 }
 
-/// A partition inside a cluster, as a node in it is told.
+/// P_Key of a node in a named sub-partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedKey {
-    /// What it is called.
     pub name: Name,
-    /// The key of the node in it.
     pub pkey: Pkey,
 }
 
@@ -230,25 +217,24 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// A node of a cluster, as the others see it.
+/// Node of a cluster as its peers know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
-    /// Host name.
     pub hostname: String,
-    /// Address, without prefix length.
+    /// IPv4 address without prefix length.
     pub address: String,
-    /// MPI ranks it can take.
+    /// Number of MPI ranks the node can run.
     pub slots: u32,
 }
 
-/// A key pair of OpenSSH. The private half does not print.
+/// OpenSSH key pair. `Debug` prints the public half only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterKey {
     /// One line, as in `authorized_keys`.
     pub public: String,
-    /// The file `id_ed25519`.
+    /// Contents of the file `id_ed25519`.
     pub private: String,
 }
 
@@ -258,93 +244,89 @@ impl std::fmt::Debug for ClusterKey {
     }
 }
 
-/// What a host runs.
+/// Observed state of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Grows with every change, also over restarts of the agent.
+pub struct HostReport {
+    /// Incremented with every change, also across restarts of the agent.
     pub number: u64,
-    /// The orders that the agent has on disk, and that this report follows from. None if it has had none with a version.
-    pub acknowledged: Option<Version>,
-    /// Cores of the machine that dedicated virtual machines may have, and how many of them do.
-    pub cores: Share,
-    /// MiB of memory, likewise.
-    pub memory_mib: Share,
-    /// How virtual machines run, once that was found out.
+    /// Version of the spec that the agent has on disk and acts on; `None` if it has never accepted one.
+    pub acknowledged: Option<SpecVersion>,
+    /// Cores of the machine for dedicated virtual machines.
+    pub cores: ResourceUse,
+    /// Memory of the machine for virtual machines, in MiB.
+    pub memory_mib: ResourceUse,
+    /// Virtualization method, once the agent has probed it.
     pub accelerator: Option<Accelerator>,
-    /// Whether the emulated fabric takes frames.
+    /// Whether the emulated fabric accepts frames.
     pub fabric: bool,
-    /// Virtual machines that are ordered, or still there.
+    /// Virtual machines that are in the spec, or that still exist.
     pub vms: Vec<VmReport>,
 }
 
-/// How much of something is given away.
+/// Total and used amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
-    /// In all.
+pub struct ResourceUse {
     pub total: u32,
-    /// Given away.
     pub used: u32,
 }
 
-/// How virtual machines run.
+/// Virtualization method of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Accelerator {
-    /// On the processor itself: a probe guest really ran.
+    /// Hardware virtualization; a probe guest has run.
     Kvm,
-    /// By translation.
+    /// Binary translation by QEMU.
     Tcg,
 }
 
-/// How a virtual machine stands.
+/// Observed state of a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReport {
-    /// Which.
     pub id: Uuid,
-    /// How far it is.
     pub state: VmState,
-    /// The context for which its guest said that it is ready.
+    /// Generation of the context that the guest is ready for.
     pub ready: Option<u64>,
-    /// Why it is not well: one sentence, with numbers.
+    /// Why it is not running normally: one sentence, with numbers.
     pub reason: Option<String>,
-    /// Cores of the machine that it has to itself.
+    /// Cores of the machine that it has exclusively.
     pub pinned: Vec<u32>,
-    /// What its guest has found out about its network for the context it is ready for; none if it does not check.
+    /// Result of the network check for the generation it is ready for; `None` if the guest does not check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkCheck>,
-    /// Where packets that it sends stop, while they do.
+    /// Where the fabric drops packets that it sends, while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<PacketStop>,
-    /// Set if the orders list it neither as desired nor as removed.
+    /// Set if the spec lists it neither as desired nor as removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unlisted: Option<Unlisted>,
+    pub unlisted: Option<UnlistedVmDetails>,
 }
 
-/// What a guest has found out about its network.
+/// Result of the network check of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkCheck {
-    /// Its successor has answered.
+    /// The successor has answered.
     pub reached: bool,
-    /// It has heard a broadcast.
+    /// A broadcast was received.
     pub heard: bool,
 }
 
 impl NetworkCheck {
-    /// Whether nothing is left to find out.
+    /// Whether both checks have passed.
     pub const fn is_complete(self) -> bool {
         self.reached && self.heard
     }
 }
 
-/// Where packets stop on the fabric.
+/// Place on the fabric where packets are dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PacketStop {
-    /// Switch or adapter.
+    /// Name of the switch or adapter.
     pub node: String,
-    /// Number of its port that the packets came to.
+    /// Number of the port at which the packets arrived.
     #[schema(value_type = u8)]
     pub port: PortNum,
-    /// Reason, as `heddle sim-ctl … functions` counts it.
+    /// Drop reason, as counted by `heddle sim-ctl … functions`.
     pub reason: String,
 }
 
@@ -354,27 +336,26 @@ impl std::fmt::Display for PacketStop {
     }
 }
 
-/// What an agent knows of a virtual machine that its orders do not list.
+/// What an agent knows of a virtual machine that its spec does not list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unlisted {
-    /// Tenant and host name, as in its last order; empty if there is none.
+pub struct UnlistedVmDetails {
+    /// Tenant and host name from its last spec; empty if there is none.
     pub label: String,
-    /// Numbers of the partitions it may use: nobody else may have them while it exists.
+    /// Partition numbers it may use; withheld from clusters while it exists.
     pub partitions: Vec<PartitionNumber>,
 }
 
-/// How far a virtual machine is.
+/// State of a virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VmState {
-    /// Its disk and domain are being made.
+    /// Its disk and domain are being created.
     Preparing,
-    /// It runs.
     Running,
-    /// It has ended by itself, and is started again.
+    /// It has ended by itself and is started again.
     Stopped,
-    /// It cannot be; the reason says why. Tried again when orders change.
+    /// It cannot be started; `reason` says why. Retried when the spec changes.
     Failed,
-    /// It is not ordered any more and is being removed.
+    /// It is no longer in the spec and is being removed.
     Removing,
 }

@@ -1,4 +1,4 @@
-//! Asks a controller.
+//! Client of the REST interface.
 
 use std::error::Error;
 use std::fmt;
@@ -17,75 +17,65 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::cluster::{Cluster, NewCluster, Partitions, Resize};
-use crate::endpoint::{ConnectError, Distrust, Endpoint, TrustedUsers, connect_tcp, connect_unix};
+use crate::address::{
+    ConnectError, ControllerAddress, TrustedUsers, UntrustedSocket, connect_tcp, connect_unix,
+};
+use crate::cluster::{Cluster, NewCluster, PartitionsUpdate, ResizeRequest};
 use crate::event::Event;
-use crate::fabric::{Fabric, Proof};
+use crate::fabric::{FabricStatus, Proof};
 use crate::host::{Host, HostBinding, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
-use crate::view::{self, View};
+use crate::view::{self, ViewStatus};
 use crate::{Name, Problem, session};
 
-/// Largest answer that is read: the topology of the largest fabric is some tens of MiB.
+/// Most bytes of a response: the topology of the largest fabric takes some tens of MiB.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// Asks a controller, as whoever a token belongs to. Every request has a connection of its own.
+/// Client of the REST interface that authenticates with one token. Every request opens its own connection.
 #[derive(Clone)]
-pub struct Client {
-    endpoint: Endpoint,
+pub struct ApiClient {
+    endpoint: ControllerAddress,
     trusted: TrustedUsers,
     token: String,
 }
 
-/// The stream that a request was upgraded to.
+/// The stream of an upgraded request.
 pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
-/// What can go wrong.
+/// Why a request failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The controller refused.
+    /// The controller rejected the request.
     #[error(transparent)]
     Refused(#[from] Box<Problem>),
-    /// The controller could not be asked.
-    #[error("no controller answers at {base}")]
+    /// No response: connecting, sending or receiving failed.
+    #[error("cannot reach a controller at {base}")]
     Unreachable {
-        /// Where it was expected.
         base: String,
-        /// Why.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// What listens may belong to somebody else, so it was sent nothing.
+    /// The socket may belong to another user; no request was sent.
     #[error("no token was sent to {base}: {reason}")]
-    Distrusted {
-        /// Where the controller was expected.
-        base: String,
-        /// What speaks against it.
-        reason: Distrust,
-    },
-    /// What answered is no controller.
-    #[error("what answers at {base} is no controller: {what}")]
-    Nonsense {
-        /// Where it was expected.
-        base: String,
-        /// What was wrong.
-        what: String,
-    },
+    Distrusted { base: String, reason: UntrustedSocket },
+    /// The response is not one of a controller.
+    #[error("unexpected response from {base}: {what}")]
+    UnexpectedResponse { base: String, what: String },
 }
 
-/// A request that is not sent yet.
-struct Question {
+/// A request before it is sent.
+struct ApiRequest {
     method: Method,
     path: String,
     body: Option<Result<String, serde_json::Error>>,
     upgrade: Option<&'static str>,
 }
 
-impl Client {
-    /// For the controller at an address. Only `trusted` users may serve a unix socket there.
-    pub fn new(endpoint: Endpoint, trusted: TrustedUsers, token: String) -> Self {
+impl ApiClient {
+    /// A client for the controller at `endpoint`. If that is a unix socket, only `trusted` users may serve it.
+    pub fn new(endpoint: ControllerAddress, trusted: TrustedUsers, token: String) -> Self {
         Self { endpoint, trusted, token }
     }
 
@@ -195,7 +185,11 @@ impl Client {
     }
 
     /// `PATCH /v1/clusters/{name}`
-    pub async fn cluster_resize(&self, name: &ClusterRef, resize: Resize) -> Result<Operation, ClientError> {
+    pub async fn cluster_resize(
+        &self,
+        name: &ClusterRef,
+        resize: ResizeRequest,
+    ) -> Result<Operation, ClientError> {
         self.send(Method::PATCH, &name.path(), &resize).await
     }
 
@@ -203,21 +197,21 @@ impl Client {
     pub async fn cluster_partition(
         &self,
         name: &ClusterRef,
-        partitions: &Partitions,
+        partitions: &PartitionsUpdate,
     ) -> Result<Operation, ClientError> {
         self.send(Method::PUT, &name.with("/partitions"), partitions).await
     }
 
     /// `DELETE /v1/clusters/{name}`
     pub async fn cluster_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
-        self.answer(Question::new(Method::DELETE, &name.path())).await
+        self.answer(ApiRequest::new(Method::DELETE, &name.path())).await
     }
 
     /// `DELETE /v1/clusters/{name}?force=true`: for operators.
     pub async fn cluster_force_delete(&self, name: &ClusterRef) -> Result<Operation, ClientError> {
         let path = name.path();
         let separator = if path.contains('?') { '&' } else { '?' };
-        self.answer(Question::new(Method::DELETE, &format!("{path}{separator}force=true"))).await
+        self.answer(ApiRequest::new(Method::DELETE, &format!("{path}{separator}force=true"))).await
     }
 
     /// `GET /v1/operations/{id}`
@@ -225,12 +219,12 @@ impl Client {
         self.get(&format!("operations/{id}")).await
     }
 
-    /// `GET /v1/operations`: the newest ones first.
+    /// `GET /v1/operations`: newest first.
     pub async fn operation_list(&self) -> Result<Vec<Operation>, ClientError> {
         self.get("operations").await
     }
 
-    /// `GET /v1/events?after=N`: those after a number, or the latest ones; waits a few seconds for one if `wait`.
+    /// `GET /v1/events?after=N`: events after a number, or the latest; with `wait`, waits a few seconds for the next one.
     pub async fn event_list(&self, after: Option<i64>, wait: bool) -> Result<Vec<Event>, ClientError> {
         match after {
             Some(after) => self.get(&format!("events?after={after}&wait={wait}")).await,
@@ -239,11 +233,11 @@ impl Client {
     }
 
     /// `GET /v1/fabric`
-    pub async fn fabric_show(&self) -> Result<Fabric, ClientError> {
+    pub async fn fabric_show(&self) -> Result<FabricStatus, ClientError> {
         self.get("fabric").await
     }
 
-    /// `GET /v1/fabric/proof`: reads every table back from the devices, which takes a while on large fabrics.
+    /// `GET /v1/fabric/proof`: reads all tables back from the devices, which takes a while on large fabrics.
     pub async fn fabric_proof(&self) -> Result<Proof, ClientError> {
         self.get("fabric/proof").await
     }
@@ -253,33 +247,38 @@ impl Client {
         &self,
         name: &ClusterRef,
         node: u32,
-        open: &session::Open,
+        open: &session::NewSession,
     ) -> Result<Upgraded, ClientError> {
-        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);
-        self.upgrade(question, session::PROTOCOL).await
+        let request_parts =
+            ApiRequest::new(Method::POST, &name.with(&format!("/nodes/{node}/sessions"))).with(open);
+        self.upgrade(request_parts, session::PROTOCOL).await
     }
 
     /// `GET /v1/clusters/{name}/view`
-    pub async fn view_show(&self, name: &ClusterRef) -> Result<View, ClientError> {
+    pub async fn view_show(&self, name: &ClusterRef) -> Result<ViewStatus, ClientError> {
         self.get(&name.with("/view")).await
     }
 
     /// `POST /v1/clusters/{name}/view/commit`
-    pub async fn view_commit(&self, name: &ClusterRef) -> Result<View, ClientError> {
-        self.answer(Question::new(Method::POST, &name.with("/view/commit"))).await
+    pub async fn view_commit(&self, name: &ClusterRef) -> Result<ViewStatus, ClientError> {
+        self.answer(ApiRequest::new(Method::POST, &name.with("/view/commit"))).await
     }
 
     /// `POST /v1/clusters/{name}/nodes/{number}/view`: a stream that ends at the adapter of the node.
     pub async fn view_open(&self, name: &ClusterRef, node: u32) -> Result<Upgraded, ClientError> {
-        let question = Question::new(Method::POST, &name.with(&format!("/nodes/{node}/view")));
-        self.upgrade(question, view::PROTOCOL).await
+        let request_parts = ApiRequest::new(Method::POST, &name.with(&format!("/nodes/{node}/view")));
+        self.upgrade(request_parts, view::PROTOCOL).await
     }
 
-    /// A request that becomes a stream.
-    async fn upgrade(&self, question: Question, protocol: &'static str) -> Result<Upgraded, ClientError> {
+    /// Sends a request and takes over its connection.
+    async fn upgrade(
+        &self,
+        request_parts: ApiRequest,
+        protocol: &'static str,
+    ) -> Result<Upgraded, ClientError> {
         let mut driver = JoinSet::new();
-        let question = Question { upgrade: Some(protocol), ..question };
-        let mut response = self.send_question(question, &mut driver).await?;
+        let request_parts = ApiRequest { upgrade: Some(protocol), ..request_parts };
+        let mut response = self.connect_and_send(request_parts, &mut driver).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.problem(response).await);
         }
@@ -288,7 +287,7 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.answer(Question::new(Method::GET, path)).await
+        self.answer(ApiRequest::new(Method::GET, path)).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -297,42 +296,43 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.answer(Question::new(method, path).with(body)).await
+        self.answer(ApiRequest::new(method, path).with(body)).await
     }
 
     async fn delete(&self, path: &str) -> Result<(), ClientError> {
         let mut driver = JoinSet::new();
-        let response = self.send_question(Question::new(Method::DELETE, path), &mut driver).await?;
+        let response = self.connect_and_send(ApiRequest::new(Method::DELETE, path), &mut driver).await?;
         if response.status().is_success() { Ok(()) } else { Err(self.problem(response).await) }
     }
 
-    async fn answer<T: DeserializeOwned>(&self, question: Question) -> Result<T, ClientError> {
+    async fn answer<T: DeserializeOwned>(&self, request_parts: ApiRequest) -> Result<T, ClientError> {
         let mut driver = JoinSet::new();
-        let response = self.send_question(question, &mut driver).await?;
+        let response = self.connect_and_send(request_parts, &mut driver).await?;
         if !response.status().is_success() {
             return Err(self.problem(response).await);
         }
         let body = self.read(response.into_body()).await?;
-        serde_json::from_slice(&body).map_err(|error| self.nonsense(error))
+        serde_json::from_slice(&body).map_err(|error| self.unexpected(error))
     }
 
-    /// Connects and sends a request. The connection lives in `driver`, and ends with it unless it was upgraded.
-    async fn send_question(
+    /// Connects and sends a request. The connection is driven by a task in `driver` and ends with it, unless it was
+    /// upgraded.
+    async fn connect_and_send(
         &self,
-        question: Question,
+        request_parts: ApiRequest,
         driver: &mut JoinSet<()>,
     ) -> Result<Response<Incoming>, ClientError> {
         match &self.endpoint {
-            Endpoint::Unix(path) => {
+            ControllerAddress::Unix(path) => {
                 let stream = connect_unix(path, self.trusted).await.map_err(|error| match error {
                     ConnectError::Unreachable(source) => self.unreachable(source),
                     ConnectError::Distrusted(reason) => ClientError::Distrusted { base: self.base(), reason },
                 })?;
-                self.exchange(stream, "heddle", question, driver).await
+                self.exchange(stream, "heddle", request_parts, driver).await
             }
-            Endpoint::Http { authority } => {
+            ControllerAddress::Http { authority } => {
                 let stream = connect_tcp(authority).await.map_err(|source| self.unreachable(source))?;
-                self.exchange(stream, authority, question, driver).await
+                self.exchange(stream, authority, request_parts, driver).await
             }
         }
     }
@@ -341,27 +341,28 @@ impl Client {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         host: &str,
-        question: Question,
+        request_parts: ApiRequest,
         driver: &mut JoinSet<()>,
     ) -> Result<Response<Incoming>, ClientError> {
         let mut request = Request::builder()
-            .method(question.method)
-            .uri(format!("/v1/{}", question.path))
+            .method(request_parts.method)
+            .uri(format!("/v1/{}", request_parts.path))
             .header(HOST, host)
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .header(ACCEPT, "application/json");
-        if let Some(protocol) = question.upgrade {
+        if let Some(protocol) = request_parts.upgrade {
             request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol);
         }
-        if question.body.is_some() {
+        if request_parts.body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let body = question.body.transpose().map_err(|source| self.unreachable(source))?.unwrap_or_default();
+        let body =
+            request_parts.body.transpose().map_err(|source| self.unreachable(source))?.unwrap_or_default();
         let request = request.body(body).map_err(|source| self.unreachable(source))?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|source| self.unreachable(source))?;
         driver.spawn(async move {
-            // What breaks it shows in the answer too, and there with its reason.
+            // An error here also fails the request, which reports it.
             let _ = connection.with_upgrades().await;
         });
         sender.send_request(request).await.map_err(|source| self.unreachable(source))
@@ -373,7 +374,9 @@ impl Client {
             let frame = frame.map_err(|source| self.unreachable(source))?;
             bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
             if bytes.len() > ANSWER_BYTES_MAX {
-                return Err(self.nonsense(format_args!("an answer of more than {ANSWER_BYTES_MAX} bytes")));
+                return Err(
+                    self.unexpected(format_args!("the response has more than {ANSWER_BYTES_MAX} bytes"))
+                );
             }
         }
         Ok(bytes)
@@ -383,7 +386,7 @@ impl Client {
         let status = response.status();
         match self.read(response.into_body()).await.map(|body| serde_json::from_slice::<Problem>(&body)) {
             Ok(Ok(problem)) => ClientError::Refused(Box::new(problem)),
-            Ok(Err(_)) => self.nonsense(format_args!("status {status}")),
+            Ok(Err(_)) => self.unexpected(format_args!("status {status} without problem details")),
             Err(error) => error,
         }
     }
@@ -396,12 +399,12 @@ impl Client {
         ClientError::Unreachable { base: self.base(), source: source.into() }
     }
 
-    fn nonsense(&self, what: impl fmt::Display) -> ClientError {
-        ClientError::Nonsense { base: self.base(), what: what.to_string() }
+    fn unexpected(&self, what: impl fmt::Display) -> ClientError {
+        ClientError::UnexpectedResponse { base: self.base(), what: what.to_string() }
     }
 }
 
-impl Question {
+impl ApiRequest {
     fn new(method: Method, path: &str) -> Self {
         Self { method, path: path.to_owned(), body: None, upgrade: None }
     }
@@ -411,18 +414,17 @@ impl Question {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for ApiClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("ApiClient").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 
-/// A cluster by name; operators may have to say whose.
+/// Name of a cluster; operators also name its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterRef {
-    /// What it is called.
     pub name: Name,
-    /// Whose it is, if not the asker's.
+    /// Owner of the cluster; `None` for the caller's own.
     pub tenant: Option<Name>,
 }
 

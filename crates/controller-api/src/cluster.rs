@@ -7,75 +7,77 @@ use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::agent::PacketStop;
 use crate::{MemorySize, Name};
 
-/// A virtual cluster.
+/// Virtual cluster with its desired shape, its nodes and its current state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cluster {
-    /// Its id; names may be used again, ids never.
+    /// Unique id of the cluster; never reused, unlike its name.
     pub id: Uuid,
-    /// Whose it is.
+    /// Name of the tenant that owns the cluster.
     pub tenant: Name,
-    /// What it is called; one of a tenant's.
+    /// Name of the cluster, unique within its tenant.
     pub name: Name,
-    /// What is wanted.
+    /// Desired shape of the cluster.
     #[serde(flatten)]
-    pub shape: Shape,
-    /// How far it is.
+    pub shape: ClusterShape,
+    /// Current phase of the cluster.
     pub phase: Phase,
-    /// Why it failed, or what is being waited for.
+    /// Reason for a failure, or what the cluster is waiting for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether its network carries, as its nodes have found out.
+    /// Result of the network check that the nodes run among themselves.
     #[serde(default)]
     pub network: NetworkState,
-    /// Whether its hosts and the network answer.
+    /// Health of the hosts and the network that the cluster uses.
     #[serde(default)]
     pub health: Health,
-    /// Its partition on the fabric, once it has one.
+    /// Partition number of the cluster on the fabric (15 bits); absent until one is assigned.
     #[schema(value_type = Option<u16>)]
     pub partition: Option<PartitionNumber>,
-    /// The partitions inside it.
+    /// Sub-partitions of the cluster, with their partition numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partitions: Vec<InnerPartition>,
-    /// Its nodes, in order.
-    pub nodes: Vec<Node>,
-    /// Public ssh host key of its nodes, one line. Told of a single cluster, not in lists.
+    pub partitions: Vec<SubPartitionStatus>,
+    /// Nodes of the cluster, in order of their numbers.
+    pub nodes: Vec<ClusterNode>,
+    /// Public ssh host key of the nodes, one line; only in the answer for a single cluster, not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
-    /// Since when.
+    /// Time of the creation request (RFC 3339).
     #[schema(value_type = String)]
     pub created: Timestamp,
 }
 
-/// Whether what a cluster runs on answers. Its phase stays what it was: virtual machines run on while nobody can ask.
+/// Health of the hosts and the network that a cluster uses. It does not change the phase: virtual machines keep running
+/// while their host cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// The worst that is known.
+    /// Worst state of any host or network part that the cluster uses.
     pub state: HealthState,
-    /// When the oldest of the reasons began.
+    /// Time at which the oldest listed problem began (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// What does not answer, a sentence each.
+    /// Problems, one sentence each; empty if the state is `ok`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
-/// Whether what a cluster runs on answers.
+/// Health of the hosts and the network that a cluster uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthState {
-    /// All of it.
+    /// All hosts of the cluster and the subnet manager respond.
     #[default]
     Ok,
-    /// Some of it does not: a host, its port on the network, or the manager of the network.
+    /// A host, the fabric port of a host, or the subnet manager does not respond.
     Degraded,
-    /// None of its hosts answers.
+    /// No host of the cluster responds.
     Unknown,
 }
 
@@ -89,91 +91,109 @@ impl fmt::Display for HealthState {
     }
 }
 
-/// What a cluster is to be.
+/// Desired size, resources and network class of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Shape {
-    /// Virtual machines that are wanted.
+pub struct ClusterShape {
+    /// Number of nodes (virtual machines), 1 to 4096.
     pub size: u32,
-    /// Virtual cores of each.
+    /// Virtual cores of each node, 1 to 512.
     pub cores: u32,
-    /// Memory of each.
+    /// Memory of each node, at least 128M.
     pub memory: MemorySize,
-    /// How they get their cores and memory.
+    /// Allocation mode of cores and memory.
     pub mode: CpuMode,
-    /// What they boot from.
+    /// Name of the image that the nodes boot.
     pub image: Name,
-    /// What the network promises it.
+    /// Network service class of the cluster.
     #[serde(default)]
     #[schema(value_type = ClassSchema)]
     pub class: Class,
-    /// How its packets are told from others': `"cluster"` or `"path"`.
+    /// Assignment of service levels: `"cluster"` for one per cluster, `"path"` for one per path.
     #[serde(default)]
     #[schema(value_type = String)]
     pub sl_mode: SlMode,
 }
 
-/// A partition inside a cluster that is wanted. A node that is in one is in the cluster's own as a limited member, and so
-/// reaches there only nodes that are in none.
+/// Desired sub-partition of a cluster. A node that is a member of any sub-partition becomes a limited member of the
+/// cluster's own partition, and there reaches only nodes that are in no sub-partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubPartition {
-    /// What it is called; one of the cluster's.
+    /// Name of the sub-partition, unique within its cluster.
     pub name: Name,
-    /// Nodes that reach all its members, by number from 1.
+    /// Numbers of the full members, from 1; full members reach all members.
     #[serde(default)]
     pub full: BTreeSet<u32>,
-    /// Nodes that reach its full members only.
+    /// Numbers of the limited members, from 1; limited members reach full members only.
     #[serde(default)]
     pub limited: BTreeSet<u32>,
 }
 
-/// A partition inside a cluster.
+/// Sub-partition of a cluster with its partition number on the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct InnerPartition {
-    /// What it is called.
+pub struct SubPartitionStatus {
+    /// Name of the sub-partition, unique within its cluster.
     pub name: Name,
-    /// Its number on the fabric.
+    /// Partition number on the fabric (15 bits).
     #[schema(value_type = u16)]
     pub number: PartitionNumber,
-    /// Nodes that reach all its members, by number from 1.
+    /// Numbers of the full members, from 1; full members reach all members.
     pub full: BTreeSet<u32>,
-    /// Nodes that reach its full members only.
+    /// Numbers of the limited members, from 1; limited members reach full members only.
     pub limited: BTreeSet<u32>,
 }
 
-/// Partitions inside one cluster: a port holds few keys, and other clusters may be behind it too.
+/// Most sub-partitions of one cluster. A port holds few P_Keys, and nodes of other clusters may be behind the same port.
 pub const SUB_PARTITIONS_MAX: usize = 8;
 
-/// Whether partitions inside a cluster of so many nodes can be meant; else which cannot, and why.
-pub fn check_partitions(partitions: &[SubPartition], nodes: u32) -> Result<(), (Name, String)> {
+/// Checks the sub-partitions of a cluster whose nodes are numbered 1 to `nodes`.
+///
+/// # Errors
+/// The first violation, in the order of the list: too many entries, a name used twice, an unknown node, or a node that is
+/// listed as both full and limited.
+pub fn check_partitions(partitions: &[SubPartition], nodes: u32) -> Result<(), InvalidSubPartition> {
     let mut names = BTreeSet::new();
-    for (index, partition) in partitions.iter().enumerate() {
-        let wrong = |what: String| Err((partition.name.clone(), what));
+    for (index, SubPartition { name, full, limited }) in partitions.iter().enumerate() {
+        let partition = || name.clone();
         if index >= SUB_PARTITIONS_MAX {
-            return wrong(format!("a cluster has {SUB_PARTITIONS_MAX} partitions inside at most"));
+            return Err(InvalidSubPartition::TooMany { partition: partition(), count: partitions.len() });
         }
-        if !names.insert(&partition.name) {
-            return wrong("there are two of this name".to_owned());
+        if !names.insert(name) {
+            return Err(InvalidSubPartition::DuplicateName { partition: partition() });
         }
-        let mut all = partition.full.union(&partition.limited);
-        if let Some(node) = all.find(|node| !(1..=nodes).contains(*node)) {
-            return wrong(format!("there is no node {node}, only 1 to {nodes}"));
+        if let Some(node) = full.union(limited).find(|node| !(1..=nodes).contains(*node)) {
+            return Err(InvalidSubPartition::UnknownNode { partition: partition(), node: *node, nodes });
         }
-        if let Some(node) = partition.full.intersection(&partition.limited).next() {
-            return wrong(format!("node {node} is both full and limited"));
+        if let Some(node) = full.intersection(limited).next() {
+            return Err(InvalidSubPartition::ConflictingMembership { partition: partition(), node: *node });
         }
     }
     Ok(())
 }
 
-/// How virtual machines get cores and memory.
+/// Why the sub-partitions of a cluster are rejected. Every variant names the first invalid one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InvalidSubPartition {
+    #[error(
+        "partition {partition}: a cluster can have at most {SUB_PARTITIONS_MAX} sub-partitions, got {count}"
+    )]
+    TooMany { partition: Name, count: usize },
+    #[error("partition {partition}: the name is used twice")]
+    DuplicateName { partition: Name },
+    #[error("partition {partition}: there is no node {node}; nodes are numbered 1 to {nodes}")]
+    UnknownNode { partition: Name, node: u32, nodes: u32 },
+    #[error("partition {partition}: node {node} is listed as both full and limited member")]
+    ConflictingMembership { partition: Name, node: u32 },
+}
+
+/// Allocation mode of cores and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CpuMode {
-    /// Virtual cores float over the cores of the host and may be more than those.
+    /// Virtual cores float over the host's cores and may outnumber them.
     #[default]
     Shared,
-    /// A core for each virtual core, emulation elsewhere, memory fully backed, nothing overcommitted.
+    /// One pinned host core per virtual core, emulator threads on other cores, all memory backed; no overcommit.
     Dedicated,
 }
 
@@ -186,23 +206,23 @@ impl fmt::Display for CpuMode {
     }
 }
 
-/// How far a cluster is.
+/// Phase in the life of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It was asked for.
+    /// Accepted, but no node has a host yet.
     Requested,
-    /// Every node has a host, and the cluster a partition.
+    /// Every node has a host, and the cluster has a partition number.
     Placed,
-    /// The fabric lets its nodes, and nobody else, talk to each other.
+    /// The fabric is programmed: exactly the nodes of the cluster reach each other.
     NetworkProgrammed,
-    /// Its virtual machines start.
+    /// The virtual machines are starting.
     Starting,
-    /// Every node has said so itself, and has found out that the network carries, unless it does not check.
+    /// Every node has reported that it is ready, and the network check has passed on every node that runs it.
     Ready,
-    /// It is being taken down.
+    /// The cluster is being removed.
     Deleting,
-    /// It cannot be; the reason says why.
+    /// The cluster could not be created; `reason` says why.
     Failed,
 }
 
@@ -220,18 +240,18 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Whether a network carries, as nodes find out together: each has to reach its successor and to hear a broadcast.
+/// Result of the network check: every node must reach its successor in the ring of nodes and receive a broadcast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkState {
-    /// Nobody has checked it, or nodes cannot: their image has no `heddle-guest`, or an old one.
+    /// No result: the check has not run, or the image has no `heddle-guest` that runs it.
     #[default]
     Unchecked,
-    /// It is being checked.
+    /// The check is running.
     Checking,
-    /// Every node has reached its successor and heard a broadcast.
+    /// Every node has reached its successor and received a broadcast.
     Carries,
-    /// Every node is up, and after a minute some have not; the reason says which.
+    /// All nodes have been up for a minute and some have not passed the check; `reason` names them.
     Broken,
 }
 
@@ -246,56 +266,56 @@ impl fmt::Display for NetworkState {
     }
 }
 
-/// A node of a cluster: a virtual machine.
+/// Node of a cluster: one virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Node {
-    /// Its id.
+pub struct ClusterNode {
+    /// Unique id of the node.
     pub id: Uuid,
-    /// Its number in the cluster, from 1.
+    /// Number within the cluster, from 1.
     pub number: u32,
-    /// Its host name.
+    /// Host name inside the cluster.
     pub name: String,
-    /// Its address in the cluster's own network.
+    /// IPv4 address in the cluster's own network.
     pub address: String,
-    /// Where it runs. Told to operators only.
+    /// Name of the host that runs the node; visible to operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Name>,
-    /// How far it is.
+    /// Current state of the node.
     pub state: NodeState,
-    /// Why, if it is not well.
+    /// Reason for a state other than `ready`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether it has found out that the network carries.
+    /// Result of this node's network check.
     #[serde(default)]
     pub network: NetworkState,
-    /// Where packets that it sends stop, while they do. Told to operators only.
+    /// Place on the fabric where packets from this node are dropped, while they are; visible to operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<PacketStop>,
-    /// When it was last known to be well, if it is `unknown` or `degraded`.
+    /// Time at which the node was last known to be well (RFC 3339), if its state is `unknown` or `degraded`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
 }
 
-/// How far a node is.
+/// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeState {
-    /// It has a host, no more.
+    /// A host is assigned; nothing has been started.
     Placed,
-    /// Its virtual machine starts.
+    /// The virtual machine is starting.
     Starting,
-    /// It has said that it is ready.
+    /// The guest has reported that it is ready.
     Ready,
-    /// Its virtual machine has stopped.
+    /// The virtual machine has stopped.
     Stopped,
-    /// It could not be started.
+    /// The virtual machine could not be started.
     Failed,
-    /// It is being taken down.
+    /// The node is being removed.
     Leaving,
-    /// Its host does not answer: nobody knows.
+    /// The host does not respond, so the state is not known.
     Unknown,
-    /// Its virtual machine runs, but its host is not on the network.
+    /// The virtual machine runs, but its host is off the fabric.
     Degraded,
 }
 
@@ -314,71 +334,71 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// How a [`Class`] is written, for the description of the interface: the string `best-effort`, or an object `guaranteed`.
+/// Network service class: the string `best-effort`, or an object with the key `guaranteed`.
 #[derive(ToSchema)]
 #[schema(as = Class, rename_all = "kebab-case")]
 #[allow(dead_code, reason = "only its description is used")]
 enum ClassSchema {
-    /// No guarantee: shares links with all others of its class.
+    /// No guarantee: links are shared with all other best-effort clusters.
     BestEffort,
-    /// Service levels and lanes of its own on every link.
+    /// Dedicated service levels and virtual lanes on every link that the cluster uses.
     Guaranteed {
-        /// Bandwidth of every node while all send to all others, in bits per second.
+        /// Bandwidth of every node while all nodes send to all others, in bit/s.
         bandwidth: u64,
-        /// Longest delay that a packet which finds its own lane empty may have, in nanoseconds.
+        /// Upper bound on the delay of a packet that finds its own lane empty, in nanoseconds.
         latency_ns: Option<u64>,
     },
 }
 
-/// Asks for a cluster.
+/// Request to create a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewCluster {
-    /// What it is to be called.
+    /// Name of the new cluster, unique within its tenant.
     pub name: Name,
-    /// Virtual machines.
+    /// Number of nodes (virtual machines), 1 to 4096.
     pub size: u32,
-    /// Virtual cores of each.
+    /// Virtual cores of each node, 1 to 512.
     pub cores: u32,
-    /// Memory of each.
+    /// Memory of each node, at least 128M.
     pub memory: MemorySize,
-    /// How they get their cores and memory.
+    /// Allocation mode of cores and memory; `shared` by default.
     #[serde(default)]
     pub mode: CpuMode,
-    /// What they boot from.
+    /// Name of the image that the nodes boot.
     pub image: Name,
-    /// What the network is to promise it: `"best-effort"`, or
-    /// `{"guaranteed": {"bandwidth": bits per second, "latency_ns": nanoseconds}}`.
+    /// Network service class: `"best-effort"` (default), or `{"guaranteed": {"bandwidth": bit/s, "latency_ns":
+    /// nanoseconds}}`.
     #[serde(default)]
     #[schema(value_type = ClassSchema)]
     pub class: Class,
-    /// How its packets are to be told from others': `"cluster"` for one service level, `"path"` for one by path.
+    /// Assignment of service levels: `"cluster"` (default) for one per cluster, `"path"` for one per path.
     #[serde(default)]
     #[schema(value_type = String)]
     pub sl_mode: SlMode,
-    /// Partitions inside it.
+    /// Sub-partitions of the cluster, at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SubPartition>,
-    /// Public keys that may log in, one line each as in `authorized_keys`.
+    /// Public keys that may log in, one line each as in `authorized_keys`; at most 64.
     #[serde(default)]
     pub ssh_keys: Vec<String>,
-    /// Whose it is to be; only operators may name another tenant than their own.
+    /// Name of the owning tenant; required from operators, optional for a tenant, which can name only itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
 }
 
-/// Asks for other partitions inside a cluster, in place of all that are there.
+/// Request to replace all sub-partitions of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Partitions {
-    /// Those that are to be.
+pub struct PartitionsUpdate {
+    /// Sub-partitions from now on, at most 8; an entry with a known name keeps its partition number.
     pub partitions: Vec<SubPartition>,
 }
 
-/// Asks for a cluster to grow or shrink.
+/// Request to grow or shrink a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
-    /// Virtual machines from now on. The last ones go first.
+pub struct ResizeRequest {
+    /// Number of nodes from now on, 1 to 4096; the highest-numbered nodes leave first.
     pub size: u32,
 }

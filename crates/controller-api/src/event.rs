@@ -1,4 +1,4 @@
-//! What happened, in order.
+//! Events: what happened, in order.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,22 +6,22 @@ use utoipa::ToSchema;
 
 use crate::Name;
 
-/// Something that happened.
+/// Event of a cluster, a tenant or the site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Its place in the order; asking for what came after one gives the next ones.
+    /// Sequence number, ascending; `after` of an event query refers to it.
     pub number: i64,
-    /// When.
+    /// Time of the event (RFC 3339).
     #[schema(value_type = String)]
     pub at: Timestamp,
-    /// Whom it concerns; `None` concerns the site.
+    /// Name of the tenant concerned; absent for an event of the site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
-    /// Which cluster it concerns.
+    /// Name of the cluster concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Name>,
-    /// What, in a word that programs can rely on, such as `cluster.ready`.
+    /// Stable machine-readable kind, such as `cluster.ready`.
     pub kind: String,
-    /// What, for people.
+    /// Human-readable description of the event.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! The fabric, as operators see it.
+//! The fabric as operators see it.
 
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber};
 use jiff::Timestamp;
@@ -7,81 +7,82 @@ use utoipa::ToSchema;
 
 use crate::Name;
 
-/// The fabric as it was last seen and programmed.
+/// Fabric as last discovered and programmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Fabric {
-    /// How the subnet manager stands.
+pub struct FabricStatus {
+    /// State of the subnet manager and the programming.
     pub state: FabricState,
-    /// When the manager was last heard of, or the fabric last equal to its plan, if that is longer ago than a limit.
+    /// Time of the last answer of the subnet manager, or of the last complete programming (RFC 3339), if that is longer
+    /// ago than its limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// Switches that were seen.
+    /// Number of switches discovered.
     pub switches: u32,
-    /// Adapters that were seen.
+    /// Number of adapters discovered.
     pub adapters: u32,
-    /// Cables that were seen.
+    /// Number of links (cables) discovered.
     pub links: u32,
-    /// Partitions of clusters.
-    pub partitions: Vec<Partition>,
-    /// What plans found wanting, such as parts that the manager does not reach.
+    /// Partitions of all clusters, sub-partitions included.
+    pub partitions: Vec<PartitionStatus>,
+    /// Shortcomings of the current plan, such as ports that the subnet manager cannot reach.
     pub findings: Vec<String>,
-    /// Nodes and cables, in the format of ibnetdiscover.
+    /// Nodes and links in the text format of ibnetdiscover.
     pub topology: String,
 }
 
-/// What came of reading every table back from the devices and judging it.
+/// Result of reading all tables back from the devices and verifying them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Proof {
-    /// Switches whose tables were read.
+    /// Number of switches whose tables were read.
     pub switches: u32,
-    /// Ports of adapters whose tables were read.
+    /// Number of adapter ports whose tables were read.
     pub ports: u32,
-    /// What the tables do not keep; empty if all is well.
+    /// Violations found in the tables, at most 1000; empty if there are none.
     pub findings: Vec<String>,
 }
 
-/// How the subnet manager stands.
+/// State of the subnet manager and the programming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricState {
-    /// The manager does not answer.
+    /// The subnet manager does not respond.
     #[default]
     ManagerSilent,
-    /// The fabric is not yet equal to the plan.
+    /// The devices do not match the plan yet.
     Programming,
-    /// The fabric is equal to the plan.
+    /// The devices match the plan.
     Programmed,
-    /// The manager answers, but the fabric has not become equal to the plan for longer than a limit.
+    /// The subnet manager responds, but the devices have not matched the plan for longer than the limit.
     Stuck,
 }
 
-/// The partition of a cluster.
+/// Partition or sub-partition of a cluster on the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Partition {
-    /// Its number.
+pub struct PartitionStatus {
+    /// Partition number on the fabric (15 bits).
     #[schema(value_type = u16)]
     pub number: PartitionNumber,
-    /// Whose cluster.
+    /// Name of the tenant that owns the cluster.
     pub tenant: Name,
-    /// Which cluster.
+    /// Name of the cluster that uses the partition.
     pub cluster: Name,
-    /// LID of its broadcast group.
+    /// Multicast LID of the broadcast group; absent until one is assigned.
     #[schema(value_type = Option<u16>)]
     pub group: Option<MulticastLid>,
-    /// Its members.
+    /// Ports that are members of the partition.
     pub members: Vec<PartitionMember>,
 }
 
-/// A port in the partition of a cluster.
+/// Port that is a member of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PartitionMember {
-    /// The host.
+    /// Name of the host that owns the port.
     pub host: Name,
-    /// Its port.
+    /// GUID of the port, in hexadecimal with `0x`.
     #[schema(value_type = String)]
     pub port_guid: Guid,
-    /// LID of that port.
+    /// LID of the port; absent until one is assigned.
     #[schema(value_type = Option<u16>)]
     pub lid: Option<Lid>,
 }

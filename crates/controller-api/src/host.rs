@@ -1,4 +1,4 @@
-//! The hosts on which virtual machines run.
+//! Hosts that run virtual machines.
 
 use ib_wire::{Guid, PartitionNumber};
 use jiff::Timestamp;
@@ -9,88 +9,88 @@ use uuid::Uuid;
 use crate::agent::{Accelerator, VmState};
 use crate::{MemorySize, Name};
 
-/// A host.
+/// Host that runs virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
-    /// Its name. What its adapter calls itself on the fabric means nothing once the host is bound to a port.
+    /// Name of the host. Once the host is bound to a port, the NodeDescription of its adapter is ignored.
     pub name: Name,
-    /// GUID of the port that the host is bound to; absent until exactly one adapter of its name was seen.
+    /// GUID of the port that the host is bound to; absent until exactly one adapter with its name is discovered.
     #[schema(value_type = Option<String>)]
     pub port_guid: Option<Guid>,
-    /// Whether its agent answers, and its port is on the fabric.
+    /// Availability of the host for virtual machines.
     pub state: HostState,
-    /// When its agent or its port was last heard of, if either has been silent for longer than a limit.
+    /// Time at which the agent or the port was last heard of (RFC 3339), if it has been silent for longer than its limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// How virtual machines run on it, once its agent has found out.
+    /// Virtualization method of the host; absent until its agent has probed it.
     pub accelerator: Option<Accelerator>,
-    /// What virtual machines may use in all.
+    /// Cores available to virtual machines.
     pub cores: u32,
-    /// Likewise.
+    /// Memory available to virtual machines.
     pub memory: MemorySize,
-    /// What virtual machines were given.
+    /// Cores allocated to virtual machines.
     pub cores_used: u32,
-    /// Likewise.
+    /// Memory allocated to virtual machines.
     pub memory_used: MemorySize,
-    /// Virtual machines placed on it.
+    /// Number of virtual machines placed on the host.
     pub nodes: u32,
 }
 
-/// Whether a host can be used.
+/// Availability of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostState {
-    /// Its agent answers, and it is on the fabric.
+    /// The agent responds, and the port is on the fabric.
     Up,
-    /// Its agent does not answer.
+    /// The agent does not respond.
     AgentSilent,
-    /// The port it is bound to is not seen on the fabric.
+    /// The port that the host is bound to is not on the fabric.
     OffFabric,
-    /// It was added without a GUID, and no adapter, or more than one, calls itself by its name.
+    /// The host was added without a GUID, and no adapter, or more than one, has its name.
     Unbound,
 }
 
-/// A virtual machine that a host runs and no cluster knows.
+/// Virtual machine that runs on a host but belongs to no known cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnlistedVm {
-    /// Id of the virtual machine.
+    /// Unique id of the virtual machine.
     pub id: Uuid,
-    /// The host that runs it.
+    /// Name of the host that runs it.
     pub host: Name,
-    /// Tenant and host name, as they were when it was last ordered; empty if the agent does not know.
+    /// Tenant and host name from its last spec; empty if the agent has none.
     pub label: String,
-    /// Its state.
+    /// State of the virtual machine.
     pub state: VmState,
-    /// Numbers of the partitions it may use. They are given to no cluster while it exists.
+    /// Partition numbers that the virtual machine may use; withheld from clusters while it exists.
     #[schema(value_type = Vec<u16>)]
     pub partitions: Vec<PartitionNumber>,
 }
 
-/// Asks for a host to be used: its agent, and what may be given away.
+/// Request to add a host, or to change its properties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewHost {
-    /// Its name.
+    /// Unique name of the host.
     pub name: Name,
-    /// GUID of its port on the fabric, which identifies it from then on. Without it, the host is bound to the adapter that
-    /// calls itself by its name, as soon as exactly one does.
+    /// GUID of the fabric port that identifies the host. Without it, the host is bound to the adapter with its name, as
+    /// soon as exactly one is discovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub port_guid: Option<Guid>,
-    /// The socket of its agent.
+    /// Absolute path of the agent's unix socket.
     pub agent: String,
-    /// Cores for virtual machines: in shared mode, threads that float over what the machine has.
+    /// Cores available to virtual machines, at least 1; in shared mode they may exceed the cores of the machine.
     pub cores: u32,
-    /// Memory for virtual machines.
+    /// Memory available to virtual machines, at least 1M.
     pub memory: MemorySize,
 }
 
-/// Asks for a host to be bound to another port: its adapter was replaced.
+/// Request to bind a host to another port after its adapter was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostBinding {
-    /// GUID of the port.
+    /// GUID of the new port, in hexadecimal with `0x`.
     #[schema(value_type = String)]
     pub port_guid: Guid,
 }

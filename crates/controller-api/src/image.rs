@@ -1,4 +1,4 @@
-//! Images that virtual machines boot from.
+//! Images that virtual machines boot.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,75 +6,73 @@ use utoipa::ToSchema;
 
 use crate::Name;
 
-/// An image: a directory with a kernel, an initial file system and a root disk, described by its `image.json`.
+/// Image: a directory with a kernel, an initial RAM disk and a root disk, described by its `image.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Image {
-    /// What it is called.
+    /// Unique name of the image.
     pub name: Name,
-    /// Where hosts find it; told to operators only.
+    /// Absolute path of the image on the hosts; visible to operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// SHA-256 of its `image.json`, which lists those of the files; agents refuse anything else.
+    /// SHA-256 of `image.json` in hexadecimal. `image.json` lists the digests of the files; agents reject anything else.
     pub digest: String,
-    /// Since when.
+    /// Time at which the image was added (RFC 3339).
     #[schema(value_type = String)]
     pub created: Timestamp,
 }
 
-/// Asks for an image to be known.
+/// Request to add or replace an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewImage {
-    /// What it is to be called.
+    /// Unique name of the image.
     pub name: Name,
-    /// Where hosts find it.
+    /// Absolute path of the image on the hosts.
     pub directory: String,
-    /// SHA-256 of its `image.json`, in hexadecimal.
+    /// SHA-256 of `image.json` in hexadecimal (64 digits).
     pub digest: String,
 }
 
-/// The file `image.json` of an image.
+/// Contents of the file `image.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// A raw or qcow2 root disk with one ext4 file system on it.
+    /// Root disk, raw or qcow2, with one ext4 file system.
     pub root: ImageFile,
-    /// What is on the root disk.
+    /// Format of the root disk.
     pub root_format: DiskFormat,
-    /// An ELF or bzImage kernel.
+    /// Linux kernel, ELF or bzImage.
     pub kernel: ImageFile,
-    /// The initial file system.
+    /// Initial RAM disk of the kernel.
     pub initrd: ImageFile,
-    /// What the kernel is told; the agent adds `init=` and the console.
+    /// Kernel command line; the agent appends `init=` and the console.
     pub command_line: String,
-    /// Whether `heddle-guest` is in it. Without, a node counts as ready when its virtual machine runs, its network is
-    /// unchecked, and it takes no commands.
-    #[serde(default = "Manifest::has_guest_unless_said")]
+    /// Presence of `heddle-guest`, true by default. Without it, a node counts as ready when its virtual machine runs, its
+    /// network stays unchecked, and it accepts no commands.
+    #[serde(default = "Manifest::has_guest_by_default")]
     pub guest: bool,
 }
 
 impl Manifest {
-    const fn has_guest_unless_said() -> bool {
+    const fn has_guest_by_default() -> bool {
         true
     }
 }
 
-/// A file of an image.
+/// File of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageFile {
-    /// Its name in the directory of the image; no path.
+    /// Name within the image directory, without a path.
     pub file: String,
-    /// Its SHA-256 in hexadecimal.
+    /// SHA-256 in hexadecimal (64 digits).
     pub sha256: String,
 }
 
-/// How a disk is written.
+/// Format of a disk image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskFormat {
-    /// Byte for byte.
     Raw,
-    /// QEMU's.
     Qcow2,
 }

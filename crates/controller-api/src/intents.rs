@@ -1,4 +1,4 @@
-//! What is wanted of a whole fabric, as people write it into a file: `heddle plan` reads it.
+//! Desired state of a whole fabric, as people write it into a file that `heddle plan` reads.
 
 use std::collections::BTreeSet;
 
@@ -7,35 +7,31 @@ use fabric_model::tenancy::{Class, SlMode};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cluster::{SubPartition, check_partitions};
+use crate::cluster::{InvalidSubPartition, SubPartition, check_partitions};
 use crate::{MemorySize, Name};
 
-/// Nodes that all clusters of a file may have together: more than the largest fabrics have hosts.
+/// Most nodes of all clusters in a file together: more than the largest fabrics have hosts.
 const NODES_MAX: u64 = 1 << 20;
 
-/// What is wanted of a fabric.
+/// Desired state of a whole fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SiteIntents {
-    /// The node that the subnet manager sits on, by its name; the first host, if none is named. No cluster gets it.
+    /// Name of the node that runs the subnet manager; the first host by default. No cluster is placed on it.
     pub manager: Option<String>,
-    /// What each host has for virtual machines.
     pub hosts: HostShape,
-    /// What devices can hold.
     pub devices: DeviceShape,
-    /// Who may have clusters; everybody, if nobody is listed.
+    /// Tenants that may own clusters; any tenant, if the list is empty.
     pub tenants: Vec<Name>,
-    /// The clusters, in the order they were asked for.
-    pub clusters: Vec<ClusterWish>,
+    /// Clusters in the order of their requests.
+    pub clusters: Vec<ClusterSpec>,
 }
 
-/// What a host has for virtual machines.
+/// Resources of every host for virtual machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostShape {
-    /// Cores.
     pub cores: u32,
-    /// Memory.
     pub memory: MemorySize,
     /// Virtual functions of its adapter.
     pub functions: u16,
@@ -47,56 +43,52 @@ impl Default for HostShape {
     }
 }
 
-/// What devices can hold.
+/// Table sizes and lanes of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceShape {
-    /// Data lanes of every port: 1, 2, 4, 8 or 15.
+    /// Data VLs of every port: 1, 2, 4, 8 or 15.
     pub lanes: u8,
-    /// Entries of every port's low-priority arbitration table.
+    /// Entries of the low-priority arbitration table of every port.
     pub arbitration: u8,
-    /// P_Keys that a port can hold, and that a switch port can enforce.
+    /// P_Keys that a port can hold and that a switch port can enforce.
     pub pkeys: u16,
-    /// Multicast groups that a switch can tell apart.
+    /// Multicast groups that a switch can forward separately.
     pub multicast: u16,
-    /// What each lane of every port has for packets that come in; not looked at, if nobody knows it.
+    /// Receive buffer of each VL of every port; not checked if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lane_buffer: Option<LaneBuffer>,
 }
 
-/// What switches and adapters of the field have at least.
+/// The least that common switches and adapters offer.
 impl Default for DeviceShape {
+    /// The least that common switches and adapters offer.
     fn default() -> Self {
         Self { lanes: 8, arbitration: 64, pkeys: 64, multicast: 4096, lane_buffer: None }
     }
 }
 
-/// A virtual cluster that is wanted.
+/// Desired cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ClusterWish {
-    /// Whose it is.
+pub struct ClusterSpec {
     pub tenant: Name,
-    /// What it is called; one of a tenant's.
+    /// Unique within its tenant.
     pub name: Name,
-    /// Virtual machines.
     pub nodes: u32,
-    /// Virtual cores of each.
+    /// Virtual cores of each node.
     #[serde(default = "one")]
     pub cores: u32,
-    /// Memory of each.
+    /// Memory of each node.
     #[serde(default = "usual_memory")]
     pub memory: MemorySize,
-    /// Virtual functions of each.
+    /// Virtual functions of each node.
     #[serde(default = "one_function")]
     pub functions: u16,
-    /// What the network is to promise it.
     #[serde(default)]
     pub class: Class,
-    /// How its packets are told from others'.
     #[serde(default)]
     pub sl_mode: SlMode,
-    /// Partitions inside it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SubPartition>,
 }
@@ -113,57 +105,52 @@ const fn usual_memory() -> MemorySize {
     MemorySize::from_mib(1024)
 }
 
-/// What cannot be meant.
+/// Why intents are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Nonsense {
-    /// Two clusters of one tenant have one name.
-    #[error("there are two clusters {0}")]
-    Twice(String),
-    /// A cluster's tenant is not in the list.
-    #[error("cluster {0}: its tenant is not listed under tenants")]
-    NoSuchTenant(String),
-    /// A cluster has no node, or a node nothing.
-    #[error("cluster {0}: {1} must be at least 1")]
-    Nothing(String, &'static str),
-    /// More nodes than there can be.
-    #[error("the clusters have more than {NODES_MAX} nodes")]
-    TooMany,
-    /// A partition names a node that is not there, or one twice.
-    #[error("cluster {0}, partition {1}: {2}")]
-    Partition(String, Name, String),
+pub enum InvalidIntents {
+    #[error("cluster {cluster} is listed twice")]
+    DuplicateCluster { cluster: String },
+    #[error("cluster {cluster}: its tenant is not listed under tenants")]
+    UnknownTenant { cluster: String },
+    #[error("cluster {cluster}: {field} must be at least 1, got 0")]
+    Zero { cluster: String, field: &'static str },
+    #[error("all clusters together can have at most {NODES_MAX} nodes, got {nodes}")]
+    TooManyNodes { nodes: u64 },
+    #[error("cluster {cluster}: {reason}")]
+    Partition { cluster: String, reason: InvalidSubPartition },
 }
 
-impl ClusterWish {
-    /// How it is called among all clusters.
+impl ClusterSpec {
+    /// Unique name among all clusters: `TENANT/CLUSTER`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
     }
 }
 
 impl SiteIntents {
-    /// Whether all of it can be meant.
-    pub fn check(&self) -> Result<(), Nonsense> {
+    /// Checks the intents for contradictions; returns the first.
+    pub fn check(&self) -> Result<(), InvalidIntents> {
         let mut names = BTreeSet::new();
         let mut nodes = 0_u64;
         for cluster in &self.clusters {
             let name = cluster.full_name();
             if !self.tenants.is_empty() && !self.tenants.contains(&cluster.tenant) {
-                return Err(Nonsense::NoSuchTenant(name));
+                return Err(InvalidIntents::UnknownTenant { cluster: name });
             }
-            for (count, what) in
+            for (count, field) in
                 [(cluster.nodes, "nodes"), (cluster.cores, "cores"), (cluster.memory.mib(), "memory")]
             {
                 if count == 0 {
-                    return Err(Nonsense::Nothing(name, what));
+                    return Err(InvalidIntents::Zero { cluster: name, field });
                 }
             }
             nodes += u64::from(cluster.nodes);
             check_partitions(&cluster.partitions, cluster.nodes)
-                .map_err(|(partition, what)| Nonsense::Partition(name.clone(), partition, what))?;
+                .map_err(|reason| InvalidIntents::Partition { cluster: name.clone(), reason })?;
             if !names.insert(name.clone()) {
-                return Err(Nonsense::Twice(name));
+                return Err(InvalidIntents::DuplicateCluster { cluster: name });
             }
         }
-        if nodes > NODES_MAX { Err(Nonsense::TooMany) } else { Ok(()) }
+        if nodes > NODES_MAX { Err(InvalidIntents::TooManyNodes { nodes }) } else { Ok(()) }
     }
 }

@@ -1,20 +1,20 @@
-//! What the controller, its clients and the agents of hosts say to each other.
+//! Types that the controller, its clients and the agents of hosts exchange.
 //!
-//! * [`cluster`], [`tenant`], [`host`], [`image`], [`operation`], [`event`], [`fabric`] — the resources of the REST interface.
-//! * [`quota`] — what a tenant may have at once, and what it has.
-//! * [`intents`] — what is wanted of a whole fabric, as a file.
-//! * [`Problem`] — how errors are told.
-//! * [`agent`] — what the controller orders from the agent of a host, and what the agent reports.
-//! * [`view`] — the network of a cluster as its tenant sees it.
-//! * [`session`] — the stream behind `exec` and `ssh`, once a request was upgraded to it.
-//! * [`Client`] — asks the controller at an [`Endpoint`].
+//! * [`cluster`], [`tenant`], [`host`], [`image`], [`operation`], [`event`], [`fabric`]: resources of the REST interface.
+//! * [`quota`]: resource limits of tenants and their usage.
+//! * [`view`]: the network of a cluster as its tenant sees it.
+//! * [`session`]: the stream behind `exec` and `ssh`.
+//! * [`Problem`]: errors of the REST interface.
+//! * [`agent`]: the protocol between the controller and the agent of a host.
+//! * [`intents`]: the desired state of a whole fabric, as a file.
+//! * [`ApiClient`]: sends requests to the controller at a [`ControllerAddress`].
 //!
-//! One type serves the wire, the store and the command line; what has rules has a checked door.
+//! One type serves the wire, the store and the command line; values with rules have one checked constructor.
 
+mod address;
 pub mod agent;
 mod client;
 pub mod cluster;
-mod endpoint;
 pub mod event;
 pub mod fabric;
 pub mod host;
@@ -29,8 +29,8 @@ pub mod session;
 pub mod tenant;
 pub mod view;
 
-pub use client::{Client, ClientError, ClusterRef, Upgraded};
-pub use endpoint::{Distrust, Endpoint, NotAnEndpoint, TrustedUsers};
-pub use name::{Name, NotAName};
+pub use address::{ControllerAddress, InvalidControllerAddress, TrustedUsers, UntrustedSocket};
+pub use client::{ApiClient, ClientError, ClusterRef, Upgraded};
+pub use name::{InvalidResourceName, Name};
 pub use problem::Problem;
-pub use quantity::{MemorySize, NotAMemorySize};
+pub use quantity::{InvalidMemorySize, MemorySize};

@@ -1,4 +1,4 @@
-//! Names that people choose.
+//! Names of tenants, clusters, hosts and images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,47 +7,48 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// A name of a tenant, cluster, host or image: a DNS label, so that it can be a host name and a part of a path.
+/// Name of a tenant, cluster, host or image: a DNS label of 1 to 40 characters, usable in host names and URL paths.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, pattern = "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", example = "blue")]
 pub struct Name(String);
 
-/// Longest name: with a node's number behind it, a host name still has at most 63 letters.
+/// Most characters of a name: with the number of a node appended, a host name stays within 63.
 const LEN_MAX: usize = 40;
 
-/// A text that is no [`Name`].
+/// The text is not a [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not a name: 1 to 40 lower-case letters, digits and hyphens, no hyphen at either end")]
-pub struct NotAName {
+#[error(
+    "invalid name {text:?}: expected 1 to 40 lower-case letters, digits and hyphens, without a hyphen at either end"
+)]
+pub struct InvalidResourceName {
     text: String,
 }
 
 impl Name {
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl FromStr for Name {
-    type Err = NotAName;
-    fn from_str(text: &str) -> Result<Self, NotAName> {
+    type Err = InvalidResourceName;
+    fn from_str(text: &str) -> Result<Self, InvalidResourceName> {
         let plain =
             text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let ends = !text.starts_with('-') && !text.ends_with('-');
         if plain && ends && !text.is_empty() && text.len() <= LEN_MAX {
             Ok(Self(text.to_owned()))
         } else {
-            // What is told back is bounded, whatever was sent.
-            Err(NotAName { text: text.chars().take(2 * LEN_MAX).collect() })
+            // The error echoes a bounded part of the input.
+            Err(InvalidResourceName { text: text.chars().take(2 * LEN_MAX).collect() })
         }
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = NotAName;
-    fn try_from(text: String) -> Result<Self, NotAName> {
+    type Error = InvalidResourceName;
+    fn try_from(text: String) -> Result<Self, InvalidResourceName> {
         text.parse()
     }
 }

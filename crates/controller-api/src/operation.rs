@@ -1,4 +1,4 @@
-//! What takes a while: creating, resizing, deleting.
+//! Asynchronous operations: create, resize, partition and delete.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,66 +8,60 @@ use uuid::Uuid;
 use crate::Name;
 use crate::cluster::Phase;
 
-/// Something that was asked for and takes a while.
+/// Asynchronous operation on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Operation {
-    /// By which it can be followed.
+    /// Unique id of the operation.
     pub id: Uuid,
-    /// Whose cluster.
+    /// Name of the tenant that owns the cluster.
     pub tenant: Name,
-    /// Which cluster, by name.
+    /// Name of the cluster operated on.
     pub cluster: Name,
-    /// Which cluster, by id: names may be used again.
+    /// Unique id of the cluster; its name may be reused.
     pub cluster_id: Uuid,
-    /// What was asked for.
+    /// Kind of the requested operation.
     pub kind: OperationKind,
-    /// How it stands.
+    /// Current state of the operation.
     pub state: OperationState,
-    /// Why it failed.
+    /// Reason for the failure; absent unless the state is `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was asked for.
+    /// Time of the request (RFC 3339).
     #[schema(value_type = String)]
     pub started: Timestamp,
-    /// When it ended.
+    /// Time at which the operation ended (RFC 3339); absent while it runs.
     #[schema(value_type = Option<String>)]
     pub ended: Option<Timestamp>,
-    /// Phases the cluster has come through since, with when.
-    pub steps: Vec<Step>,
+    /// Phases that the cluster has reached since the start, in order.
+    pub steps: Vec<PhaseChange>,
 }
 
-/// A phase that was reached.
+/// Phase that a cluster has reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Step {
-    /// Which.
+pub struct PhaseChange {
+    /// Phase that was reached.
     pub phase: Phase,
-    /// When.
+    /// Time of the change (RFC 3339).
     #[schema(value_type = String)]
     pub at: Timestamp,
 }
 
-/// What was asked for.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OperationKind {
-    /// A new cluster.
     Create,
-    /// More or fewer nodes.
     Resize,
-    /// Other partitions inside.
+    /// Replacement of the sub-partitions.
     Partition,
-    /// No cluster any more.
     Delete,
 }
 
-/// How an operation stands.
+/// State of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OperationState {
-    /// It goes on.
     Running,
-    /// It is done.
     Done,
-    /// It could not be done.
     Failed,
 }

@@ -1,39 +1,39 @@
-//! How errors are told: problem details of RFC 9457.
+//! Errors of the REST interface: problem details of RFC 9457.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What was wrong, where, and what would work; sent as `application/problem+json`.
+/// Problem details (RFC 9457), sent as `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// A word that programs can rely on, such as `no-such-cluster`.
+    /// Stable machine-readable type, such as `no-such-cluster`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The same for people, in general.
+    /// Human-readable summary of the status.
     pub title: String,
-    /// Status of the response.
+    /// HTTP status of the response.
     pub status: u16,
-    /// What was wrong this time.
+    /// Human-readable description of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Where: the field or parameter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
-    /// What would work.
+    /// Field or parameter of the request that is invalid.
+    #[serde(default, alias = "place", skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Suggested next step for the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Problem {
-    /// The media type of problems.
+    /// The media type of problem details.
     pub const MEDIA_TYPE: &str = "application/problem+json";
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.detail.as_deref().unwrap_or(&self.title))?;
-        if let Some(place) = &self.place {
-            write!(f, " (in {place})")?;
+        if let Some(field) = &self.field {
+            write!(f, " (in {field})")?;
         }
         if let Some(hint) = &self.hint {
             write!(f, "; {hint}")?;

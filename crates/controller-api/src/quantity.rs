@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// An amount of memory in whole MiB; written with its unit, such as `384M` or `2G`.
+/// Amount of memory in whole MiB, written with its unit, such as `384M` or `2G`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -15,34 +15,31 @@ use utoipa::ToSchema;
 #[schema(value_type = String, pattern = "^[0-9]+[MG]$", example = "384M")]
 pub struct MemorySize(u32);
 
-/// A text that is no [`MemorySize`].
+/// The text is not a [`MemorySize`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not an amount of memory: a number with M or G behind it, such as 384M")]
-pub struct NotAMemorySize {
+#[error("invalid amount of memory {text:?}: expected a number followed by M or G, such as 384M")]
+pub struct InvalidMemorySize {
     text: String,
 }
 
 impl MemorySize {
-    /// So many MiB.
     pub const fn from_mib(mib: u32) -> Self {
         Self(mib)
     }
 
-    /// In MiB.
     pub const fn mib(self) -> u32 {
         self.0
     }
 
-    /// In bytes.
     pub const fn bytes(self) -> u64 {
         self.0 as u64 * 1024 * 1024
     }
 }
 
 impl FromStr for MemorySize {
-    type Err = NotAMemorySize;
-    fn from_str(text: &str) -> Result<Self, NotAMemorySize> {
-        let error = || NotAMemorySize { text: text.chars().take(40).collect() };
+    type Err = InvalidMemorySize;
+    fn from_str(text: &str) -> Result<Self, InvalidMemorySize> {
+        let error = || InvalidMemorySize { text: text.chars().take(40).collect() };
         let upper = text.to_ascii_uppercase();
         let bare = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
         let (digits, unit) = match (bare.strip_suffix('M'), bare.strip_suffix('G')) {
@@ -56,8 +53,8 @@ impl FromStr for MemorySize {
 }
 
 impl TryFrom<String> for MemorySize {
-    type Error = NotAMemorySize;
-    fn try_from(text: String) -> Result<Self, NotAMemorySize> {
+    type Error = InvalidMemorySize;
+    fn try_from(text: String) -> Result<Self, InvalidMemorySize> {
         text.parse()
     }
 }
@@ -82,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_written_as_it_is_read() {
+    fn memory_sizes_round_trip() {
         for (text, mib, written) in [
             ("384M", 384, "384M"),
             ("2G", 2048, "2G"),

@@ -1,4 +1,4 @@
-//! What a tenant may have at once, and what it has.
+//! Resource quotas of tenants, and their usage.
 
 use fabric_model::tenancy::Bandwidth;
 use serde::{Deserialize, Serialize};
@@ -6,28 +6,29 @@ use utoipa::ToSchema;
 
 use crate::MemorySize;
 
-/// Limits of what a tenant may have at once.
+/// Limits on the resources of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Quota {
-    /// Clusters.
+    /// Maximum number of clusters.
     pub clusters: u32,
-    /// Nodes of all its clusters.
+    /// Maximum number of nodes in all clusters together.
     pub nodes: u32,
-    /// Virtual cores of all its nodes.
+    /// Maximum virtual cores of all nodes together.
     pub cores: u32,
-    /// Memory of all its nodes.
+    /// Maximum memory of all nodes together.
     pub memory: MemorySize,
-    /// Guaranteed bandwidth, summed over nodes, in bits per second.
+    /// Maximum guaranteed bandwidth summed over all nodes, in bit/s.
     #[schema(value_type = u64)]
     pub bandwidth: Bandwidth,
-    /// Partition numbers of its clusters, and those that rest after its clusters had them.
+    /// Maximum partition numbers of all clusters, including those in quarantine after release.
     pub partitions: u32,
-    /// Hosts whose ports its guaranteed clusters may have to themselves, in percent of the hosts of the site.
+    /// Maximum share of the site's hosts whose ports guaranteed clusters of the tenant may occupy exclusively, 0 to 100
+    /// percent.
     pub exclusive_share: u32,
 }
 
 impl Default for Quota {
-    /// Enough for the daily work of a group, and too little for one tenant to be the only one.
+    /// Enough for the daily work of a group, too little for one tenant to occupy a large site.
     fn default() -> Self {
         Self {
             clusters: 64,
@@ -41,36 +42,37 @@ impl Default for Quota {
     }
 }
 
-/// Limits that an operator sets; those that are not given stay as they are.
+/// Limits set by an operator; an absent limit keeps its previous value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaChange {
-    /// Clusters.
+    /// Maximum number of clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clusters: Option<u32>,
-    /// Nodes of all its clusters.
+    /// Maximum number of nodes in all clusters together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
-    /// Virtual cores of all its nodes.
+    /// Maximum virtual cores of all nodes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Memory of all its nodes.
+    /// Maximum memory of all nodes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemorySize>,
-    /// Guaranteed bandwidth, summed over nodes, in bits per second.
+    /// Maximum guaranteed bandwidth summed over all nodes, in bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub bandwidth: Option<Bandwidth>,
-    /// Partition numbers, with those that rest.
+    /// Maximum partition numbers of all clusters, including those in quarantine after release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<u32>,
-    /// Hosts whose ports its guaranteed clusters may have to themselves, in percent of the hosts of the site.
+    /// Maximum share of the site's hosts whose ports guaranteed clusters of the tenant may occupy exclusively, 0 to 100
+    /// percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_share: Option<u32>,
 }
 
 impl QuotaChange {
-    /// The limits that were set, later ones in place of earlier ones.
+    /// Combines two changes; limits of `later` replace those of `self`.
     pub fn then(self, later: Self) -> Self {
         Self {
             clusters: later.clusters.or(self.clusters),
@@ -83,7 +85,7 @@ impl QuotaChange {
         }
     }
 
-    /// The limits that follow: what was set, and the default for the rest.
+    /// Resulting limits: those set, and the default for the others.
     pub fn quota(self) -> Quota {
         let default = Quota::default();
         Quota {
@@ -98,22 +100,22 @@ impl QuotaChange {
     }
 }
 
-/// What a tenant has of what its quota limits.
+/// Resources of a tenant that count against its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Usage {
-    /// Clusters.
+pub struct QuotaUsage {
+    /// Number of clusters.
     pub clusters: u32,
-    /// Nodes of all its clusters.
+    /// Number of nodes in all clusters.
     pub nodes: u32,
-    /// Virtual cores of all its nodes.
+    /// Virtual cores of all nodes together.
     pub cores: u32,
-    /// Memory of all its nodes.
+    /// Memory of all nodes together.
     pub memory: MemorySize,
-    /// Guaranteed bandwidth, summed over nodes, in bits per second.
+    /// Guaranteed bandwidth summed over all nodes, in bit/s.
     #[schema(value_type = u64)]
     pub bandwidth: Bandwidth,
-    /// Partition numbers of its clusters, and those that rest after its clusters had them.
+    /// Partition numbers of all clusters, including those in quarantine after release.
     pub partitions: u32,
-    /// Hosts whose ports its guaranteed clusters have to themselves.
+    /// Hosts whose ports guaranteed clusters of the tenant occupy exclusively.
     pub exclusive_hosts: u32,
 }

@@ -1,8 +1,9 @@
-//! The stream behind `exec` and `ssh`, once a request was upgraded to it.
+//! Interactive sessions: the stream behind `exec` and `ssh`.
 //!
-//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and an [`Open`] as JSON body is answered with 101, and both sides
-//! go on with frames: one byte of [`Kind`], four bytes of length (big endian), then that many bytes. A session ends when
-//! the guest's side has sent [`Kind::Exit`], or either side closes the connection.
+//! A request with `Connection: upgrade`, `Upgrade: heddle-session` and a [`NewSession`] as its JSON body is answered
+//! with 101; both sides then exchange frames: one byte of [`FrameKind`], four bytes of payload length (big endian), and
+//! the payload. A session ends with a frame of [`FrameKind::Exit`] or [`FrameKind::Refused`], or when either side closes
+//! the connection.
 
 use std::io;
 
@@ -10,41 +11,41 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use utoipa::ToSchema;
 
-/// The protocol that requests are upgraded to.
+/// The `Upgrade` protocol of session requests.
 pub const PROTOCOL: &str = "heddle-session";
 
-/// Longest frame: what fits a pipe.
+/// Most payload bytes of a frame: the capacity of a pipe.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 
-/// What a session is for.
+/// Request to open a session in a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Open {
-    /// Run a command in the guest, as root.
+pub enum NewSession {
+    /// Run a command in the guest as root.
     Exec {
-        /// The command and its arguments.
+        /// Command with its arguments, at most 64 KiB together.
         argv: Vec<String>,
     },
-    /// Talk to the guest's ssh server, as over a connection of its own.
+    /// Connect to the guest's ssh server.
     Ssh {},
 }
 
-/// What a frame carries.
+/// Kind of a frame, its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// To the guest: standard input. An empty frame ends it.
+pub enum FrameKind {
+    /// To the guest: standard input. An empty frame closes it.
     Input,
-    /// From the guest: standard output, or the bytes of the ssh server.
+    /// From the guest: standard output, or bytes of the ssh server.
     Output,
     /// From the guest: standard error.
     Error,
-    /// From the guest: the exit status as four bytes, big endian, 128 + n for signal n; the last frame.
+    /// From the guest: exit status as four bytes, big endian, 128 + n for signal n. The last frame.
     Exit,
-    /// From the guest or on the way: why there is no session, as text; the last frame.
+    /// From the guest or the agent: why the session could not be opened, as text. The last frame.
     Refused,
 }
 
-impl Kind {
+impl FrameKind {
     /// The byte on the wire.
     pub const fn to_wire(self) -> u8 {
         match self {
@@ -56,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Checks a byte.
+    /// The kind of a byte; `None` for unknown bytes.
     pub const fn from_wire(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Input),
@@ -69,8 +70,11 @@ impl Kind {
     }
 }
 
-/// Reads a frame; `None` where the other side has closed the connection between two frames.
-pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(Kind, Vec<u8>)>> {
+/// Reads one frame; `None` if the peer closed the connection between two frames.
+///
+/// # Errors
+/// `InvalidData` for an unknown kind or a payload longer than [`FRAME_BYTES_MAX`].
+pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     let mut header = [0; 5];
     if from.read(&mut header[..1]).await? == 0 {
         return Ok(None);
@@ -78,18 +82,22 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Optio
     from.read_exact(&mut header[1..]).await?;
     let [kind, length @ ..] = header;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let kind = Kind::from_wire(kind).ok_or_else(|| invalid("a frame of no known kind"))?;
+    let kind = FrameKind::from_wire(kind).ok_or_else(|| invalid("unknown kind of frame"))?;
     let length = u32::from_be_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
-        return Err(invalid("a frame that is too long"));
+        return Err(invalid("frame payload is too long"));
     }
     let mut payload = vec![0; length];
     from.read_exact(&mut payload).await?;
     Ok(Some((kind, payload)))
 }
 
-/// Writes a frame.
-pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), kind: Kind, payload: &[u8]) -> io::Result<()> {
+/// Writes one frame and flushes. The payload has at most [`FRAME_BYTES_MAX`] bytes.
+pub async fn write_frame(
+    to: &mut (impl AsyncWrite + Unpin),
+    kind: FrameKind,
+    payload: &[u8],
+) -> io::Result<()> {
     debug_assert!(payload.len() <= FRAME_BYTES_MAX, "callers read in smaller pieces");
     let mut frame = Vec::with_capacity(5 + payload.len());
     frame.push(kind.to_wire());

@@ -1,4 +1,4 @@
-//! Tenants and the tokens by which they are known.
+//! Tenants and their API tokens.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,110 +6,110 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::Name;
-use crate::quota::{Quota, QuotaChange, Usage};
+use crate::quota::{Quota, QuotaChange, QuotaUsage};
 
-/// Who owns clusters.
+/// Tenant: the owner of clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tenant {
-    /// Its id; names may be used again, ids never.
+    /// Unique id of the tenant; never reused, unlike its name.
     pub id: Uuid,
-    /// What it is called.
+    /// Unique name of the tenant.
     pub name: Name,
-    /// Since when.
+    /// Time of the creation (RFC 3339).
     #[schema(value_type = String)]
     pub created: Timestamp,
-    /// Clusters it has now.
+    /// Number of clusters of the tenant.
     pub clusters: u32,
-    /// What it may have at once.
+    /// Resource limits of the tenant.
     pub quota: Quota,
-    /// What it has of that.
-    pub usage: Usage,
+    /// Resources that the tenant uses.
+    pub usage: QuotaUsage,
 }
 
-/// Asks for a tenant.
+/// Request to create a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTenant {
-    /// What it is to be called.
+    /// Unique name of the tenant.
     pub name: Name,
-    /// Limits other than the default ones.
+    /// Limits that differ from the defaults.
     #[serde(default)]
     pub quota: QuotaChange,
 }
 
-/// Asks for a tenant to be changed.
+/// Request to change a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantChange {
-    /// Limits from now on; those that are not given stay as they are.
+    /// Limits to set; absent limits keep their values.
     pub quota: QuotaChange,
 }
 
-/// A token, without its secret: that is told once and kept as a hash.
+/// API token without its secret, which is returned once at creation and stored as a hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Token {
-    /// By which it can be revoked.
+    /// Unique id, used to revoke the token.
     pub id: Uuid,
-    /// Its name, by which people tell it from others.
+    /// Human-readable name of the token.
     pub name: Name,
-    /// Whose it is; `None` is an operator's.
+    /// Name of the tenant it authenticates; absent for an operator token.
     pub tenant: Option<Name>,
-    /// Since when.
+    /// Time of the creation (RFC 3339).
     #[schema(value_type = String)]
     pub created: Timestamp,
-    /// Time at which it stops working; never without.
+    /// Time at which the token expires (RFC 3339); absent if it never does.
     #[schema(value_type = Option<String>)]
     pub expires: Option<Timestamp>,
-    /// Time of its last use, to the hour; never without.
+    /// Time of the last use (RFC 3339), accurate to the hour; absent if never used.
     #[schema(value_type = Option<String>)]
     pub last_used: Option<Timestamp>,
 }
 
-/// How long a token is valid: `"never"` ends, or `{"seconds": N}`.
+/// Lifetime of a token: `"never"` for no expiry, or `{"seconds": N}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Lifetime {
-    /// It never expires.
+pub enum TokenLifetime {
+    /// The token does not expire.
     Never,
-    /// Seconds from its creation.
+    /// Seconds from its creation, 1 to 315,360,000 (ten years).
     Seconds(u64),
 }
 
-impl Lifetime {
-    /// That of a token for which nobody says another: 90 days.
+impl TokenLifetime {
+    /// Lifetime unless the request names another: 90 days.
     pub const DEFAULT: Self = Self::Seconds(90 * 24 * 60 * 60);
 }
 
-impl Default for Lifetime {
+impl Default for TokenLifetime {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-/// Asks for a token.
+/// Request to create a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Name of the token; made from its id without.
+    /// Name of the token; derived from its id by default.
     #[serde(default)]
     pub name: Option<Name>,
-    /// How long it is valid; 90 days without.
+    /// Lifetime of the token; 90 days by default.
     #[serde(default)]
-    pub lifetime: Lifetime,
-    /// Whose it is to be; a tenant that asks need not say.
+    pub lifetime: TokenLifetime,
+    /// Name of the tenant to authenticate; defaults to the tenant of the caller.
     #[serde(default)]
     pub tenant: Option<Name>,
-    /// An operator's instead: has to be said, so that a field that was forgotten gives nobody all rights.
+    /// Whether to create an operator token. Explicit, so that an omitted tenant never grants all rights.
     #[serde(default)]
     pub operator: bool,
 }
 
-/// A token that was just made. The only time its secret is told.
+/// Newly created token with its secret, which is not shown again.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct IssuedToken {
-    /// Which it is.
+    /// Description of the token.
     pub token: Token,
-    /// What to send as `Authorization: Bearer …`.
+    /// Secret to send as `Authorization: Bearer …`.
     pub secret: String,
 }
 

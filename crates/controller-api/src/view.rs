@@ -1,80 +1,80 @@
-//! The network of a cluster, as its tenant sees and manages it.
+//! Tenant views: the network of a cluster as its tenant sees and manages it.
 
 use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The protocol that requests for the adapter of a node are upgraded to: frames of `ib_transport::framed`, of which the first
-/// comes from the controller and says where one is.
+/// The `Upgrade` protocol of requests for a node's adapter in its view: frames of `ib_transport::framed`. The controller
+/// sends the first frame, which names the adapter.
 pub const PROTOCOL: &str = "heddle-view";
 
-/// The network of a cluster.
+/// Status of a tenant's view: the network of a cluster as its tenant sees and manages it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct View {
-    /// The partition that applications use on the wire.
+pub struct ViewStatus {
+    /// Partition number of the cluster on the wire (15 bits), for applications.
     #[schema(value_type = u16)]
     pub partition: PartitionNumber,
-    /// The service level that they use.
+    /// Service level on the wire (0 to 15), for applications.
     #[schema(value_type = u8)]
     pub service_level: ServiceLevel,
-    /// The partitions that were made in it, by what they are on the wire.
+    /// Partitions that the tenant created in the view, with their numbers on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partitions: Vec<SeenPartition>,
-    /// The classes into which its packets are divided, by their service levels on the wire.
+    pub partitions: Vec<PartitionMapping>,
+    /// Traffic classes that the tenant created in the view, with their service levels on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<SeenClass>,
-    /// The virtual machines under the names they have in it.
+    pub classes: Vec<ClassMapping>,
+    /// Nodes with their identifiers in the view.
     pub nodes: Vec<ViewNode>,
-    /// The virtual machine on which a subnet manager of the tenant's is; without one it is as by default.
+    /// Host name of the node that runs the tenant's subnet manager; absent while the default one manages the view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
-    /// Whether something was written that has not been judged.
-    pub is_open: bool,
-    /// The number of the wish that is in force; none is the default.
+    /// Whether the view holds written changes that have not been evaluated yet.
+    pub pending: bool,
+    /// Number of the change that the devices are programmed with; absent for the default configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<u64>,
-    /// The last wish that was judged, with what was said about it.
+    /// Last evaluated change with its verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub last: Option<serde_json::Value>,
+    pub last_change: Option<serde_json::Value>,
 }
 
-/// A partition that a tenant has made in the network of its cluster.
+/// Partition created in a view, and its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SeenPartition {
-    /// Its number there.
+pub struct PartitionMapping {
+    /// Partition number in the view (15 bits).
     #[schema(value_type = u16)]
-    pub seen: PartitionNumber,
-    /// Its number on the wire, which applications use.
+    pub view: PartitionNumber,
+    /// Partition number on the wire (15 bits), for applications.
     #[schema(value_type = u16)]
     pub wire: PartitionNumber,
 }
 
-/// A class of packets that a tenant has made in the network of its cluster.
+/// Traffic class created in a view, and its service level on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SeenClass {
-    /// Its service levels there.
+pub struct ClassMapping {
+    /// Service levels of the class in the view (0 to 15).
     #[schema(value_type = Vec<u8>)]
-    pub seen: Vec<ServiceLevel>,
-    /// The service level on the wire, which applications use.
+    pub view_sls: Vec<ServiceLevel>,
+    /// Service level on the wire (0 to 15), for applications.
     #[schema(value_type = u8)]
-    pub wire: ServiceLevel,
-    /// What it has of the cluster's share where it has least, in thousandths, while the others have something to send too.
-    pub least_part: u32,
+    pub wire_sl: ServiceLevel,
+    /// Smallest share of the cluster's bandwidth on any link while the other classes send, in permille.
+    pub min_share_permille: u32,
 }
 
-/// A virtual machine in the network of its cluster.
+/// Node of a cluster with its identifiers in the view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ViewNode {
-    /// Its host name.
+    /// Host name of the node.
     pub node: String,
-    /// GUID of its adapter.
+    /// Node GUID of the adapter in the view.
     #[schema(value_type = String)]
     pub guid: Guid,
-    /// GUID of the adapter's port.
+    /// Port GUID of the adapter in the view.
     #[schema(value_type = String)]
     pub port_guid: Guid,
-    /// Its LID, unless a manager of the tenant's has given it another.
+    /// Default LID in the view; the tenant's subnet manager may assign another.
     #[schema(value_type = u16)]
     pub lid: Lid,
 }

@@ -1,4 +1,4 @@
-//! Whether a cluster can be, and where: what hosts, ports and machines have left. No I/O.
+//! Admission of nodes: whether and where a cluster fits on the hosts, ports and machines. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,119 +14,118 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::network::node_keys;
-use crate::placement::{Candidate, FUNCTIONS_MAX, Machine, Need, NoPlace, have_room, place, room};
-use crate::site::{AgentSight, Place, Seen};
+use crate::placement::{
+    Candidate, FUNCTIONS_MAX, NodePlacementError, NodeRequirements, PhysicalMachine, machines_fit,
+    node_capacity, place_nodes,
+};
+use crate::site::{HostAttachment, Observed, ObservedAgent};
 use crate::store::{ClusterRow, NodeRow};
 
-/// Keys that every port holds besides those of clusters: the default partition's, limited and full.
+/// P_Keys that every port holds besides those of clusters: the limited and the full one of the default partition.
 const DEFAULT_KEYS: u16 = 2;
 
-/// Where hosts are on the fabric.
-type Places<'a> = HashMap<&'a Name, Place>;
+/// Fabric ports by host name.
+type HostAttachments<'a> = HashMap<&'a Name, HostAttachment>;
 
 /// Why nodes cannot be placed.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub enum NotPlaced {
-    /// What is there is not known yet.
-    #[error("the fabric is not known yet")]
+pub enum AdmissionError {
+    /// The fabric has not been discovered or planned yet.
+    #[error("the fabric has not been discovered yet")]
     NotYet,
-    /// No host can be used now.
+    /// No host is usable now. `excluded_hosts` have ports that cannot be shared; of the others, `silent` ones have an
+    /// agent that does not respond, and `absent` ones are not on the fabric.
     #[error(
-        "none of {hosts} hosts can be used now: {held} are in use by clusters that share their ports with nobody, or that a \
-         guaranteed cluster cannot share with; of the others, the agents of {silent} do not answer and {absent} are not on the \
-         fabric"
+        "none of {hosts} hosts is usable now: {excluded_hosts} are occupied by guaranteed clusters, or by clusters that a \
+         guaranteed one cannot share a port with; of the others, the agents of {silent} do not respond and {absent} are not on \
+         the fabric"
     )]
-    NoHost {
-        /// Hosts in all.
-        hosts: usize,
-        /// Those whose ports cannot be shared: a guaranteed cluster has its ports to itself.
-        held: usize,
-        /// Of the others, those whose agents do not answer.
-        silent: usize,
-        /// Of the others, those whose agents answer and that are not on the fabric.
-        absent: usize,
-    },
-    /// There is no place.
+    NoHost { hosts: usize, excluded_hosts: usize, silent: usize, absent: usize },
+    /// The usable hosts have too few resources left.
     #[error(transparent)]
-    NoPlace(#[from] NoPlace),
+    NoCapacity(#[from] NodePlacementError),
 }
 
-/// Finds places for `wanted` more nodes of a cluster.
+/// Chooses hosts for `wanted` more nodes of a cluster, and assigns their numbers, virtual functions and MAC addresses.
+///
+/// A guaranteed cluster gets one unused host per node if the links have the bandwidth left; all others are packed by
+/// [`place_nodes`].
 pub fn admit(
     cluster: &ClusterRow,
     wanted: u32,
     hosts: &[NewHost],
     clusters: &[ClusterRow],
-    seen: &Seen,
-) -> Result<Vec<NodeRow>, NotPlaced> {
-    if seen.fabric.sighting.is_none() || seen.fabric.plan.is_none() {
-        return Err(NotPlaced::NotYet);
+    observed: &Observed,
+) -> Result<Vec<NodeRow>, AdmissionError> {
+    if observed.fabric.discovered.is_none() || observed.fabric.plan.is_none() {
+        return Err(AdmissionError::NotYet);
     }
-    let is_up = |host: &NewHost| seen.agents.get(&host.name).is_some_and(AgentSight::is_up);
-    let (machines, machine_of) = machines(hosts, clusters, seen);
+    let is_up = |host: &NewHost| observed.agents.get(&host.name).is_some_and(ObservedAgent::is_up);
+    let (machines, machine_of) = machines(hosts, clusters, observed);
     let used = usage(clusters);
-    let places: Places<'_> =
-        hosts.iter().filter_map(|host| Some((&host.name, *seen.fabric.place(host)?))).collect();
-    let held = held(cluster, clusters);
-    let free = || hosts.iter().filter(|host| !held.contains(&host.name));
+    let host_ports: HostAttachments<'_> =
+        hosts.iter().filter_map(|host| Some((&host.name, *observed.fabric.host_port(host)?))).collect();
+    let excluded_hosts = excluded_hosts(cluster, clusters);
+    let free = || hosts.iter().filter(|host| !excluded_hosts.contains(&host.name));
     let candidates: Vec<Candidate> = free()
         .filter_map(|host| {
-            let place = places.get(&host.name).filter(|_| is_up(host))?;
-            seen.fabric.lid(place.port_guid)?;
-            Some(candidate(host, place, used.get(&host.name), seen, machine_of[&host.agent]))
+            let host_port = host_ports.get(&host.name).filter(|_| is_up(host))?;
+            observed.fabric.lid(host_port.port_guid)?;
+            Some(candidate(host, host_port, used.get(&host.name), observed, machine_of[&host.agent]))
         })
         .collect();
     if candidates.is_empty() {
         let (free, silent) = (free().count(), free().filter(|host| !is_up(host)).count());
-        let (hosts, held) = (hosts.len(), hosts.len() - free);
-        return Err(NotPlaced::NoHost { hosts, held, silent, absent: free - silent });
+        let (hosts, excluded_hosts) = (hosts.len(), hosts.len() - free);
+        return Err(AdmissionError::NoHost { hosts, excluded_hosts, silent, absent: free - silent });
     }
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let keys = cluster.partition_numbers().count().max(1) as u16;
-    let need = Need { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
-    let alone = alone(cluster, wanted, &candidates, &machines, need, (seen, &places));
-    let chosen = match alone {
+    let need = NodeRequirements { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
+    let exclusive_hosts =
+        exclusive_hosts(cluster, wanted, &candidates, &machines, need, (observed, &host_ports));
+    let chosen = match exclusive_hosts {
         Some(chosen) => chosen,
-        None => place(&candidates, &machines, need, wanted, &taken)?,
+        None => place_nodes(&candidates, &machines, need, wanted, &taken)?,
     };
-    Ok(nodes(cluster, &chosen, &used, (seen, &places)))
+    Ok(nodes(cluster, &chosen, &used, (observed, &host_ports)))
 }
 
-/// A host of its own for each node of a guaranteed cluster, where the links have what it is to be promised. `None` for others,
-/// and if there is no such place: then its nodes may have to share hosts.
-fn alone(
+/// One unused host per node of a guaranteed cluster, chosen so that the links can guarantee its bandwidth. `None` for a
+/// best-effort cluster, and if there is no such choice: the nodes may then share hosts.
+fn exclusive_hosts(
     cluster: &ClusterRow,
     wanted: u32,
     candidates: &[Candidate],
-    machines: &[Machine],
-    need: Need,
-    (seen, places): (&Seen, &Places<'_>),
+    machines: &[PhysicalMachine],
+    need: NodeRequirements,
+    (observed, host_ports): (&Observed, &HostAttachments<'_>),
 ) -> Option<Vec<Name>> {
     let Class::Guaranteed { bandwidth, .. } = cluster.class else { return None };
-    let (sighting, plan) = (seen.fabric.sighting.as_ref()?, seen.fabric.plan.as_ref()?);
-    let is_free = |candidate: &&Candidate| candidate.nodes == 0 && room(candidate, need, false) > 0;
+    let (discovered, plan) = (observed.fabric.discovered.as_ref()?, observed.fabric.plan.as_ref()?);
+    let is_free = |candidate: &&Candidate| candidate.nodes == 0 && node_capacity(candidate, need, false) > 0;
     let by_port: HashMap<Guid, &Candidate> = (candidates.iter().filter(is_free))
-        .filter_map(|candidate| Some((places.get(&candidate.host)?.port_guid, candidate)))
+        .filter_map(|candidate| Some((host_ports.get(&candidate.host)?.port_guid, candidate)))
         .collect();
     let name = cluster.id.to_string();
-    let (topology, fabric) = (&sighting.topology, &sighting.intents);
+    let (topology, fabric) = (&discovered.topology, &discovered.intents);
     let suits = |port| by_port.contains_key(&port);
     let ports = seats(topology, fabric, plan, (&name, bandwidth), wanted as usize, suits).ok()?;
     let chosen: Vec<&Candidate> = ports.iter().filter_map(|port| by_port.get(port).copied()).collect();
-    have_room(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
+    machines_fit(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
 }
 
-/// Hosts on which a cluster may have no nodes because of what others have there: the port of a guaranteed cluster is its own.
-fn held<'a>(cluster: &ClusterRow, clusters: &'a [ClusterRow]) -> HashSet<&'a Name> {
+/// Hosts that a cluster must not use because of other clusters there: a port of a guaranteed cluster is never shared.
+fn excluded_hosts<'a>(cluster: &ClusterRow, clusters: &'a [ClusterRow]) -> HashSet<&'a Name> {
     let is_guaranteed = |cluster: &ClusterRow| cluster.class != Class::BestEffort;
     let others = clusters.iter().filter(|other| other.id != cluster.id);
     let exclusive = others.filter(|other| is_guaranteed(cluster) || is_guaranteed(other));
     exclusive.flat_map(|other| &other.nodes).map(|node| &node.host).collect()
 }
 
-/// What is in use on a host.
+/// Resources in use on a host.
 #[derive(Clone, Debug, Default)]
-struct Usage {
+struct HostUsage {
     cores: u32,
     memory_mib: u32,
     nodes: u32,
@@ -134,8 +133,8 @@ struct Usage {
     keys: BTreeSet<Pkey>,
 }
 
-fn usage(clusters: &[ClusterRow]) -> HashMap<Name, Usage> {
-    let mut used: HashMap<Name, Usage> = HashMap::new();
+fn usage(clusters: &[ClusterRow]) -> HashMap<Name, HostUsage> {
+    let mut used: HashMap<Name, HostUsage> = HashMap::new();
     for cluster in clusters {
         for node in &cluster.nodes {
             let usage = used.entry(node.host.clone()).or_default();
@@ -149,14 +148,20 @@ fn usage(clusters: &[ClusterRow]) -> HashMap<Name, Usage> {
     used
 }
 
-fn candidate(host: &NewHost, place: &Place, used: Option<&Usage>, seen: &Seen, machine: usize) -> Candidate {
-    let none = Usage::default();
+fn candidate(
+    host: &NewHost,
+    host_port: &HostAttachment,
+    used: Option<&HostUsage>,
+    observed: &Observed,
+    machine: usize,
+) -> Candidate {
+    let none = HostUsage::default();
     let used = used.unwrap_or(&none);
     let memory = host.memory.mib().saturating_sub(used.memory_mib);
-    let capacity = key_capacity(place, seen);
+    let capacity = key_capacity(host_port, observed);
     Candidate {
         host: host.name.clone(),
-        leaf: place.leaf,
+        leaf: host_port.leaf,
         cores: host.cores.saturating_sub(used.cores),
         memory: controller_api::MemorySize::from_mib(memory),
         functions: FUNCTIONS_MAX - used.functions.len().min(FUNCTIONS_MAX.into()) as u8,
@@ -166,35 +171,35 @@ fn candidate(host: &NewHost, place: &Place, used: Option<&Usage>, seen: &Seen, m
     }
 }
 
-/// Keys of clusters that the port of a host, and the switch port before it, can hold.
-fn key_capacity(place: &Place, seen: &Seen) -> u16 {
-    let Some(sighting) = &seen.fabric.sighting else { return 0 };
-    let capabilities = &sighting.intents.capabilities;
-    let node = sighting.topology.by_port_guid(place.port_guid);
-    let guid = node.and_then(|end| sighting.topology.node(end.node)).map(|node| node.guid);
+/// P_Keys of clusters that the port of a host and its switch port can both hold.
+fn key_capacity(host_port: &HostAttachment, observed: &Observed) -> u16 {
+    let Some(discovered) = &observed.fabric.discovered else { return 0 };
+    let capabilities = &discovered.intents.capabilities;
+    let node = discovered.topology.by_port_guid(host_port.port_guid);
+    let guid = node.and_then(|end| discovered.topology.node(end.node)).map(|node| node.guid);
     let Some(guid) = guid else { return 0 };
-    let own = capabilities.port(PortName { node: guid, port: place.port }).pkeys;
-    let enforced = capabilities.switch(place.leaf).enforced_pkeys;
+    let own = capabilities.port(PortName { node: guid, port: host_port.port }).pkeys;
+    let enforced = capabilities.switch(host_port.leaf).enforced_pkeys;
     own.min(enforced).saturating_sub(DEFAULT_KEYS)
 }
 
-/// Machines by what their agents say of them, and which agent is on which. What was promised to nodes that do not run yet is
-/// given away already.
+/// Machines as their agents report them, and the index of each agent's machine. Resources of nodes that are placed but
+/// not running yet are subtracted.
 fn machines<'a>(
     hosts: &'a [NewHost],
     clusters: &[ClusterRow],
-    seen: &Seen,
-) -> (Vec<Machine>, BTreeMap<&'a String, usize>) {
+    observed: &Observed,
+) -> (Vec<PhysicalMachine>, BTreeMap<&'a String, usize>) {
     let mut index = BTreeMap::new();
-    let mut machines: Vec<Machine> = Vec::new();
+    let mut machines: Vec<PhysicalMachine> = Vec::new();
     for host in hosts {
         let at = *index.entry(&host.agent).or_insert_with(|| {
-            machines.push(Machine::default());
+            machines.push(PhysicalMachine::default());
             machines.len() - 1
         });
-        if let Some(agent) = seen.agents.get(&host.name) {
+        if let Some(agent) = observed.agents.get(&host.name) {
             let (cores, memory) = (agent.report.cores, agent.report.memory_mib);
-            machines[at] = Machine {
+            machines[at] = PhysicalMachine {
                 total: cores.total,
                 left: cores.total.saturating_sub(cores.used),
                 memory_mib: memory.total.saturating_sub(memory.used),
@@ -215,12 +220,12 @@ fn machines<'a>(
     (machines, index)
 }
 
-/// Numbers, functions and addresses for nodes on these hosts.
+/// Rows for new nodes on the chosen hosts: the lowest free numbers and virtual functions.
 fn nodes(
     cluster: &ClusterRow,
     chosen: &[Name],
-    used: &HashMap<Name, Usage>,
-    (seen, places): (&Seen, &Places<'_>),
+    used: &HashMap<Name, HostUsage>,
+    (observed, host_ports): (&Observed, &HostAttachments<'_>),
 ) -> Vec<NodeRow> {
     let mut functions: HashMap<&Name, BTreeSet<u8>> = HashMap::new();
     let mut numbers = (1..).filter(|number| cluster.nodes.iter().all(|node| node.number != *number));
@@ -229,28 +234,29 @@ fn nodes(
         let taken = functions
             .entry(host)
             .or_insert_with(|| used.get(host).map(|usage| usage.functions.clone()).unwrap_or_default());
-        let place = places.get(host);
-        let lid = place.and_then(|place| seen.fabric.lid(place.port_guid));
+        let host_port = host_ports.get(host);
+        let lid = host_port.and_then(|host_port| observed.fabric.lid(host_port.port_guid));
         let function = (1..=FUNCTIONS_MAX).find(|function| !taken.contains(function));
-        // Hosts without these were no candidates.
-        let (Some(place), Some(lid), Some(function), Some(number)) = (place, lid, function, numbers.next())
+        // Every chosen host has these: it was a candidate.
+        let (Some(host_port), Some(lid), Some(function), Some(number)) =
+            (host_port, lid, function, numbers.next())
         else {
             continue;
         };
         taken.insert(function);
-        nodes.push(node(number, host, place, function, MacAddress::of_function(lid, function)));
+        nodes.push(node(number, host, host_port, function, MacAddress::of_function(lid, function)));
     }
     nodes
 }
 
-fn node(number: u32, host: &Name, place: &Place, function: u8, mac: MacAddress) -> NodeRow {
-    let port_guid: Guid = place.port_guid;
+fn node(number: u32, host: &Name, host_port: &HostAttachment, function: u8, mac: MacAddress) -> NodeRow {
+    let port_guid: Guid = host_port.port_guid;
     NodeRow {
         id: Uuid::new_v4(),
         number,
         host: host.clone(),
         port_guid,
-        port: place.port,
+        port: host_port.port,
         function,
         mac,
         leaving: false,

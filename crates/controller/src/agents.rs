@@ -1,11 +1,11 @@
-//! The agents of hosts: they are told what to run, and tell what they run.
+//! Agents of hosts: sends specs to them and records their reports.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report, Version};
+use controller_api::agent::{AMBIGUOUS_SPEC, HostReport, HostSpec, OTHER_SITE, STALE_SPEC, SpecVersion};
 use controller_api::host::NewHost;
 use controller_api::{Name, Problem, session};
 use reqwest::StatusCode;
@@ -15,44 +15,44 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::health::Heard;
+use crate::health::ClockReading;
 use crate::reconcile::SETTLE;
-use crate::site::{AgentSight, AllOrders, Site};
+use crate::site::{AllHostSpecs, ObservedAgent, Site};
 
-/// How long to wait before an agent is asked again.
+/// Pause before the next attempt to reach an agent.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long an agent may take to answer; it answers a question for news after a few seconds also if there are none.
+/// Longest response time of an agent. A report query is answered after a few seconds even without news.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a connection may be idle before it is closed: less than agents allow.
+/// Longest idle time of a pooled connection; shorter than that of agents.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest report: every virtual machine that a host may have, each with the longest reason, several times over.
+/// Most bytes of a report: every virtual machine of a host with the longest reason, several times over.
 const REPORT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Longest problem that is read; what is told of it is far shorter.
+/// Most bytes of problem details; far fewer are shown.
 const PROBLEM_BYTES_MAX: usize = 64 * 1024;
 
-/// Virtual machines in a report: many times what orders may list.
+/// Most virtual machines in a report: many times what a spec may list.
 const REPORT_VMS_MAX: usize = 4096;
 
-/// Longest reason or label that is kept and shown: one sentence.
+/// Most characters of a reason or label that are kept: one sentence.
 const TEXT_LETTERS_MAX: usize = 500;
 
-/// Cores or partitions of one virtual machine in a report: more than a machine has of either.
+/// Most cores or partitions of one virtual machine in a report: more than a machine has of either.
 const ITEMS_MAX: usize = 4096;
-/// How long an agent may take to say that it is there before somebody who waits is told that it is not.
+/// Longest response time of an agent to a liveness probe while a client waits.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An agent, as a host asks it.
+/// Client of an agent's HTTP interface, for one host.
 #[derive(Clone, Debug)]
-pub struct Agent {
+pub struct AgentClient {
     http: reqwest::Client,
     host: Name,
 }
 
-/// Keeps in touch with the agents of all hosts for as long as it is polled.
+/// Control loop: follows the agents of all hosts, one task per host.
 pub async fn run(site: Arc<Site>) -> ! {
     let mut tasks: HashMap<Name, (NewHost, JoinHandle<()>)> = HashMap::new();
     let mut woken = site.woken.subscribe();
@@ -65,7 +65,7 @@ pub async fn run(site: Arc<Site>) -> ! {
                     let stays = by_name.get(name).is_some_and(|host| host.agent == known.agent);
                     if !stays {
                         task.abort();
-                        site.see(|seen| seen.agents.remove(name));
+                        site.observe(|observed| observed.agents.remove(name));
                     }
                     stays
                 });
@@ -78,24 +78,24 @@ pub async fn run(site: Arc<Site>) -> ! {
             }
             Err(error) => tracing::error!("{}", crate::chain(&error)),
         }
-        // The site keeps the sender for as long as this runs.
+        // The sender lives in the site, so this never fails.
         let _ = woken.changed().await;
         tokio::time::sleep(SETTLE).await;
     }
 }
 
-/// Keeps in touch with the agent of one host.
+/// Follows the agent of one host: retries whenever the exchange fails.
 async fn follow(site: Arc<Site>, host: NewHost) {
-    let mut orders = site.orders();
-    let agent = match Agent::new(&host) {
+    let mut specs = site.specs();
+    let agent = match AgentClient::new(&host) {
         Ok(agent) => agent,
         Err(error) => return tracing::error!(host = %host.name, "{error:#}"),
     };
     loop {
-        if let Err(error) = agent.exchange(&site, &mut orders).await {
+        if let Err(error) = agent.exchange(&site, &mut specs).await {
             let name = &host.name;
-            let answered = site.see_quietly(|seen| {
-                seen.agents.get_mut(name).is_some_and(|agent| std::mem::take(&mut agent.answers))
+            let answered = site.observe_quietly(|observed| {
+                observed.agents.get_mut(name).is_some_and(|agent| std::mem::take(&mut agent.answers))
             });
             if answered {
                 tracing::warn!(host = %name, "{error:#}");
@@ -106,63 +106,66 @@ async fn follow(site: Arc<Site>, host: NewHost) {
     }
 }
 
-/// Returns when the orders of a host are others than these. Those of other hosts do not concern it: with a thousand hosts, each of
-/// which is added or reports now and then, everybody would ask its agent anew each time.
-async fn changed(orders: &mut watch::Receiver<Arc<AllOrders>>, host: &Name, known: &Arc<Orders>) {
-    let is_other = |all: &Arc<AllOrders>| {
+/// Returns when the spec of `host` differs from `known`. Changes for other hosts are ignored: otherwise, with a thousand
+/// hosts, every change would make all of them query their agents again.
+async fn changed(specs: &mut watch::Receiver<Arc<AllHostSpecs>>, host: &Name, known: &Arc<HostSpec>) {
+    let is_other = |all: &Arc<AllHostSpecs>| {
         let own = all.as_ref().as_ref().and_then(|all| all.get(host));
         own.is_none_or(|own| !Arc::ptr_eq(own, known) && own != known)
     };
-    // The site keeps the sender for as long as this runs.
-    let _ = orders.wait_for(is_other).await;
+    // The sender lives in the site, so this never fails.
+    let _ = specs.wait_for(is_other).await;
 }
 
-impl Agent {
-    /// The agent of a host.
+impl AgentClient {
+    /// A client for the agent of `host`.
     pub fn new(host: &NewHost) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .no_proxy()
             .pool_idle_timeout(IDLE_TIMEOUT)
             .unix_socket(host.agent.as_str())
             .build();
-        Ok(Self { http: http.context("cannot ask agents")?, host: host.name.clone() })
+        Ok(Self {
+            http: http.context("cannot create the HTTP client for an agent")?,
+            host: host.name.clone(),
+        })
     }
 
-    /// Tells the agent its orders whenever they change, and notes what it tells. Returns when it does not answer.
+    /// Sends the spec whenever it changes, and records the reports. Returns only with an error.
     async fn exchange(
         &self,
         site: &Site,
-        orders: &mut watch::Receiver<Arc<AllOrders>>,
+        specs: &mut watch::Receiver<Arc<AllHostSpecs>>,
     ) -> anyhow::Result<()> {
         self.check_history(site).await?;
-        let mut given: Option<Arc<Orders>> = None;
+        let mut given: Option<Arc<HostSpec>> = None;
         let mut after = 0;
         loop {
             let wanted =
-                orders.borrow_and_update().as_ref().as_ref().and_then(|all| all.get(&self.host).cloned());
+                specs.borrow_and_update().as_ref().as_ref().and_then(|all| all.get(&self.host).cloned());
             let Some(wanted) = wanted else {
-                // Nothing is known yet: what runs goes on.
-                let _ = orders.changed().await;
+                // No spec yet: virtual machines keep running.
+                let _ = specs.changed().await;
                 continue;
             };
             if given.as_ref() != Some(&wanted) {
-                if let Some(why) = site.look(|seen| seen.superseded.clone()) {
-                    // What is heard now would be taken for an answer to orders of this store.
-                    bail!("nothing is ordered any more: {why}");
+                if let Some(why) = site.with_observed(|observed| observed.superseded.clone()) {
+                    // A report would be taken for an acknowledgement of this store.
+                    bail!("no spec is sent any more: {why}");
                 }
-                self.order(site, &wanted).await?;
+                self.send_spec(site, &wanted).await?;
                 (given, after) = (Some(Arc::clone(&wanted)), 0);
             }
             let report = tokio::select! {
                 report = self.report(after) => report?,
-                () = changed(orders, &self.host, &wanted) => continue,
+                () = changed(specs, &self.host, &wanted) => continue,
             };
             if report.acknowledged != Some(wanted.version) {
-                bail!("the agent's report is for other orders than it was given");
+                bail!("the report acknowledges another spec than the one sent");
             }
-            let heard = Heard::now();
-            let is_back = site.see_quietly(|seen| {
-                let known = seen.agents.get_mut(&self.host);
+            let heard = ClockReading::now();
+            let is_back = site.observe_quietly(|observed| {
+                let known = observed.agents.get_mut(&self.host);
                 known.is_some_and(|known| {
                     known.heard = heard;
                     !std::mem::replace(&mut known.answers, true)
@@ -175,115 +178,114 @@ impl Agent {
             after = report.number;
             if is_news {
                 for vm in &report.vms {
-                    // Before a number could be given away that somebody holds.
+                    // Withhold the numbers before any of them could be assigned.
                     if let Some(unlisted) = &vm.unlisted {
                         site.store.held_partitions_note(&self.host, vm.id, &unlisted.partitions).await?;
                     }
                 }
-                let sight = AgentSight { orders: wanted, report: Arc::new(report), answers: true, heard };
-                site.see(|seen| seen.agents.insert(self.host.clone(), sight));
+                let agent = ObservedAgent { spec: wanted, report: Arc::new(report), answers: true, heard };
+                site.observe(|observed| observed.agents.insert(self.host.clone(), agent));
             }
         }
     }
 
-    /// An agent that has accepted orders of this site which its store does not know follows a newer store.
+    /// Fails if the agent has accepted a spec of this site that this store did not issue: the agent then follows a newer
+    /// store.
     async fn check_history(&self, site: &Site) -> anyhow::Result<()> {
         let kept = self.report(0).await?.acknowledged;
-        let own = |kept: &Version| kept.site == site.identity.site && kept.epoch == site.identity.epoch;
+        let own = |kept: &SpecVersion| kept.site == site.identity.site && kept.epoch == site.identity.epoch;
         if let Some(kept) = kept.filter(own)
             && site.sequences.is_foreign(kept.sequence)
         {
-            let why = format!("it has accepted orders of {kept}, which this store did not give");
-            self.stop_ordering(site, &why).await;
-            bail!("nothing is ordered any more: {why}");
+            let why = format!("it has accepted a spec of {kept}, which this store did not issue");
+            self.mark_superseded(site, &why).await;
+            bail!("no spec is sent any more: {why}");
         }
         Ok(())
     }
 
-    async fn order(&self, site: &Site, orders: &Orders) -> anyhow::Result<()> {
-        let request = self.http.put(self.url("")).json(orders).timeout(ANSWER_TIMEOUT);
-        let response = request.send().await.context("the agent does not answer")?;
+    async fn send_spec(&self, site: &Site, spec: &HostSpec) -> anyhow::Result<()> {
+        let request = self.http.put(self.url("")).json(spec).timeout(ANSWER_TIMEOUT);
+        let response = request.send().await.context("the agent does not respond")?;
         let status = response.status();
         if status.is_success() {
-            site.see_quietly(|seen| seen.refusals.remove(&self.host));
+            site.observe_quietly(|observed| observed.spec_rejections.remove(&self.host));
             return Ok(());
         }
         let problem: Option<Problem> = read(response, PROBLEM_BYTES_MAX).await.ok();
         let why = problem.as_ref().map(Problem::to_string).unwrap_or_default();
         if status == StatusCode::INSUFFICIENT_STORAGE {
-            site.see(|seen| seen.refusals.insert(self.host.clone(), why.clone()));
+            site.observe(|observed| observed.spec_rejections.insert(self.host.clone(), why.clone()));
         }
-        if problem
-            .is_some_and(|problem| [OLDER_ORDERS, OTHER_SITE, AMBIGUOUS_ORDERS].contains(&&*problem.kind))
-        {
-            self.stop_ordering(site, &why).await;
+        if problem.is_some_and(|problem| [STALE_SPEC, OTHER_SITE, AMBIGUOUS_SPEC].contains(&&*problem.kind)) {
+            self.mark_superseded(site, &why).await;
         }
-        bail!("the agent refuses its orders ({status}): {why}")
+        bail!("the agent rejects its spec ({status}): {why}")
     }
 
-    /// The agent follows a store that is newer than ours, or another one: whatever is ordered from here on would be wrong.
-    async fn stop_ordering(&self, site: &Site, why: &str) {
+    /// Records that agents follow another or a newer store. From then on no spec is sent: it would be wrong.
+    async fn mark_superseded(&self, site: &Site, why: &str) {
         let text = format!(
-            "host {} refuses its orders: {why}; this store is older than what hosts run, or another site's: put the newest \
-             back, or stop the controller and use `heddle controller recover`",
+            "host {} rejects its spec: {why}; this store is older than the specs that hosts follow, or of another site: restore the \
+             newest, or stop the controller and use `heddle controller recover`",
             self.host
         );
-        let is_new = site.see(|seen| seen.superseded.replace(text.clone()).is_none());
+        let is_new = site.observe(|observed| observed.superseded.replace(text.clone()).is_none());
         if is_new && let Err(error) = site.note("site.superseded", text).await {
             tracing::error!("{}", crate::chain(&error));
         }
     }
 
-    async fn report(&self, after: u64) -> anyhow::Result<Report> {
+    async fn report(&self, after: u64) -> anyhow::Result<HostReport> {
         let request = self.http.get(self.url(&format!("?after={after}"))).timeout(ANSWER_TIMEOUT);
-        let response = request.send().await.context("the agent does not answer")?;
-        let response = response.error_for_status().context("the agent does not tell")?;
-        let report: Report =
-            read(response, REPORT_BYTES_MAX).await.context("unexpected report of the agent")?;
+        let response = request.send().await.context("the agent does not respond")?;
+        let response = response.error_for_status().context("the agent rejects the report query")?;
+        let report: HostReport =
+            read(response, REPORT_BYTES_MAX).await.context("invalid report of the agent")?;
         bounded(report)
     }
 
-    /// Whether the agent answers at all, within [`ALIVE_TIMEOUT`].
+    /// Whether the agent responds within [`ALIVE_TIMEOUT`], with whatever status.
     pub async fn is_alive(&self) -> bool {
         let request = self.http.get("http://agent/v1/hosts").timeout(ALIVE_TIMEOUT);
-        // Whatever it says, it says something.
+        // Any status counts.
         request.send().await.is_ok()
     }
 
     /// Opens a session in a virtual machine.
-    pub async fn session(&self, vm: Uuid, open: &session::Open) -> anyhow::Result<reqwest::Upgraded> {
+    pub async fn session(&self, vm: Uuid, open: &session::NewSession) -> anyhow::Result<reqwest::Upgraded> {
         let request = self.http.post(self.url(&format!("/vms/{vm}/sessions")));
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, session::PROTOCOL).json(open);
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;
-        let response = answer.context("the agent does not answer")?.context("the agent does not answer")?;
+        let response = answer.context("the agent does not respond")?.context("the agent does not respond")?;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
             match read::<Problem>(response, PROBLEM_BYTES_MAX).await {
                 Ok(problem) => bail!("{problem}"),
-                Err(_) => bail!("the agent refuses ({status})"),
+                Err(_) => bail!("the agent rejects the session ({status})"),
             }
         }
-        response.upgrade().await.context("the agent does not go on")
+        response.upgrade().await.context("the connection to the agent failed")
     }
 
     fn url(&self, rest: &str) -> String {
-        // The name is only for the Host header: the socket says where.
+        // The name is for the Host header only; the socket determines the peer.
         format!("http://agent/v1/hosts/{}{rest}", self.host)
     }
 }
 
-/// Reads an answer of at most `bytes_max` bytes. An agent may be in the hands of others: it is not read further.
+/// Reads a response of at most `bytes_max` bytes. Agents are not trusted: a longer one is not read to its end.
 async fn read<T: DeserializeOwned>(mut response: reqwest::Response, bytes_max: usize) -> anyhow::Result<T> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.context("the agent does not go on")? {
-        ensure!(bytes.len() + chunk.len() <= bytes_max, "the answer is longer than {bytes_max} bytes");
+    while let Some(chunk) = response.chunk().await.context("the connection to the agent failed")? {
+        ensure!(bytes.len() + chunk.len() <= bytes_max, "the response has more than {bytes_max} bytes");
         bytes.extend_from_slice(&chunk);
     }
-    serde_json::from_slice(&bytes).context("the answer cannot be read")
+    serde_json::from_slice(&bytes).context("cannot parse the response")
 }
 
-/// A report whose parts have a length that can be kept: texts are cut, lists that are too long are refused.
-fn bounded(mut report: Report) -> anyhow::Result<Report> {
+/// Bounds the parts of a report: texts are shortened, and lists that are too long are rejected.
+fn bounded(mut report: HostReport) -> anyhow::Result<HostReport> {
     let count = report.vms.len();
     ensure!(count <= REPORT_VMS_MAX, "a report lists at most {REPORT_VMS_MAX} virtual machines, got {count}");
     for vm in &mut report.vms {
@@ -299,7 +301,7 @@ fn bounded(mut report: Report) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A text of others, as it can be shown: in one line, and not too long.
+/// A text of an agent in one line, without control characters, of bounded length.
 fn shortened(text: &str) -> String {
     let plain = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
     let mut short: String = plain.take(TEXT_LETTERS_MAX).collect();

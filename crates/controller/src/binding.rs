@@ -1,8 +1,8 @@
-//! Which port of the fabric a host is. No I/O.
+//! Bindings between hosts and fabric ports. No I/O.
 //!
-//! A host is bound to the GUID of its port when it is added, or, if no GUID was given, as soon as exactly one adapter calls
-//! itself by its name. From then on the GUID alone identifies it: a NodeDescription is written by the host itself, so a
-//! compromised one could take the name of another.
+//! A host is bound to the GUID of its port when it is added or, without a GUID, as soon as exactly one adapter has its
+//! name as NodeDescription. From then on only the GUID identifies it: a host writes its NodeDescription itself, so a
+//! compromised one could claim the name of another.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,23 +11,23 @@ use controller_api::host::NewHost;
 use fabric_model::{Node, Topology};
 use ib_wire::Guid;
 
-use crate::site::Place;
+use crate::site::HostAttachment;
 
-/// Places of all cabled ports of adapters, by the GUID of the port.
-pub fn places(topology: &Topology) -> HashMap<Guid, Place> {
-    let mut places = HashMap::new();
+/// All cabled ports of adapters, by port GUID.
+pub fn host_ports(topology: &Topology) -> HashMap<Guid, HostAttachment> {
+    let mut host_ports = HashMap::new();
     for (_, node) in topology.end_nodes() {
         for (port, peer) in node.cabled_ports() {
             if let (Some(near), Some(leaf)) = (node.port(port), topology.node(peer.node)) {
-                places.insert(near.guid, Place { port_guid: near.guid, port, leaf: leaf.guid });
+                host_ports.insert(near.guid, HostAttachment { port_guid: near.guid, port, leaf: leaf.guid });
             }
         }
     }
-    places
+    host_ports
 }
 
-/// The ports that hosts without a GUID are bound to now: the first cabled port of the only adapter that calls itself by the
-/// name of the host, unless another host is bound to that adapter.
+/// Bindings for `pending` hosts: the first cabled port of the only adapter whose NodeDescription is the name of the host,
+/// unless another host is bound to that adapter.
 pub fn choose<'a>(
     pending: impl Iterator<Item = &'a Name>,
     topology: &Topology,
@@ -44,17 +44,17 @@ pub fn choose<'a>(
     pending.filter_map(only).collect()
 }
 
-/// A claim that adapters make by what they call themselves, and that means nothing.
+/// A NodeDescription that contradicts a binding, and is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What kind of event it is.
+    /// Kind of the event.
     pub kind: &'static str,
-    /// What to tell operators.
+    /// Text of the event, for operators.
     pub text: String,
 }
 
-/// Claims that are new since the fabric was last seen: a bound adapter that calls itself something else than before, and an
-/// adapter that calls itself by the name of a host which is bound to another one.
+/// Claims that are new since the previous discovery: a bound adapter with another NodeDescription than before, and an
+/// adapter with the name of a host that is bound to a different one.
 pub fn new_claims(before: Option<&Topology>, now: &Topology, hosts: &[NewHost]) -> Vec<Claim> {
     let mut claims = Vec::new();
     let (by_name, by_name_before) = (adapters_by_name(now), before.map(adapters_by_name).unwrap_or_default());
@@ -63,8 +63,9 @@ pub fn new_claims(before: Option<&Topology>, now: &Topology, hosts: &[NewHost]) 
             && was.description != is.description
         {
             let (was, is) = (&was.description, &is.description);
-            let text =
-                format!("the adapter of host {name}, port {guid}, calls itself {is:?} instead of {was:?}");
+            let text = format!(
+                "the adapter of host {name}, port {guid}, has the NodeDescription {is:?} instead of {was:?}"
+            );
             claims.push(Claim { kind: "host.renamed", text });
         }
         let known: HashSet<Guid> =
@@ -74,7 +75,7 @@ pub fn new_claims(before: Option<&Topology>, now: &Topology, hosts: &[NewHost]) 
             if !is_own && !known.contains(&adapter.guid) {
                 let other = adapter.guid;
                 let text = format!(
-                    "adapter {other} calls itself {name}, but that host is port {guid}: it gets nothing"
+                    "adapter {other} claims the name {name}, but that host is bound to port {guid}; the claim is ignored"
                 );
                 claims.push(Claim { kind: "host.name-claimed", text });
             }

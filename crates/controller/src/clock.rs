@@ -1,4 +1,4 @@
-//! What time it is: on the wall, for people, and since when, for durations.
+//! Wall-clock time for people, and a clock without steps for durations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Where time comes from.
+/// Source of time.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The time of day. It may step in either direction: never subtract two of them to decide something.
+    /// Time of day. It may step in either direction: never decide by the difference of two values.
     fn wall(&self) -> Timestamp;
-    /// Time since some instant in the life of this process. Never steps.
+    /// Time since an arbitrary instant in the life of this process. Never steps.
     fn monotonic(&self) -> Duration;
 }
 
@@ -22,7 +22,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Clocks that start now.
+    /// Starts the monotonic clock at zero.
     pub fn start() -> Arc<Self> {
         Arc::new(Self { started: Instant::now() })
     }
@@ -38,40 +38,36 @@ impl Clock for SystemClock {
     }
 }
 
-/// For how long controllers have run on a store, in whole milliseconds: a clock that goes on where the process before was
-/// killed, at most a few seconds earlier, and that nobody can set. Durations measured by it may come out longer than they were,
-/// never shorter.
+/// Total time that controllers have run on a store, in whole milliseconds: a clock that continues at most a few seconds
+/// before the instant at which the previous process was killed, and that nobody can set. Measured durations may be longer
+/// than real ones, never shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Uptime(i64);
 
 impl Uptime {
-    /// So many milliseconds.
     pub const fn from_ms(ms: i64) -> Self {
         Self(ms)
     }
 
-    /// In milliseconds.
     pub const fn ms(self) -> i64 {
         self.0
     }
 
-    /// An instant that was `duration` before.
+    /// The instant that lies `duration` earlier.
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0 - duration.as_millis() as i64)
     }
 
-    /// Time that has passed since an earlier instant; nothing since a later one.
+    /// Time elapsed since `earlier`; zero if that lies in the future.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
 }
 
-/// An instant, by both clocks.
+/// An instant by both clocks: `wall` is shown to people, `uptime` decides on durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// For people.
     pub wall: Timestamp,
-    /// For durations.
     pub uptime: Uptime,
 }

@@ -1,10 +1,10 @@
-//! What is not well, since when, and what that means for clusters. No I/O; [`watch`] looks every second.
+//! Faults of hosts and fabric, and the health of clusters. No I/O; [`watch`] checks every second.
 //!
-//! A part that does not answer is not taken for gone: what it was last known to run goes on, and states say that nobody
-//! knows (`unknown`) or that something is missing (`degraded`). Durations are measured by the monotonic clock; the times that
-//! are shown are those of the wall clock when the part was last heard of.
+//! A part that does not respond is not considered gone: what it ran last keeps running, and states say that nothing is
+//! known (`unknown`) or that something is missing (`degraded`). Durations are measured by the monotonic clock; the times
+//! shown are wall-clock times of the last sign of life.
 
-mod notices;
+mod fault_events;
 pub mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,89 +17,93 @@ use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
 use jiff::Timestamp;
 
-use crate::site::Seen;
+use crate::site::Observed;
 use crate::store::{ClusterRow, NodeRow};
 
-/// How long an agent may be silent. It answers within 5 s also if nothing happens; a machine that is three times too slow is not
+/// Longest silence of an agent. It responds within 5 s even without news; a machine that is three times too slow is not
 /// worth an alarm.
 pub const AGENT_SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the subnet manager may leave heartbeats unanswered. While it compares a plan of 11,664 hosts it is busy for seconds.
+/// Longest silence of the subnet manager to heartbeats. While it compares a plan of 11,664 hosts it is busy for seconds.
 pub const MANAGER_SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the port of a host may be missing on the fabric: an adapter that restarts, or a cable that is seated again, is back
+/// Longest absence of a host port from the fabric: an adapter that restarts, or a cable that is replugged, is back
 /// sooner.
 pub const PORT_ABSENCE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the fabric may differ from what clusters need while the manager answers: what a cold fabric of 11,664 hosts takes on a
-/// slow machine.
+/// Longest time the devices may differ from the plan while the subnet manager responds: what a cold fabric of 11,664
+/// hosts takes on a slow machine.
 pub const PROGRAMMING_LIMIT: Duration = Duration::from_secs(120);
 
-/// An instant by both clocks: the first for durations, the second for people.
+/// An instant by both clocks: `at` decides on durations, `wall` is shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// Never steps.
+pub struct ClockReading {
     pub at: Instant,
-    /// What is shown.
     pub wall: Timestamp,
 }
 
-impl Heard {
-    /// This instant.
+impl ClockReading {
+    /// Reads both clocks.
     pub fn now() -> Self {
         Self { at: Instant::now(), wall: Timestamp::now() }
     }
 
-    /// Whether more than `limit` has passed until `now`.
+    /// Whether more than `limit` lies between this instant and `now`.
     fn is_older(&self, limit: Duration, now: &Self) -> bool {
         now.at.saturating_duration_since(self.at) > limit
     }
 }
 
-/// Something that is not well.
+/// A part of the site that does not work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// The subnet manager does not answer.
+    /// The subnet manager does not respond.
     ManagerSilent,
-    /// The subnet manager answers, but the fabric does not become what clusters need.
+    /// The subnet manager responds, but the devices do not reach the plan.
     FabricStuck,
-    /// The agent of a host does not answer: nobody knows what its virtual machines do.
+    /// The agent of a host does not respond: the state of its virtual machines is not known.
     AgentSilent(Name),
-    /// The port of a host is not on the fabric: its virtual machines reach nobody.
+    /// The port of a host is not on the fabric: its virtual machines have no network.
     OffFabric(Name),
 }
 
-/// Everything that is not well, with since when.
+/// All current faults, with the time at which each began.
 pub type Faults = BTreeMap<Fault, Timestamp>;
 
-/// Remembers since when something looks wrong, until it has done so for long enough.
+/// Detects faults: remembers when each symptom was first observed, until it exceeds its limit.
 #[derive(Debug, Default)]
 pub struct Monitor {
-    /// When hosts were first looked for, and when their ports were first missed.
-    hosts: HashMap<Name, Heard>,
-    absent: HashMap<Name, Heard>,
-    manager: Option<Heard>,
-    programming: Option<Heard>,
+    /// First check of each host, and first absence of its port.
+    hosts: HashMap<Name, ClockReading>,
+    absent: HashMap<Name, ClockReading>,
+    manager: Option<ClockReading>,
+    programming: Option<ClockReading>,
 }
 
 impl Monitor {
-    /// What is not well now, given what was not well before.
-    pub fn examine(&mut self, seen: &Seen, hosts: &[NewHost], before: &Faults, now: Heard) -> Faults {
+    /// The current faults. A fault that is in `before` keeps its start time, also across restarts of the controller.
+    pub fn examine(
+        &mut self,
+        observed: &Observed,
+        hosts: &[NewHost],
+        before: &Faults,
+        now: ClockReading,
+    ) -> Faults {
         let mut faults = Faults::new();
         let mut note = |fault: Fault, since: Timestamp| {
-            // What began before this process did keeps its time.
+            // A fault that began before this process keeps its start.
             let since = before.get(&fault).copied().unwrap_or(since);
             faults.insert(fault, since);
         };
         let first = *self.manager.get_or_insert(now);
-        let heard = seen.fabric.heard.unwrap_or(first);
+        let heard = observed.fabric.heard.unwrap_or(first);
         let is_silent = heard.is_older(MANAGER_SILENCE_LIMIT, &now);
-        if is_silent || (seen.fabric.heard.is_none() && before.contains_key(&Fault::ManagerSilent)) {
+        if is_silent || (observed.fabric.heard.is_none() && before.contains_key(&Fault::ManagerSilent)) {
             note(Fault::ManagerSilent, heard.wall);
         }
-        if seen.fabric.state == FabricState::Programming && !is_silent {
+        if observed.fabric.state == FabricState::Programming && !is_silent {
             let first = *self.programming.get_or_insert(now);
-            let since = seen.fabric.settled.filter(|settled| settled.at > first.at).unwrap_or(first);
+            let since = observed.fabric.settled.filter(|settled| settled.at > first.at).unwrap_or(first);
             if since.is_older(PROGRAMMING_LIMIT, &now) {
                 note(Fault::FabricStuck, since.wall);
             }
@@ -113,7 +117,7 @@ impl Monitor {
         }
         for host in hosts {
             let first = *self.hosts.entry(host.name.clone()).or_insert(now);
-            let agent = seen.agents.get(&host.name);
+            let agent = observed.agents.get(&host.name);
             let heard = agent.map_or(first, |agent| agent.heard);
             let fault = Fault::AgentSilent(host.name.clone());
             let was_silent = agent.is_none() && before.contains_key(&fault);
@@ -121,9 +125,9 @@ impl Monitor {
                 note(fault, heard.wall);
             }
             let fault = Fault::OffFabric(host.name.clone());
-            let is_absent = host.port_guid.is_some() && seen.fabric.place(host).is_none();
-            if seen.fabric.sighting.is_none() {
-                // What was missing before this process began is missing until the fabric is seen.
+            let is_absent = host.port_guid.is_some() && observed.fabric.host_port(host).is_none();
+            if observed.fabric.discovered.is_none() {
+                // Ports missing before this process started count as missing until the first discovery.
                 before.get(&fault).into_iter().for_each(|since| note(fault.clone(), *since));
             } else if is_absent {
                 let first = *self.absent.entry(host.name.clone()).or_insert(now);
@@ -138,27 +142,25 @@ impl Monitor {
     }
 }
 
-/// Who is told: tenants hear nothing of hosts.
+/// Reader of a message; tenants see nothing of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Names of hosts are told.
+    /// Sees host names.
     Operator,
-    /// They are not.
+    /// Sees no host names.
     Tenant,
 }
 
-/// What is wrong with a node because of its host.
+/// Effect of a host fault on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFault {
-    /// What its state is then.
+    /// State that is shown for the node.
     pub state: NodeState,
-    /// Since when.
     pub since: Timestamp,
-    /// Why.
     pub reason: String,
 }
 
-/// What is wrong with a node because of its host: an agent that is silent says more than a port that is missing.
+/// Effect of host faults on a node; a silent agent takes precedence over a missing port.
 pub fn node_fault(node: &NodeRow, faults: &Faults, audience: Audience) -> Option<NodeFault> {
     if node.leaving {
         return None;
@@ -171,7 +173,7 @@ pub fn node_fault(node: &NodeRow, faults: &Faults, audience: Audience) -> Option
     silent.or_else(|| found(Fault::OffFabric(node.host.clone()), NodeState::Degraded))
 }
 
-/// How a cluster is: `unknown` if nothing is known of any of its nodes, `degraded` if anything is wrong, else `ok`.
+/// Health of a cluster: `unknown` if the state of no node is known, `degraded` if anything is faulty, else `ok`.
 pub fn cluster_health(cluster: &ClusterRow, faults: &Faults, audience: Audience) -> Health {
     let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
     let of_nodes: Vec<(u32, NodeFault)> =
@@ -198,10 +200,10 @@ pub fn cluster_health(cluster: &ClusterRow, faults: &Faults, audience: Audience)
 }
 
 impl Fault {
-    /// What it means for a node, without which node.
+    /// Its effect on a node, without the name of the node.
     fn about_node(&self, audience: Audience) -> String {
         match (self, audience) {
-            (Self::AgentSilent(_), Audience::Tenant) => "its host does not answer".to_owned(),
+            (Self::AgentSilent(_), Audience::Tenant) => "its host does not respond".to_owned(),
             (Self::OffFabric(_), Audience::Tenant) => "its host is not on the network".to_owned(),
             (fault, _) => fault.to_string(),
         }
@@ -211,13 +213,13 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ManagerSilent => {
-                f.write_str("the subnet manager does not answer: nodes keep their network, changes wait")
-            }
+            Self::ManagerSilent => f.write_str(
+                "the subnet manager does not respond; the network keeps working, and changes wait",
+            ),
             Self::FabricStuck => {
-                f.write_str("the fabric is not what clusters need: changes of networks wait")
+                f.write_str("the devices do not match the plan; changes of the network wait")
             }
-            Self::AgentSilent(host) => write!(f, "the agent of {host} does not answer"),
+            Self::AgentSilent(host) => write!(f, "the agent of {host} does not respond"),
             Self::OffFabric(host) => write!(f, "{host} is not on the fabric"),
         }
     }

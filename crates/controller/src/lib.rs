@@ -1,25 +1,26 @@
-//! Keeps what tenants asked for, and makes it so.
+//! The controller: stores the desired clusters of tenants, and reconciles hosts and fabric with them.
 //!
 //! ```text
-//!  REST requests ──► store ──► reconcile: lifecycle ──► orders ──► agents of hosts ──► reports ─┐
-//!       ▲              │             ▲                                                          │
-//!       │              └► manager: network ──► plan ──► subnet manager ──► sightings ──► seen ◄─┘
-//!       └── operations, events                                                            │
-//!                                    └────────────────────────────────────────────────────┘
+//!  REST requests ──► store ──► reconcile: lifecycle ──► host specs ──► agents of hosts ──► reports ─┐
+//!       ▲              │             ▲                                                              │
+//!       │              └► manager: network ──► plan ──► subnet manager ──► discovery ──► observed ◄─┘
+//!       └── operations, events                                                              │
+//!                                    └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What is wanted stands in the store before anybody acts on it; what is seen is asked for again after a restart. So the
-//! controller may be killed at any instant and goes on where it was. `lifecycle`, `placement`, `admission` and `network`
-//! decide and do no I/O.
+//! Desired state is in the store before anybody acts on it; observed state is queried again after a restart. The
+//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission` and
+//! `network` decide and do no I/O.
 
 mod admission;
 mod agents;
-mod bell;
 mod binding;
 mod clock;
+mod event_waiters;
 mod health;
 mod keys;
 mod lifecycle;
+mod loops;
 mod manager;
 mod network;
 mod placement;
@@ -42,64 +43,69 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use controller_api::tenant::Lifetime;
-pub use recovery::{Accept, NotOurs, Recovered, recover};
+use controller_api::tenant::TokenLifetime;
+use loops::ControlLoops;
+pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
 use site::Site;
-use store::Lock;
+use store::StoreLock;
 use tokio::net::TcpListener;
-use views::Views;
+use views::ViewService;
 
 pub use clock::{Clock, SystemClock};
 
-/// How often old records are forgotten: a tenant that does nothing but write them adds a few thousand meanwhile.
+/// How often old records are deleted. A tenant can add a few thousand in this time.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often the store's clock is kept: what was not kept when a process is killed has not passed.
+/// How often the store's clock is saved. Time since the last save is lost when the process is killed.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the token of the first operator is called: it is in a file that only its owner reads, and does not expire.
+/// Name of the first operator token. It does not expire: it is kept in a file that only its owner can read.
 const OPERATOR_TOKEN_NAME: &str = "operator-file";
 
-/// Where things are.
+/// Paths, addresses and the clock of a controller.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// What has to survive.
+pub struct ControllerSettings {
+    /// SQLite file of the store.
     pub database: PathBuf,
-    /// Where requests come in: a unix socket, whose directory the controller owns.
+    /// Unix socket of the REST interface. The controller must own its directory.
     pub socket: PathBuf,
-    /// Where they come in besides: loopback only, as tokens travel in the clear and clients cannot tell who listens.
+    /// Additional TCP address of the REST interface; loopback only, because tokens are sent in the clear and clients
+    /// cannot authenticate the server.
     pub listen: Option<SocketAddr>,
-    /// The control socket of the subnet manager.
+    /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
-    /// The socket at which views of clusters are served, for agents of hosts.
-    pub views: PathBuf,
-    /// A file for the key that private keys in the database are sealed with; made for a new database.
+    /// Unix socket at which views are served to the tunnels of agents.
+    pub view_socket: PathBuf,
+    /// File with the key that seals private keys in the store; created with a new store.
     pub key_file: PathBuf,
-    /// A file for the token of the first operator: written if it does not hold one that is known.
-    pub operator_token: PathBuf,
-    /// A file for the address of `listen`, for people to read: clients do not follow it.
-    pub endpoint: PathBuf,
-    /// Where time comes from.
+    /// File for the first operator token; written unless it holds a valid one.
+    pub operator_token_file: PathBuf,
+    /// File for the URL of `listen`, for people; clients do not read it.
+    pub address_file: PathBuf,
     pub clock: Arc<dyn Clock>,
 }
 
-/// Serves until `shutdown` is ready.
+/// Serves the REST interface and runs the control loops until `shutdown` resolves.
+///
+/// # Errors
+/// If the store cannot be opened or belongs to another state of the site, if a socket cannot be bound, or if a control
+/// loop ends or panics.
 pub async fn serve(
-    settings: Settings,
+    settings: ControllerSettings,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     if let Some(address) = settings.listen {
         ensure!(
             address.ip().is_loopback(),
-            "{address} is not on this machine: tokens travel in the clear, listen at 127.0.0.1"
+            "{address} is not a loopback address: tokens are sent in the clear; listen at 127.0.0.1"
         );
     }
     let (store, sidecar) = recovery::open(&settings.database, &settings.key_file, settings.clock).await?;
     let decisions = store.fabric_decisions().await?;
-    let views = Views::start(&settings.views)?;
+    let views = ViewService::start(&settings.view_socket)?;
     let identity = store.site_identity().await?;
-    let sequences = store.orders_begin().await?;
+    let sequences = store.spec_sequence_begin().await?;
     let site = Arc::new(Site::new(
         store,
         (identity, sequences),
@@ -115,22 +121,12 @@ pub async fn serve(
         }
         None => None,
     };
-    provide_operator_token(&site, &settings.operator_token).await?;
+    provide_operator_token(&site, &settings.operator_token_file).await?;
     let unix = socket::listen(&settings.socket)?;
-    tokio::spawn(reconcile::run(Arc::clone(&site)));
-    tokio::spawn(agents::run(Arc::clone(&site)));
-    tokio::spawn(health::watch::run(Arc::clone(&site)));
-    tokio::spawn(manager::heartbeat(Arc::clone(&site), settings.sm_control.clone()));
-    tokio::spawn(manager::watch(Arc::clone(&site), settings.sm_control.clone()));
-    tokio::spawn(manager::program(Arc::clone(&site), settings.sm_control));
-    tokio::spawn(views::keep(Arc::clone(&site)));
-    tokio::spawn(views::doors::keep(Arc::clone(&site)));
-    tokio::spawn(views::wishes::carry(Arc::clone(&site)));
-    tokio::spawn(trim(Arc::clone(&site)));
-    tokio::spawn(keep_clock(Arc::clone(&site)));
+    let mut loops = control_loops(&site, &settings.sm_control);
     match &tcp {
-        Some(tcp) => write_file(&settings.endpoint, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
-        None => remove_file(&settings.endpoint)?,
+        Some(tcp) => write_file(&settings.address_file, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
+        None => remove_file(&settings.address_file)?,
     }
     let router = rest::router(site);
     let connections = Connections::new(nix::unistd::geteuid().as_raw());
@@ -140,31 +136,53 @@ pub async fn serve(
             None => std::future::pending().await,
         }
     };
-    // Sessions and those who wait for events would keep a graceful end waiting; nothing is lost when they are cut.
-    tokio::select! {
-        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => {}
-        () = by_tcp => {}
-        () = shutdown => {}
-    }
-    // Whoever asks from here on hears that nobody is there.
-    remove_file(&settings.socket)
+    // Open streams and event queries are cut: they would delay the end, and nothing is lost with them.
+    let ended = tokio::select! {
+        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => Ok(()),
+        () = by_tcp => Ok(()),
+        () = shutdown => Ok(()),
+        failure = loops.failure() => Err(failure),
+    };
+    // From here on, connection attempts fail at once.
+    let removed = remove_file(&settings.socket);
+    ended?;
+    removed
 }
 
-/// Seals the private keys in the database with a new key, which takes the place of the one in `key_file`. No controller may run.
+/// Starts all control loops.
+fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
+    let mut loops = ControlLoops::default();
+    let control = || sm_control.to_owned();
+    loops.spawn("reconcile", reconcile::run(Arc::clone(site)));
+    loops.spawn("agents", agents::run(Arc::clone(site)));
+    loops.spawn("health", health::watch::run(Arc::clone(site)));
+    loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site), control()));
+    loops.spawn("subnet manager events", manager::watch(Arc::clone(site), control()));
+    loops.spawn("fabric programming", manager::program(Arc::clone(site), control()));
+    loops.spawn("views", views::update_views(Arc::clone(site)));
+    loops.spawn("tunnel sockets", views::tunnel_sockets::run(Arc::clone(site)));
+    loops.spawn("view overlays", views::overlays::apply_overlays(Arc::clone(site)));
+    loops.spawn("record trimming", trim(Arc::clone(site)));
+    loops.spawn("clock", save_clock(Arc::clone(site)));
+    loops
+}
+
+/// Seals the private keys in the store with a new key, which replaces the one in `key_file`. No controller may use the
+/// store meanwhile.
 pub async fn rekey(database: &Path, key_file: &Path) -> anyhow::Result<()> {
     ensure!(database.exists(), "there is no store at {}", database.display());
-    let lock = Lock::of(database)?;
+    let lock = StoreLock::acquire(database)?;
     store::rekey(database, key_file, lock)
         .await
         .with_context(|| format!("cannot rekey {}", database.display()))
 }
 
-/// Whether the store is the one that its site went on with: an error says what is wrong and how to go on.
+/// Checks that the store is the latest one of its site; the error says what is wrong and how to proceed.
 pub async fn check_store(database: &Path, key_file: &Path) -> anyhow::Result<()> {
     recovery::open(database, key_file, SystemClock::start()).await.map(drop)
 }
 
-/// The description of the REST interface, as it is committed.
+/// The OpenAPI document of the REST interface, as committed in `docs/openapi.json`.
 pub fn openapi() -> String {
     let text = rest::openapi().to_pretty_json();
     text.expect("the description has names as keys only") + "\n"
@@ -177,17 +195,17 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
         return Ok(());
     }
     let name = OPERATOR_TOKEN_NAME.parse().ok();
-    let new = rest::NewSecret { tenant: None, name, lifetime: Lifetime::Never };
+    let new = rest::NewSecret { tenant: None, name, lifetime: TokenLifetime::Never };
     let issued = rest::issue(site, new).await?;
     write_file(path, 0o600, &format!("{}\n", issued.secret))
 }
 
-/// Replaces a file, so that nobody reads half of it.
+/// Replaces a file atomically: readers see the old or the new text, never a part.
 fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
     let place = path.display();
     let beside = path.with_extension("new");
     let written = (|| {
-        // What a killed one left may have another mode.
+        // A killed process may have left one with another mode.
         let _ = std::fs::remove_file(&beside);
         let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
         file.write_all(text.as_bytes())?;
@@ -198,7 +216,7 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {place}"))
 }
 
-/// Removes what an earlier start left.
+/// Removes a file that an earlier process may have left.
 fn remove_file(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -220,7 +238,7 @@ async fn trim(site: Arc<Site>) -> ! {
     }
 }
 
-async fn keep_clock(site: Arc<Site>) -> ! {
+async fn save_clock(site: Arc<Site>) -> ! {
     loop {
         tokio::time::sleep(CLOCK_INTERVAL).await;
         if let Err(error) = site.store.clock_save().await {
@@ -229,7 +247,7 @@ async fn keep_clock(site: Arc<Site>) -> ! {
     }
 }
 
-/// An error with its causes, in one line.
+/// An error with all its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

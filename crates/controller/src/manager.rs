@@ -1,4 +1,4 @@
-//! The subnet manager: what it sees of the fabric, and the plans it is given.
+//! Client of the subnet manager: records what it discovers, and gives it plans.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -14,36 +14,36 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::binding::{choose, new_claims, places};
-use crate::health::{Heard, MANAGER_SILENCE_LIMIT};
-use crate::lifecycle::{Outcome, fail};
-use crate::network::{self, NoPlan, Sighting, Wishes};
-use crate::site::{FabricSight, Site};
+use crate::binding::{choose, host_ports, new_claims};
+use crate::health::{ClockReading, MANAGER_SILENCE_LIMIT};
+use crate::lifecycle::{AdvanceOutcome, fail};
+use crate::network::{self, DiscoveredFabric, FabricIntent, PlanningError};
+use crate::site::{ObservedFabric, Site};
 use crate::views;
 
-/// How long to wait before the manager is asked again.
+/// Pause before the next attempt to reach the subnet manager.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// How long the manager may take to make the fabric equal to a plan; a cold fabric of 11,664 hosts takes seconds.
+/// Longest time to program a plan; a cold fabric of 11,664 hosts takes seconds.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often the manager is asked whether it works.
+/// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Asks the manager again and again whether it works, for as long as it is polled. Answered by the thread that programs the fabric:
-/// one that hangs is heard no more, though its socket takes connections.
+/// Control loop: pings the subnet manager. The thread that programs the fabric answers, so a manager that hangs is
+/// noticed although its socket still accepts connections.
 pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
     loop {
         let request = json!({ "command": "ping" });
         let answer = tokio::time::timeout(MANAGER_SILENCE_LIMIT, answer_line(&control, &request)).await;
         if matches!(answer, Ok(Ok(_))) {
-            site.see_quietly(|seen| seen.fabric.heard = Some(Heard::now()));
+            site.observe_quietly(|observed| observed.fabric.heard = Some(ClockReading::now()));
         }
         tokio::time::sleep(HEARTBEAT_INTERVAL).await;
     }
 }
 
-/// Watches the fabric for as long as it is polled.
+/// Control loop: follows the events of the subnet manager and records discoveries.
 pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
     let mut was_silent = false;
     loop {
@@ -51,14 +51,14 @@ pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
             Ok(()) => anyhow!("the connection was closed"),
             Err(error) => error,
         };
-        let has_gone = site.see(|seen| {
-            let had = seen.fabric.state != FabricState::ManagerSilent;
-            (seen.fabric.state, seen.fabric.programmed) = (FabricState::ManagerSilent, None);
-            seen.fabric.epoch += 1;
+        let has_gone = site.observe(|observed| {
+            let had = observed.fabric.state != FabricState::ManagerSilent;
+            (observed.fabric.state, observed.fabric.programmed) = (FabricState::ManagerSilent, None);
+            observed.fabric.epoch += 1;
             had
         });
         if has_gone || !was_silent {
-            tracing::warn!("the subnet manager does not answer: {error:#}");
+            tracing::warn!("the subnet manager does not respond: {error:#}");
         }
         was_silent = true;
         tokio::time::sleep(RETRY).await;
@@ -66,7 +66,7 @@ pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
 }
 
 async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
-    let stream = UnixStream::connect(control).await.context("nobody is there")?;
+    let stream = UnixStream::connect(control).await.context("cannot connect to the subnet manager")?;
     let (answers, mut requests) = stream.into_split();
     requests.write_all(b"{\"command\":\"watch\"}\n").await?;
     let mut lines = BufReader::new(answers).lines();
@@ -92,7 +92,7 @@ async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The word for an event of the fabric.
+/// Event kind for an event of the subnet manager.
 fn fabric_event(kind: &str) -> &'static str {
     match kind {
         "drift" => "fabric.drift",
@@ -109,25 +109,31 @@ fn describe(kind: &str, event: &Value) -> String {
     let text = |field: &str| event[field].as_str().map_or_else(|| event[field].to_string(), str::to_owned);
     match kind {
         "drift" => {
-            format!("somebody changed attribute {} of {}; it is put back", event["attribute"], text("node"))
+            format!(
+                "attribute {} of {} was changed from outside; it is restored",
+                event["attribute"],
+                text("node")
+            )
         }
         "stranger" => {
-            format!("{} claims to be {}, which does not sit there", event["location"], text("claims"))
+            format!("the device at {} claims to be {}, which is elsewhere", event["location"], text("claims"))
         }
-        "silent-location" => format!("nobody answers at {}; it was {}", event["location"], event["last"]),
-        "foreign-manager" => format!("another subnet manager sits on {}", text("node")),
+        "silent-location" => {
+            format!("no device responds at {}; last known there: {}", event["location"], event["last"])
+        }
+        "foreign-manager" => format!("another subnet manager runs on {}", text("node")),
         "state-unsaved" => {
             format!(
-                "the subnet manager cannot keep what was decided, so it changes nothing: {}",
+                "the subnet manager cannot save its state and changes nothing until it can: {}",
                 text("error")
             )
         }
-        "state-saved" => "the subnet manager can keep what is decided again".to_owned(),
-        _ => format!("the other subnet manager on {} has gone", text("node")),
+        "state-saved" => "the subnet manager can save its state again".to_owned(),
+        _ => format!("the other subnet manager on {} is gone", text("node")),
     }
 }
 
-/// The part of a sighting that is needed here.
+/// The part of a `discovered` event that is used here.
 #[derive(Deserialize)]
 struct Discovered {
     manager: Guid,
@@ -136,11 +142,13 @@ struct Discovered {
 }
 
 async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
-    let found: Discovered = serde_json::from_value(event).context("the manager tells nonsense")?;
-    let topology = ibnetdiscover::parse(&found.topology).context("the manager tells nonsense")?;
+    let found: Discovered =
+        serde_json::from_value(event).context("unexpected event from the subnet manager")?;
+    let topology =
+        ibnetdiscover::parse(&found.topology).context("unexpected event from the subnet manager")?;
     let mut intents = Intents::new(found.manager);
     intents.capabilities = found.capabilities;
-    let places = places(&topology);
+    let host_ports = host_ports(&topology);
     let text = format!(
         "{} switches, {} adapters, {} links",
         topology.switches().count(),
@@ -148,24 +156,24 @@ async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
         topology.links().count()
     );
     let topology = Arc::new(topology);
-    // A host that is added meanwhile is bound here, or finds what is seen here.
+    // A host that is added concurrently is bound either here, or against this discovery.
     let _writer = site.writer.lock().await;
-    let before = site.look(|seen| seen.fabric.sighting.clone());
-    bind_hosts(site, before.as_ref().map(|sighting| &*sighting.topology), &topology).await?;
-    site.see(|seen| {
-        let fabric = &mut seen.fabric;
+    let before = site.with_observed(|observed| observed.fabric.discovered.clone());
+    bind_hosts(site, before.as_ref().map(|discovered| &*discovered.topology), &topology).await?;
+    site.observe(|observed| {
+        let fabric = &mut observed.fabric;
         fabric.epoch += 1;
         fabric.state = FabricState::Programming;
-        fabric.sighting = Some(Arc::new(Sighting { topology: Arc::clone(&topology), intents }));
-        fabric.places = Arc::new(places);
+        fabric.discovered = Some(Arc::new(DiscoveredFabric { topology: Arc::clone(&topology), intents }));
+        fabric.host_ports = Arc::new(host_ports);
         fabric.programmed = None;
     });
     site.note("fabric.discovered", text).await?;
     Ok(())
 }
 
-/// Binds hosts that were added without a GUID to the adapters that are seen now, and tells operators of adapters that call
-/// themselves something new. The caller holds the writer.
+/// Binds hosts that were added without a GUID to adapters discovered now, and records contradicting NodeDescriptions. The
+/// caller holds [`Site::writer`].
 async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> anyhow::Result<()> {
     let hosts = site.store.host_list().await?;
     for claim in new_claims(before, now, &hosts) {
@@ -175,9 +183,9 @@ async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> a
     let bindings = choose(pending, now, &hosts);
     let text = match bindings.as_slice() {
         [] => return Ok(()),
-        [(name, port)] => format!("host {name} is port {port} from now on"),
+        [(name, port)] => format!("host {name} bound to port {port}"),
         [(first, _), .., (last, _)] => {
-            format!("{} hosts are bound to their ports, {first} to {last}", bindings.len())
+            format!("{} hosts bound to their ports, {first} to {last}", bindings.len())
         }
     };
     site.store.host_bind(&bindings).await?;
@@ -185,81 +193,81 @@ async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> a
     Ok(())
 }
 
-/// Keeps the fabric equal to what clusters need, for as long as it is polled.
+/// Control loop: compiles the desired state into plans and has them programmed.
 pub async fn program(site: Arc<Site>, control: PathBuf) -> ! {
     let mut woken = site.woken.subscribe();
     loop {
         woken.mark_unchanged();
         if let Err(error) = program_once(&site, &control).await {
-            tracing::warn!("the fabric was not programmed: {error:#}");
+            tracing::warn!("cannot program the fabric: {error:#}");
             tokio::time::sleep(RETRY).await;
         } else {
-            // The site keeps the sender for as long as this runs.
+            // The sender lives in the site, so this never fails.
             let _ = woken.changed().await;
         }
     }
 }
 
 async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
-    let fabric = site.look(|seen| seen.fabric.clone());
-    let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
+    let Some(discovered) = fabric.discovered.clone() else { return Ok(()) };
     if fabric.state == FabricState::ManagerSilent {
         return Ok(());
     }
     let clusters = site.store.cluster_list().await?;
-    let wishes = Arc::new(network::wishes(&clusters));
-    if fabric.programmed.as_ref() == Some(&wishes) {
+    let intent = Arc::new(network::fabric_intent(&clusters));
+    if fabric.programmed.as_ref() == Some(&intent) {
         return Ok(());
     }
-    site.see_quietly(|seen| seen.fabric.state = FabricState::Programming);
-    let plan = match compile(site, sighting, Arc::clone(&wishes), &fabric).await? {
+    site.observe_quietly(|observed| observed.fabric.state = FabricState::Programming);
+    let plan = match compile(site, discovered, Arc::clone(&intent), &fabric).await? {
         Ok(plan) => plan,
         Err(error) => {
-            // Ways and classes of tenants come last: they never keep a plan from being made, only from being proved.
-            let is_unsound = matches!(error, NoPlan::Unsound { .. });
-            if !is_unsound || !views::wishes::drop_overlays(site).await? {
-                refuse_newest(site, &wishes, &fabric, &error).await?;
+            // Route overrides and traffic classes have the lowest priority: they cannot prevent a plan, only its verification.
+            let is_unsound = matches!(error, PlanningError::Unsound { .. });
+            if !is_unsound || !views::overlays::drop_overlays(site).await? {
+                refuse_newest(site, &intent, &fabric, &error).await?;
             }
             return Err(error.into());
         }
     };
-    // What is decided is safe before anybody hears of it.
+    // Decisions are stored before the plan is sent.
     site.store.fabric_decide(plan.decisions()).await?;
-    site.see_quietly(|seen| seen.fabric.decisions = Arc::new(plan.decisions().clone()));
+    site.observe_quietly(|observed| observed.fabric.decisions = Arc::new(plan.decisions().clone()));
     send(control, &plan).await?;
-    views::wishes::judge_undivided(site, &plan).await;
-    site.see(|seen| {
-        seen.fabric.plan = Some(plan);
-        if seen.fabric.epoch == fabric.epoch {
-            (seen.fabric.state, seen.fabric.programmed) = (FabricState::Programmed, Some(wishes));
-            seen.fabric.settled = Some(Heard::now());
+    views::overlays::rejudge_undivided_classes(site, &plan).await;
+    site.observe(|observed| {
+        observed.fabric.plan = Some(plan);
+        if observed.fabric.epoch == fabric.epoch {
+            (observed.fabric.state, observed.fabric.programmed) = (FabricState::Programmed, Some(intent));
+            observed.fabric.settled = Some(ClockReading::now());
         }
     });
     Ok(())
 }
 
-/// The plan by which wishes come true, or why they cannot.
+/// The verified plan for an intent; the inner error says why there is none. Compiles on a blocking thread.
 pub async fn compile(
     site: &Site,
-    sighting: Arc<Sighting>,
-    wishes: Arc<Wishes>,
-    fabric: &FabricSight,
-) -> anyhow::Result<Result<Arc<FabricPlan>, NoPlan>> {
+    discovered: Arc<DiscoveredFabric>,
+    intent: Arc<FabricIntent>,
+    fabric: &ObservedFabric,
+) -> anyhow::Result<Result<Arc<FabricPlan>, PlanningError>> {
     let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let workshop = Arc::clone(&site.workshop);
+    let planner = Arc::clone(&site.planner);
     let work = move || {
-        let mut workshop = workshop.lock().unwrap_or_else(PoisonError::into_inner);
-        network::plan(&mut workshop, &sighting, &wishes, previous.as_deref(), &decisions)
+        let mut planner = planner.lock().unwrap_or_else(PoisonError::into_inner);
+        network::plan(&mut planner, &discovered, &intent, previous.as_deref(), &decisions)
     };
-    tokio::task::spawn_blocking(work).await.context("the compiler broke")
+    tokio::task::spawn_blocking(work).await.context("the compiler panicked")
 }
 
-/// What was asked for last is what the fabric cannot take: it fails, so that everything else goes on.
+/// Fails the newest cluster that is not programmed yet, because the fabric cannot carry it; all others proceed.
 async fn refuse_newest(
     site: &Site,
-    wishes: &Wishes,
-    fabric: &FabricSight,
-    error: &NoPlan,
+    intent: &FabricIntent,
+    fabric: &ObservedFabric,
+    error: &PlanningError,
 ) -> anyhow::Result<()> {
     let _writer = site.writer.lock().await;
     let is_new =
@@ -268,84 +276,85 @@ async fn refuse_newest(
     let newest = clusters.into_iter().rev().find(|cluster| {
         let Some(partition) = cluster.partition else { return false };
         let waits = |node: &crate::store::NodeRow| {
-            !node.networked && wishes.members.contains_key(&(partition, node.port_guid))
+            !node.networked && intent.members.contains_key(&(partition, node.port_guid))
         };
         cluster.nodes.iter().any(|node| waits(node) && is_new((partition, node.port_guid)))
     });
     if let Some(before) = newest {
         let (mut after, now) = (before.clone(), site.store.now().wall);
-        let mut outcome = Outcome::default();
+        let mut outcome = AdvanceOutcome::default();
         outcome.note_for_operators(
             &after,
             now,
             "cluster.not-planned",
-            format!("the fabric cannot take it: {error}"),
+            format!("there is no plan for it: {error}"),
         );
         fail(
             &mut after,
-            "the network cannot carry it; operators see why in their events".to_owned(),
+            "the network cannot carry it; operators find the reason in their events".to_owned(),
             now,
             &mut outcome,
         );
-        site.store.cluster_save(&before, &after, false, &outcome.happenings).await?;
+        site.store.cluster_save(&before, &after, false, &outcome.events).await?;
         site.noted(Some(&after.tenant));
         site.wake();
     }
     Ok(())
 }
 
-/// Gives the manager a plan; returns when the fabric is equal to it.
+/// Sends a plan to the subnet manager; returns when the devices match it.
 async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
     let request = json!({ "command": "plan", "plan": plan });
     let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(control, &request)).await;
-    answer.with_context(|| format!("the fabric was not equal to the plan after {PLAN_TIMEOUT:?}"))??;
+    answer.with_context(|| format!("the devices did not match the plan after {PLAN_TIMEOUT:?}"))??;
     Ok(())
 }
 
-/// Has every table read back from the devices, and judges what they hold. `None` while the fabric is not equal to its plan.
+/// Reads all tables back from the devices and verifies them. `None` while the devices do not match their plan.
 pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
-    let before = site.look(|seen| seen.fabric.clone());
-    let (Some(sighting), Some(wishes)) = (before.sighting, before.programmed) else { return Ok(None) };
+    let before = site.with_observed(|observed| observed.fabric.clone());
+    let (Some(discovered), Some(intent)) = (before.discovered, before.programmed) else { return Ok(None) };
     let request = json!({ "command": "read-back" });
     let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(&site.sm_control, &request)).await;
-    let held = answer.context("the subnet manager takes too long")??;
-    // If it has changed meanwhile, the tables are of neither plan.
-    let after = site.look(|seen| (seen.fabric.epoch, seen.fabric.programmed.clone()));
-    if after.0 != before.epoch || after.1.as_ref() != Some(&wishes) {
+    let held = answer.context("the subnet manager did not reply in time")??;
+    // If the plan has changed meanwhile, the tables belong to neither plan.
+    let after = site.with_observed(|observed| observed.fabric.clone());
+    if after.epoch != before.epoch || after.programmed.as_ref() != Some(&intent) {
         return Ok(None);
     }
     let judged = tokio::task::spawn_blocking(move || -> anyhow::Result<Proof> {
-        let held: FabricPlan = serde_json::from_value(held).context("the subnet manager tells nonsense")?;
+        let held: FabricPlan =
+            serde_json::from_value(held).context("unexpected reply from the subnet manager")?;
         Ok(Proof {
             switches: held.switches().len() as u32,
             ports: held.adapter_ports().len() as u32,
-            findings: network::judge(&sighting, &wishes, &held),
+            findings: network::check_tables(&discovered, &intent, &held),
         })
     });
-    judged.await.context("the verifier broke")?.map(Some)
+    judged.await.context("the verifier panicked")?.map(Some)
 }
 
-/// Asks the manager something; returns its first answer.
+/// Sends one request to the subnet manager; returns its first reply.
 async fn ask(control: &Path, request: &Value) -> anyhow::Result<Value> {
     read_answer(&answer_line(control, request).await?)
 }
 
 async fn answer_line(control: &Path, request: &Value) -> anyhow::Result<String> {
-    let mut stream = UnixStream::connect(control).await.context("the subnet manager does not answer")?;
+    let mut stream = UnixStream::connect(control).await.context("cannot connect to the subnet manager")?;
     let mut request = serde_json::to_vec(request)?;
     request.push(b'\n');
     stream.write_all(&request).await?;
     let answer = BufReader::new(stream).lines().next_line().await?;
-    answer.context("the subnet manager ended before it answered")
+    answer.context("the subnet manager closed the connection without a reply")
 }
 
-/// A line of the manager: something, or why not.
+/// Parses a reply of the subnet manager: `ok` with a value, or `error` with a reason.
 fn read_answer(line: &str) -> anyhow::Result<Value> {
-    let mut answer: Value = serde_json::from_str(line).context("the subnet manager tells nonsense")?;
+    let mut answer: Value = serde_json::from_str(line).context("unexpected reply from the subnet manager")?;
     if let Some(error) = answer["error"].as_str() {
-        bail!("the subnet manager refuses: {error}");
+        bail!("the subnet manager rejects the request: {error}");
     }
     let value = answer["ok"].take();
-    ensure!(!value.is_null(), "the subnet manager tells nonsense");
+    ensure!(!value.is_null(), "unexpected reply from the subnet manager: neither ok nor error");
     Ok(value)
 }

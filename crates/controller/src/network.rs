@@ -1,9 +1,9 @@
-//! What the fabric is to be: the partitions of clusters, numbers for new ones, and the plan. No I/O.
+//! Derives the desired state of the fabric from the clusters, and compiles it into verified plans. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use controller_api::cluster::InnerPartition;
+use controller_api::cluster::SubPartitionStatus;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{
     ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, PartitionOwners, Role, Who, WishedClasses,
@@ -17,39 +17,38 @@ use thiserror::Error;
 
 use crate::store::{ClusterRow, ViewPartition};
 
-/// Findings that are told at once.
+/// Most findings in one answer.
 const FINDINGS_MAX: usize = 1000;
 
-/// Who is to be, or is, in which partition, and as what.
+/// Roles by partition and port GUID.
 pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 
-/// What clusters want of the fabric.
+/// Desired state of the fabric, derived from all clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// Who is to be in which partition.
+pub struct FabricIntent {
     pub members: Members,
-    /// Whose each partition is, by the ids of clusters: members of one number add up, whoever they belong to.
+    /// Cluster ids that use each partition number. Members of one number add up, whichever cluster they belong to.
     pub owners: PartitionOwners,
-    /// Who is promised something, oldest first.
-    pub promised: Vec<ClusterIntent>,
-    /// Ways that tenants chose for packets to ports that are theirs alone.
+    /// Clusters with a guarantee, oldest first.
+    pub guaranteed: Vec<ClusterIntent>,
+    /// Route overrides of tenants, for ports that only one of their nodes uses.
     pub routes: WishedRoutes,
-    /// How tenants divide what their clusters have.
+    /// Traffic-class weights of tenants.
     pub classes: WishedClasses,
 }
 
-/// What all clusters want.
-pub fn wishes(clusters: &[ClusterRow]) -> Wishes {
-    Wishes {
+/// The desired state of the fabric for a set of clusters.
+pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
+    FabricIntent {
         members: clusters.iter().fold(Members::new(), with_members),
         owners: owners(clusters),
-        promised: clusters.iter().filter_map(promised).collect(),
+        guaranteed: clusters.iter().filter_map(guaranteed).collect(),
         routes: routes(clusters),
         classes: clusters.iter().filter_map(classes).collect(),
     }
 }
 
-/// The clusters that use each partition number. More than one is never planned for.
+/// The clusters that use each partition number. A number with more than one is never planned.
 fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
     let mut owners = PartitionOwners::new();
     for cluster in clusters {
@@ -60,11 +59,11 @@ fn owners(clusters: &[ClusterRow]) -> PartitionOwners {
     owners
 }
 
-/// How what a cluster has is to be divided, by its id.
+/// Traffic-class weights of a guaranteed cluster with more than one class, by cluster id.
 fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.classes);
-    let weights: Vec<u32> = wished.map(|class| class.weight).collect();
-    (weights.len() > 1 && promised(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.classes);
+    let weights: Vec<u32> = from_overlay.map(|class| class.weight).collect();
+    (weights.len() > 1 && guaranteed(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
 }
 
 fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
@@ -72,17 +71,18 @@ fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
     for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried()) {
         *nodes.entry(node.port_guid).or_default() += 1;
     }
-    let wished = clusters.iter().filter_map(|cluster| cluster.wish.as_ref()).flat_map(|wish| &wish.routes);
-    let own = wished.filter(|(port, _)| nodes.get(port) == Some(&1));
+    let from_overlay =
+        clusters.iter().filter_map(|cluster| cluster.overlay.as_ref()).flat_map(|overlay| &overlay.routes);
+    let own = from_overlay.filter(|(port, _)| nodes.get(port) == Some(&1));
     own.map(|(port, exits)| (*port, exits.clone())).collect()
 }
 
-/// What a cluster is promised, if it is anything, by its id: names may be used again.
-fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
+/// The guarantee of a cluster, under its id, since names may be reused. `None` for best effort.
+fn guaranteed(cluster: &ClusterRow) -> Option<ClusterIntent> {
     let present = cluster.nodes.iter().filter(|node| node.is_carried());
     let ports: BTreeSet<Guid> = present.map(|node| node.port_guid).collect();
-    let is_promised = cluster.class != Class::BestEffort && !ports.is_empty();
-    is_promised.then(|| ClusterIntent {
+    let is_guaranteed = cluster.class != Class::BestEffort && !ports.is_empty();
+    is_guaranteed.then(|| ClusterIntent {
         name: cluster.id.to_string(),
         ports: ports.into_iter().collect(),
         class: cluster.class,
@@ -90,50 +90,49 @@ fn promised(cluster: &ClusterRow) -> Option<ClusterIntent> {
     })
 }
 
-/// A fabric as the subnet manager sees it.
+/// The fabric as the subnet manager discovered it.
 #[derive(Clone, Debug)]
-pub struct Sighting {
-    /// Nodes and cables.
+pub struct DiscoveredFabric {
     pub topology: Arc<Topology>,
-    /// Where the manager sits, and what devices can hold; no partitions.
+    /// Port of the subnet manager and capabilities of the devices; no partitions.
     pub intents: Intents,
 }
 
-/// The partitions that a node of a cluster is in, the cluster's own first. There it is a limited member if it is in one
-/// inside the cluster, so that nodes of different ones do not reach each other; in the network of the cluster its tenant says
-/// what it is.
+/// P_Keys of a node, that of the cluster's own partition first. There the node is a limited member if it is in any
+/// sub-partition, so that nodes of different sub-partitions do not reach each other; otherwise the tenant's overlay
+/// decides.
 pub fn node_keys(cluster: &ClusterRow, number: u32) -> Vec<Pkey> {
     let inner: Vec<Pkey> = cluster.inner.iter().filter_map(|inner| inner_key(inner, number)).collect();
-    let own = match &cluster.wish {
+    let own = match &cluster.overlay {
         _ if !inner.is_empty() => Role::Limited,
-        Some(wish) => wish.own_role(number),
+        Some(overlay) => overlay.own_role(number),
         None => Role::Full,
     };
     let own = cluster.partition.into_iter().flat_map(|partition| own.keys(partition));
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
-    let wished = wished.flat_map(|partition| wished_keys(partition, number));
-    own.chain(inner).chain(wished).collect()
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.partitions);
+    let from_overlay = from_overlay.flat_map(|partition| overlay_keys(partition, number));
+    own.chain(inner).chain(from_overlay).collect()
 }
 
-/// The keys of a node in a partition that its tenant has made in the network of the cluster.
-pub fn wished_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
+/// P_Keys of a node in a partition that its tenant created in the view.
+pub fn overlay_keys(partition: &ViewPartition, node: u32) -> impl Iterator<Item = Pkey> {
     let role = partition.members.get(&node);
     role.into_iter().flat_map(|role| role.keys(partition.number))
 }
 
-/// The key of a node in a partition inside its cluster, if it is in it.
-pub fn inner_key(inner: &InnerPartition, node: u32) -> Option<Pkey> {
+/// P_Key of a node in a sub-partition; `None` if it is no member.
+pub fn inner_key(inner: &SubPartitionStatus, node: u32) -> Option<Pkey> {
     let is_full = inner.full.contains(&node).then_some(Membership::Full);
     let membership = is_full.or(inner.limited.contains(&node).then_some(Membership::Limited))?;
     Some(inner.number.key(membership))
 }
 
-/// Who of a cluster is to be in which partition: every node that has a partition and whose virtual machine may still be there.
+/// Memberships of a cluster: all nodes that have a partition and whose virtual machine may still exist.
 pub fn members(cluster: &ClusterRow) -> Members {
     with_members(Members::new(), cluster)
 }
 
-/// Adds the members of a cluster. A port behind which some are full and others limited has both keys.
+/// Adds the memberships of a cluster. A port with both full and limited nodes gets both P_Keys.
 fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     for node in cluster.nodes.iter().filter(|node| node.is_carried()) {
         for key in node_keys(cluster, node.number) {
@@ -150,54 +149,50 @@ fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     members
 }
 
-/// Why there is no plan by which wishes come true.
+/// Why there is no plan for an intent.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoPlan {
-    /// It cannot be made.
+pub enum PlanningError {
+    /// The compiler found none.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// It was made, and does not keep what it should: it is not sent.
-    #[error("the plan does not keep what it should, and is not sent: {first} ({count} findings)")]
-    Unsound {
-        /// The first finding.
-        first: String,
-        /// How many there are.
-        count: usize,
-    },
+    /// The verifier rejected the compiled plan; it is not sent.
+    #[error("the plan fails verification and is not sent: {first} ({count} findings)")]
+    Unsound { first: String, count: usize },
 }
 
-/// Makes plans for one sighting of a fabric, each from the one before, and proves them.
+/// Compiles plans for one discovered fabric, each from the previous one, and verifies them.
 #[derive(Debug)]
-pub struct Workshop {
-    sighting: Arc<Sighting>,
+pub struct VerifiedPlanner {
+    discovered: Arc<DiscoveredFabric>,
     planner: Planner,
     verified: Verified,
 }
 
-impl Workshop {
-    /// A workshop whose first plan is for some wishes; goes on from a plan if there is one, else from decisions.
+impl VerifiedPlanner {
+    /// A planner with a verified first plan for `intent`, based on `previous` if given, else on `decisions`.
     fn new(
-        sighting: Arc<Sighting>,
-        wishes: &Wishes,
+        discovered: Arc<DiscoveredFabric>,
+        intent: &FabricIntent,
         previous: Option<&FabricPlan>,
         decisions: &Decisions,
-    ) -> Result<Self, NoPlan> {
-        let (topology, intents) = (Arc::clone(&sighting.topology), intents(&sighting, wishes));
+    ) -> Result<Self, PlanningError> {
+        let (topology, intents) = (Arc::clone(&discovered.topology), intents(&discovered, intent));
         let planner = match previous {
             Some(previous) => Planner::resume(topology, intents, previous),
             None => Planner::new(topology, intents, decisions),
         }?;
-        let verified = Verified::of(&sighting.topology, planner.intents(), Arc::clone(planner.plan()));
-        sound(&verified)?;
-        Ok(Self { sighting, planner, verified })
+        let verified = Verified::of(&discovered.topology, planner.intents(), Arc::clone(planner.plan()));
+        check_sound(&verified)?;
+        Ok(Self { discovered, planner, verified })
     }
 
-    /// The next plan. If there is none, everything stays as it was.
-    fn change(&mut self, wishes: &Wishes) -> Result<(), NoPlan> {
-        let (before, intents) = (self.planner.intents().clone(), intents(&self.sighting, wishes));
+    /// Compiles and verifies the next plan. On an error the previous plan stays in place.
+    fn change(&mut self, intent: &FabricIntent) -> Result<(), PlanningError> {
+        let (before, intents) = (self.planner.intents().clone(), intents(&self.discovered, intent));
         let plan = Arc::clone(self.planner.change(&intents)?);
-        let verified = self.verified.delta_on(self.planner.basis(), &self.sighting.topology, &intents, plan);
-        match sound(&verified) {
+        let verified =
+            self.verified.delta_on(self.planner.basis(), &self.discovered.topology, &intents, plan);
+        match check_sound(&verified) {
             Ok(()) => self.verified = verified,
             Err(unsound) => {
                 self.planner.change(&before)?;
@@ -208,52 +203,52 @@ impl Workshop {
     }
 }
 
-/// The plan for a fabric on which these wishes come true, proved to keep what it should. What the workshop has from plans
-/// before is used if it is about the same sighting.
+/// The verified plan for an intent. Reuses `planner` if that was made for the same discovered fabric, and replaces it
+/// otherwise.
 pub fn plan(
-    workshop: &mut Option<Workshop>,
-    sighting: &Arc<Sighting>,
-    wishes: &Wishes,
+    planner: &mut Option<VerifiedPlanner>,
+    discovered: &Arc<DiscoveredFabric>,
+    intent: &FabricIntent,
     previous: Option<&FabricPlan>,
     decisions: &Decisions,
-) -> Result<Arc<FabricPlan>, NoPlan> {
-    match workshop.take().filter(|workshop| Arc::ptr_eq(&workshop.sighting, sighting)) {
+) -> Result<Arc<FabricPlan>, PlanningError> {
+    match planner.take().filter(|planner| Arc::ptr_eq(&planner.discovered, discovered)) {
         Some(mut kept) => {
-            let changed = kept.change(wishes);
+            let changed = kept.change(intent);
             let plan = changed.map(|()| Arc::clone(kept.planner.plan()));
-            *workshop = Some(kept);
+            *planner = Some(kept);
             plan
         }
         None => {
-            let new = Workshop::new(Arc::clone(sighting), wishes, previous, decisions)?;
-            Ok(Arc::clone(workshop.insert(new).planner.plan()))
+            let new = VerifiedPlanner::new(Arc::clone(discovered), intent, previous, decisions)?;
+            Ok(Arc::clone(planner.insert(new).planner.plan()))
         }
     }
 }
 
-fn intents(sighting: &Sighting, wishes: &Wishes) -> Intents {
-    let mut intents = sighting.intents.clone();
-    intents.partitions = partitions(&wishes.members);
-    intents.owners.clone_from(&wishes.owners);
-    intents.clusters.clone_from(&wishes.promised);
-    intents.routes.clone_from(&wishes.routes);
-    intents.classes.clone_from(&wishes.classes);
+fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
+    let mut intents = discovered.intents.clone();
+    intents.partitions = partitions(&intent.members);
+    intents.owners.clone_from(&intent.owners);
+    intents.clusters.clone_from(&intent.guaranteed);
+    intents.routes.clone_from(&intent.routes);
+    intents.classes.clone_from(&intent.classes);
     intents
 }
 
-/// What tables that were read back do not keep of some wishes.
-pub fn judge(sighting: &Sighting, wishes: &Wishes, held: &FabricPlan) -> Vec<String> {
-    let findings = verify(&sighting.topology, &intents(sighting, wishes), held);
+/// Violations of an intent by tables that were read back, at most [`FINDINGS_MAX`].
+pub fn check_tables(discovered: &DiscoveredFabric, intent: &FabricIntent, held: &FabricPlan) -> Vec<String> {
+    let findings = verify(&discovered.topology, &intents(discovered, intent), held);
     let findings = findings.iter().filter(|finding| !is_told(finding, held));
     findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
 }
 
-/// Whether nothing was found but what the plan says of itself.
-fn sound(verified: &Verified) -> Result<(), NoPlan> {
+/// Fails on any finding that the plan itself does not declare.
+fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
     let unexpected = || verified.findings().filter(|finding| !is_told(finding, verified.plan()));
     match unexpected().next() {
         None => Ok(()),
-        Some(first) => Err(NoPlan::Unsound { first: first.to_string(), count: unexpected().count() }),
+        Some(first) => Err(PlanningError::Unsound { first: first.to_string(), count: unexpected().count() }),
     }
 }
 
@@ -272,7 +267,7 @@ fn partitions(members: &Members) -> Vec<PartitionIntent> {
     ports.into_iter().map(intent).collect()
 }
 
-/// The LID to which broadcasts of a partition go.
+/// Multicast LID of the broadcast group of a partition.
 pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Option<MulticastLid> {
     decisions.groups.get(&partition).map(|group| group.mlid)
 }
@@ -282,11 +277,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_clusters_with_one_number_are_never_planned_for() {
+    fn two_clusters_with_one_number_are_never_planned() {
         let topology = fabric_model::generate::FatTree::with_hosts(4).generate().unwrap();
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
-        let sighting = Arc::new(Sighting { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
+        let discovered =
+            Arc::new(DiscoveredFabric { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
         let cluster = |id: u128, raw: u16, port: Guid| {
             let mut row = crate::lifecycle::tests::cluster(1);
             (row.id, row.partition) = (uuid::Uuid::from_u128(id), PartitionNumber::from_wire(raw));
@@ -294,21 +290,21 @@ mod tests {
             row
         };
         let planned = |clusters: &[ClusterRow]| {
-            plan(&mut None, &sighting, &wishes(clusters), None, &Decisions::default())
+            plan(&mut None, &discovered, &fabric_intent(clusters), None, &Decisions::default())
         };
         let apart = [cluster(1, 0x101, ports[1]), cluster(2, 0x102, ports[2])];
         let sound = planned(&apart).unwrap();
-        assert_eq!(judge(&sighting, &wishes(&apart), &sound), [""; 0]);
+        assert_eq!(check_tables(&discovered, &fabric_intent(&apart), &sound), [""; 0]);
 
         let joined = [cluster(1, 0x101, ports[1]), cluster(2, 0x101, ports[2])];
         let refused = planned(&joined).unwrap_err();
-        assert!(matches!(refused, NoPlan::Compile(CompileError::NumberShared { .. })), "{refused}");
-        // Whatever has put them there: tables that hold it are found.
+        assert!(matches!(refused, PlanningError::Compile(CompileError::NumberShared { .. })), "{refused}");
+        // The verifier also finds it in tables, whoever wrote them.
         let held = {
-            let merged = Wishes { owners: PartitionOwners::new(), ..wishes(&joined) };
-            plan(&mut None, &sighting, &merged, None, &Decisions::default()).unwrap()
+            let merged = FabricIntent { owners: PartitionOwners::new(), ..fabric_intent(&joined) };
+            plan(&mut None, &discovered, &merged, None, &Decisions::default()).unwrap()
         };
-        let found = judge(&sighting, &wishes(&joined), &held);
+        let found = check_tables(&discovered, &fabric_intent(&joined), &held);
         assert!(found.len() == 1 && found[0].contains("partition 0x0101 is used by"), "{found:?}");
     }
 }

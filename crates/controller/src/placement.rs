@@ -1,4 +1,4 @@
-//! Which hosts a cluster gets: as few switches as can be, hosts that nobody uses first, else first fit. No I/O.
+//! Placement of nodes on hosts: few switches, unused hosts first. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,107 +7,77 @@ use controller_api::{MemorySize, Name};
 use ib_wire::Guid;
 use thiserror::Error;
 
-/// Virtual functions of an adapter: what adapters of the field offer at most (15 of ConnectX-3's 16 stay for guests).
+/// Most virtual functions per adapter that guests can use: 15 of ConnectX-3's 16.
 pub const FUNCTIONS_MAX: u8 = 15;
 
-/// A host that can be used.
+/// A usable host with its remaining resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
     pub host: Name,
-    /// The switch it is cabled to.
+    /// GUID of the switch it is cabled to.
     pub leaf: Guid,
-    /// Cores that are left.
     pub cores: u32,
-    /// Memory that is left.
     pub memory: MemorySize,
-    /// Virtual functions that are left.
     pub functions: u8,
-    /// Partition keys that its port and the switch port before it can still take.
+    /// P_Keys that its port and its switch port can still hold.
     pub keys: u16,
-    /// Nodes on it, of whomever.
+    /// Nodes on it, of all clusters.
     pub nodes: u32,
-    /// Hosts that share their cores with each other have the same number: emulated hosts on one machine.
+    /// Index of the physical machine. Emulated hosts on one machine share its cores.
     pub machine: usize,
 }
 
-/// What a node needs.
+/// Resources that one node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
-    /// Virtual cores.
+pub struct NodeRequirements {
     pub cores: u32,
-    /// Memory.
     pub memory: MemorySize,
-    /// How it gets them.
     pub mode: CpuMode,
-    /// Partition keys at most.
+    /// Most P_Keys that the node will hold.
     pub keys: u16,
 }
 
-/// Why there is no place.
+/// Why nodes do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoPlace {
-    /// Fewer nodes fit than were asked for.
+pub enum NodePlacementError {
+    /// The hosts have too few resources left; `cores_left` and `memory_left` are the maxima over all hosts.
     #[error(
-        "{wanted} nodes of {cores} cores and {memory} do not fit: {fitting} would, on {hosts} usable hosts; \
-         the roomiest has {cores_left} cores and {memory_left} left"
+        "{wanted} nodes with {cores} cores and {memory} do not fit: {hosts} usable hosts can take {fitting}; \
+         at most {cores_left} cores and {memory_left} are left on one host"
     )]
     Capacity {
-        /// Nodes that were asked for.
         wanted: u32,
-        /// Nodes that would fit.
         fitting: u32,
-        /// What each needs.
         cores: u32,
-        /// Likewise.
         memory: MemorySize,
-        /// Hosts that were looked at.
         hosts: usize,
-        /// The most that a host has left.
         cores_left: u32,
-        /// Likewise.
         memory_left: MemorySize,
     },
-    /// Not enough memory of machines is left.
-    #[error("{wanted} nodes of {memory} do not fit: the machines have room for {fitting}")]
-    Memory {
-        /// Nodes that were asked for.
-        wanted: u32,
-        /// Nodes that would fit.
-        fitting: u32,
-        /// What each needs.
-        memory: MemorySize,
-    },
-    /// Not enough cores of machines are left that can be given to one node alone.
+    /// The physical machines have too little memory left.
+    #[error("{wanted} nodes with {memory} do not fit: the machines can take {fitting}")]
+    Memory { wanted: u32, fitting: u32, memory: MemorySize },
+    /// The physical machines have too few dedicated cores left.
     #[error(
         "{wanted} nodes with {cores} dedicated cores each do not fit: {left} of {total} cores for dedicated nodes are left"
     )]
-    Dedicated {
-        /// Nodes that were asked for.
-        wanted: u32,
-        /// Cores that each needs.
-        cores: u32,
-        /// Cores that are left.
-        left: u32,
-        /// Cores in all.
-        total: u32,
-    },
+    Dedicated { wanted: u32, cores: u32, left: u32, total: u32 },
 }
 
-/// What a machine has, on which several hosts may be emulated.
+/// A physical machine, on which several hosts may be emulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// Cores that can be given to one node alone.
+pub struct PhysicalMachine {
+    /// Cores for dedicated nodes.
     pub total: u32,
-    /// Those that nobody has.
+    /// Free cores for dedicated nodes.
     pub left: u32,
-    /// Memory that nobody has, in MiB.
+    /// Free memory, in MiB.
     pub memory_mib: u32,
 }
 
-impl Machine {
-    /// Gives a node what it needs; false, and nothing is given, if there is not enough.
-    fn take(&mut self, need: Need) -> bool {
+impl PhysicalMachine {
+    /// Allocates the resources of a node; `false` without any effect if there are too few.
+    fn take(&mut self, need: NodeRequirements) -> bool {
         let cores = if need.mode == CpuMode::Dedicated { need.cores } else { 0 };
         let is_enough = self.left >= cores && self.memory_mib >= need.memory.mib();
         if is_enough {
@@ -118,23 +88,26 @@ impl Machine {
     }
 }
 
-/// Chooses a host for each of `wanted` nodes. `taken` are hosts of the same cluster, whose switches are preferred, and whose
-/// ports are in its partition already.
-pub fn place(
+/// Chooses a host for each of `wanted` nodes; `taken` are the current hosts of the same cluster.
+///
+/// Greedy best fit by switch: first the switches of the cluster itself, then the smallest switch that takes all remaining
+/// nodes, else the largest. Within a switch, unused hosts come first, and every host gets one node before any gets a
+/// second. Sorting dominates: O(n log n) for n candidates.
+pub fn place_nodes(
     candidates: &[Candidate],
-    machines: &[Machine],
-    need: Need,
+    machines: &[PhysicalMachine],
+    need: NodeRequirements,
     wanted: u32,
     taken: &[Name],
-) -> Result<Vec<Name>, NoPlace> {
+) -> Result<Vec<Name>, NodePlacementError> {
     let mut leaves: BTreeMap<Guid, Vec<(&Candidate, u32)>> = BTreeMap::new();
     for candidate in candidates {
-        let room = room(candidate, need, taken.contains(&candidate.host));
+        let room = node_capacity(candidate, need, taken.contains(&candidate.host));
         leaves.entry(candidate.leaf).or_default().push((candidate, room));
     }
     let fitting: u32 = leaves.values().flatten().map(|(_, room)| room).sum();
     if fitting < wanted {
-        return Err(NoPlace::Capacity {
+        return Err(NodePlacementError::Capacity {
             wanted,
             fitting,
             cores: need.cores,
@@ -152,23 +125,23 @@ pub fn place(
             return Ok(chosen);
         }
     }
-    let sum = |part: fn(&Machine) -> u32| machines.iter().map(part).sum::<u32>();
+    let sum = |part: fn(&PhysicalMachine) -> u32| machines.iter().map(part).sum::<u32>();
     if need.mode == CpuMode::Shared || sum(|machine| machine.left) >= need.cores {
-        return Err(NoPlace::Memory { wanted, fitting: chosen.len() as u32, memory: need.memory });
+        return Err(NodePlacementError::Memory { wanted, fitting: chosen.len() as u32, memory: need.memory });
     }
     let given = chosen.len() as u32 * need.cores;
     let (left, total) = (sum(|machine| machine.left) + given, sum(|machine| machine.total));
-    Err(NoPlace::Dedicated { wanted, cores: need.cores, left, total })
+    Err(NodePlacementError::Dedicated { wanted, cores: need.cores, left, total })
 }
 
-/// Whether machines have room for a node on each of some hosts.
-pub fn have_room(machines: &[Machine], hosts: &[&Candidate], need: Need) -> bool {
+/// Whether the machines can take one node on each of `hosts`.
+pub fn machines_fit(machines: &[PhysicalMachine], hosts: &[&Candidate], need: NodeRequirements) -> bool {
     let mut machines = machines.to_vec();
     hosts.iter().all(|host| machines.get_mut(host.machine).is_some_and(|machine| machine.take(need)))
 }
 
-/// Nodes that a host has room for.
-pub fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
+/// Number of nodes that a host can take. A port whose P_Key table is full takes only nodes of clusters it `is_member` of.
+pub fn node_capacity(candidate: &Candidate, need: NodeRequirements, is_member: bool) -> u32 {
     if candidate.keys < need.keys && !is_member {
         return 0;
     }
@@ -177,8 +150,7 @@ pub fn room(candidate: &Candidate, need: Need, is_member: bool) -> u32 {
     cores.min(memory).min(candidate.functions.into())
 }
 
-/// The switches in the order in which they are filled: those of the cluster itself, then the tightest that takes all, else
-/// the roomiest.
+/// The switches in the order in which [`place_nodes`] fills them.
 fn in_order(leaves: &BTreeMap<Guid, Vec<(&Candidate, u32)>>, wanted: u32, taken: &[Name]) -> Vec<Guid> {
     let room = |leaf: &Guid| leaves[leaf].iter().map(|(_, room)| room).sum::<u32>();
     let is_ours = |leaf: &Guid| leaves[leaf].iter().any(|(candidate, _)| taken.contains(&candidate.host));
@@ -188,7 +160,7 @@ fn in_order(leaves: &BTreeMap<Guid, Vec<(&Candidate, u32)>>, wanted: u32, taken:
     if ours < wanted {
         let rest = wanted - ours;
         let enough = order.iter().copied().filter(|leaf| !is_ours(leaf) && room(leaf) >= rest);
-        // Of those that take all, the one that keeps the others whole; among equals, the first.
+        // The smallest one that takes all, so that larger ones stay free; ties go to the lowest GUID.
         if let Some(best) = enough.min_by_key(|leaf| (room(leaf), *leaf)) {
             order.retain(|leaf| *leaf != best);
             let at = order.iter().take_while(|leaf| is_ours(leaf)).count();
@@ -198,11 +170,11 @@ fn in_order(leaves: &BTreeMap<Guid, Vec<(&Candidate, u32)>>, wanted: u32, taken:
     order
 }
 
-/// Gives nodes to the hosts of a switch, one to each before any gets a second, unused hosts first.
+/// Assigns nodes to the hosts of a switch round by round, unused hosts first.
 fn fill(
     hosts: &[(&Candidate, u32)],
-    machines: &mut [Machine],
-    need: Need,
+    machines: &mut [PhysicalMachine],
+    need: NodeRequirements,
     wanted: usize,
     chosen: &mut Vec<Name>,
 ) {
@@ -230,9 +202,10 @@ fn fill(
 mod tests {
     use super::*;
 
-    const NEED: Need = Need { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared, keys: 1 };
+    const NEED: NodeRequirements =
+        NodeRequirements { cores: 1, memory: MemorySize::from_mib(384), mode: CpuMode::Shared, keys: 1 };
 
-    const MACHINES: [Machine; 1] = [Machine { total: 0, left: 0, memory_mib: 65_536 }];
+    const MACHINES: [PhysicalMachine; 1] = [PhysicalMachine { total: 0, left: 0, memory_mib: 65_536 }];
 
     fn hosts(leaves: &[u64], cores: u32) -> Vec<Candidate> {
         let candidate = |(index, leaf): (usize, &u64)| Candidate {
@@ -253,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn one_switch_is_better_than_two_and_unused_hosts_better_than_used_ones() {
+    fn placement_prefers_few_switches_and_unused_hosts() {
         let mut hosts = hosts(&[1, 1, 2, 2, 2], 1);
-        assert_eq!(place(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
         hosts[2].nodes = 1;
         hosts[2].cores = 4;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
     }
 
     #[test]
@@ -268,43 +241,52 @@ mod tests {
         let taken = names(&["host-4"]);
         let mut rest = hosts.clone();
         rest[4].cores = 0;
-        assert_eq!(place(&rest, &MACHINES, NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
-        assert_eq!(place(&rest, &MACHINES, NEED, 3, &taken), Ok(names(&["host-3", "host-5", "host-0"])));
+        assert_eq!(place_nodes(&rest, &MACHINES, NEED, 2, &taken), Ok(names(&["host-3", "host-5"])));
+        assert_eq!(
+            place_nodes(&rest, &MACHINES, NEED, 3, &taken),
+            Ok(names(&["host-3", "host-5", "host-0"]))
+        );
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_numbers() {
-        let refused = place(&hosts(&[1, 2], 2), &MACHINES, NEED, 5, &[]).unwrap_err();
+    fn a_placement_error_names_the_remaining_resources() {
+        let refused = place_nodes(&hosts(&[1, 2], 2), &MACHINES, NEED, 5, &[]).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "5 nodes of 1 cores and 384M do not fit: 4 would, on 2 usable hosts; the roomiest has 2 cores and 4G left"
+            "5 nodes with 1 cores and 384M do not fit: 2 usable hosts can take 4; at most 2 cores and 4G are left on one host"
         );
-        assert_eq!(place(&hosts(&[1, 2], 2), &MACHINES, NEED, 4, &[]).map(|chosen| chosen.len()), Ok(4));
+        assert_eq!(
+            place_nodes(&hosts(&[1, 2], 2), &MACHINES, NEED, 4, &[]).map(|chosen| chosen.len()),
+            Ok(4)
+        );
     }
 
     #[test]
-    fn dedicated_cores_of_a_machine_are_given_once() {
-        let need = Need { mode: CpuMode::Dedicated, ..NEED };
-        let machines = [Machine { left: 1, total: 1, ..MACHINES[0] }];
-        assert_eq!(place(&hosts(&[1, 1], 4), &machines, need, 1, &[]), Ok(names(&["host-0"])));
-        let refused = place(&hosts(&[1, 1], 4), &machines, need, 2, &[]);
-        assert_eq!(refused, Err(NoPlace::Dedicated { wanted: 2, cores: 1, left: 1, total: 1 }));
+    fn dedicated_cores_of_a_machine_are_allocated_once() {
+        let need = NodeRequirements { mode: CpuMode::Dedicated, ..NEED };
+        let machines = [PhysicalMachine { left: 1, total: 1, ..MACHINES[0] }];
+        assert_eq!(place_nodes(&hosts(&[1, 1], 4), &machines, need, 1, &[]), Ok(names(&["host-0"])));
+        let refused = place_nodes(&hosts(&[1, 1], 4), &machines, need, 2, &[]);
+        assert_eq!(refused, Err(NodePlacementError::Dedicated { wanted: 2, cores: 1, left: 1, total: 1 }));
     }
 
     #[test]
-    fn memory_of_a_machine_is_given_once_whatever_hosts_it_plays() {
-        let machines = [Machine { memory_mib: 1000, ..MACHINES[0] }];
-        assert_eq!(place(&hosts(&[1, 1, 1], 4), &machines, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        let refused = place(&hosts(&[1, 1, 1], 4), &machines, NEED, 3, &[]);
-        assert_eq!(refused, Err(NoPlace::Memory { wanted: 3, fitting: 2, memory: NEED.memory }));
+    fn memory_of_a_machine_is_allocated_once() {
+        let machines = [PhysicalMachine { memory_mib: 1000, ..MACHINES[0] }];
+        assert_eq!(
+            place_nodes(&hosts(&[1, 1, 1], 4), &machines, NEED, 2, &[]),
+            Ok(names(&["host-0", "host-1"]))
+        );
+        let refused = place_nodes(&hosts(&[1, 1, 1], 4), &machines, NEED, 3, &[]);
+        assert_eq!(refused, Err(NodePlacementError::Memory { wanted: 3, fitting: 2, memory: NEED.memory }));
     }
 
     #[test]
-    fn a_port_whose_table_is_full_takes_only_clusters_it_is_in() {
+    fn a_full_pkey_table_admits_only_member_clusters() {
         let mut hosts = hosts(&[1, 1], 4);
         hosts[0].keys = 0;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 1, &[]), Ok(names(&["host-1"])));
         hosts[1].cores = 0;
-        assert_eq!(place(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
+        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 1, &names(&["host-0"])), Ok(names(&["host-0"])));
     }
 }

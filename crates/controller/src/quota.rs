@@ -1,8 +1,8 @@
-//! What a tenant has, and whether it may have more. No I/O.
+//! Quota usage of tenants, and its limits. No I/O.
 
 use std::collections::BTreeSet;
 
-use controller_api::quota::{Quota, Usage};
+use controller_api::quota::{Quota, QuotaUsage};
 use controller_api::{MemorySize, Name};
 use fabric_model::tenancy::{Bandwidth, Class};
 use thiserror::Error;
@@ -11,21 +11,21 @@ use crate::store::ClusterRow;
 
 /// A limit that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the quota of tenant {tenant} allows {allowed} {what}, and it would have {wanted}")]
-pub struct Exceeded {
+#[error("the quota of tenant {tenant} allows {allowed} {what}, but {wanted} would be used")]
+pub struct QuotaExceeded {
     tenant: Name,
     what: &'static str,
     allowed: String,
     wanted: String,
 }
 
-/// What a tenant has with these clusters, and numbers that are in use or rest.
-pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions: u32) -> Usage {
-    let mut usage = Usage { partitions, ..Usage::default() };
+/// Usage of a tenant with these clusters, and with `partitions` numbers in use or in quarantine.
+pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions: u32) -> QuotaUsage {
+    let mut usage = QuotaUsage { partitions, ..QuotaUsage::default() };
     let (mut memory, mut bandwidth) = (0_u64, 0_u64);
     let mut exclusive = BTreeSet::new();
     for cluster in clusters {
-        // Nodes that leave are there until they are gone.
+        // Leaving nodes use their resources until they are gone.
         let nodes = cluster.nodes.len() as u32;
         usage.clusters += 1;
         usage.nodes += nodes;
@@ -42,17 +42,17 @@ pub fn usage<'a>(clusters: impl IntoIterator<Item = &'a ClusterRow>, partitions:
     usage
 }
 
-/// Whether a tenant may have what it would have. What it has over a limit that was lowered since stays, and does not grow.
+/// Fails if `after` exceeds a limit. Usage above a limit that was lowered since is allowed as long as it does not grow.
 pub fn check(
     tenant: &Name,
     quota: &Quota,
     site_hosts: usize,
-    before: &Usage,
-    after: &Usage,
-) -> Result<(), Exceeded> {
+    before: &QuotaUsage,
+    after: &QuotaUsage,
+) -> Result<(), QuotaExceeded> {
     let exclusive = exclusive_max(quota, site_hosts);
     let exceeded = |what, allowed: String, wanted: String| {
-        Err(Exceeded { tenant: tenant.clone(), what, allowed, wanted })
+        Err(QuotaExceeded { tenant: tenant.clone(), what, allowed, wanted })
     };
     let counts = [
         ("clusters", quota.clusters, before.clusters, after.clusters),
@@ -80,7 +80,7 @@ pub fn check(
     Ok(())
 }
 
-/// Hosts that guaranteed clusters of a tenant may have to themselves: its share of the site, rounded up.
+/// Hosts that guaranteed clusters of a tenant may occupy exclusively: its share of the site's hosts, rounded up.
 fn exclusive_max(quota: &Quota, site_hosts: usize) -> u32 {
     let hosts = u64::try_from(site_hosts).unwrap_or(u64::MAX);
     let share = hosts.saturating_mul(quota.exclusive_share.into()).div_ceil(100);
@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_a_lowered_limit_stays_and_does_not_grow() {
+    fn usage_over_a_lowered_limit_cannot_grow() {
         let tenant = "blue".parse().unwrap();
         let quota = Quota { nodes: 4, ..Quota::default() };
-        let nodes = |nodes| Usage { nodes, ..Usage::default() };
+        let nodes = |nodes| QuotaUsage { nodes, ..QuotaUsage::default() };
         assert_eq!(check(&tenant, &quota, 16, &nodes(3), &nodes(4)), Ok(()));
         assert_eq!(check(&tenant, &quota, 16, &nodes(9), &nodes(8)), Ok(()));
         let error = check(&tenant, &quota, 16, &nodes(8), &nodes(9)).unwrap_err();
-        assert_eq!(error.to_string(), "the quota of tenant blue allows 4 nodes, and it would have 9");
+        assert_eq!(error.to_string(), "the quota of tenant blue allows 4 nodes, but 9 would be used");
     }
 
     #[test]

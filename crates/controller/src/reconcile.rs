@@ -1,4 +1,4 @@
-//! The loop that takes clusters on, and tells hosts and fabric what they are to be.
+//! Control loop that advances clusters and publishes the desired state of hosts.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -7,37 +7,38 @@ use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{
-    AdapterOrder, ClassLevel, Context, ImageOrder, KeyOrder, NamedKey, Orders, Peer, Version, VmOrder,
+    AdapterSpec, ClassLevel, Context, HostSpec, ImageSpec, NamedKey, PartitionKeySpec, Peer, SpecVersion,
+    VmSpec,
 };
-use controller_api::cluster::{InnerPartition, Phase};
+use controller_api::cluster::{Phase, SubPartitionStatus};
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
 
-use crate::lifecycle::{Sight as _, VmSight, advance, node_name, probes};
-use crate::network::{broadcast_group, inner_key, node_keys, wished_keys};
-use crate::site::{FabricSight, KeysOfClusters, Site};
+use crate::lifecycle::{Observations as _, VmObservation, advance, node_name, probes};
+use crate::network::{broadcast_group, inner_key, node_keys, overlay_keys};
+use crate::site::{KeysOfClusters, ObservedFabric, Site};
 use crate::store::{
-    ClusterKeys, ClusterRow, Identity, ImageRow, NodeRow, StoreError, ViewPartition, ViewWish,
+    ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, StoreIdentity, StoredOverlay, ViewPartition,
 };
 
-/// How often clusters are looked at when nothing happens: deadlines pass without an event.
+/// Longest pause between two passes: deadlines expire without an event.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long to wait after something happened: a pass looks at everything, and what happens meanwhile needs no other one.
+/// Pause after an event: one pass covers everything that happened meanwhile.
 pub const SETTLE: Duration = Duration::from_millis(10);
 
-/// Largest packet of a guest: with the Ethernet header it fits the 2048 bytes of an InfiniBand packet.
+/// MTU of guest interfaces: with the Ethernet header, a packet fits the 2048 bytes of an InfiniBand packet.
 const GUEST_MTU: u16 = 2030;
 
-/// The network that every cluster has to itself: they are apart, so all have the same.
+/// First two octets of the private network of a cluster. Clusters are isolated, so all use the same.
 const NETWORK: [u8; 2] = [10, 128];
 
-/// Nodes of a cluster: what the cluster's own network can address and one partition sensibly holds.
+/// Most nodes of a cluster: limited by the cluster's private network and the size of a partition.
 pub const CLUSTER_SIZE_MAX: u32 = 4096;
 
-/// Takes clusters on for as long as it is polled.
-pub async fn run(site: Arc<Site>) -> StoreError {
+/// Control loop: advances all clusters and publishes the host specs.
+pub async fn run(site: Arc<Site>) -> ! {
     loop {
         match pass(&site).await {
             Ok(true) => {
@@ -50,51 +51,51 @@ pub async fn run(site: Arc<Site>) -> StoreError {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
-        // Whichever comes first; a wake-up that came meanwhile is kept.
+        // Whichever comes first; a wake-up during the pass is not lost.
         let _ = tokio::time::timeout(INTERVAL, site.changed.notified()).await;
         tokio::time::sleep(SETTLE).await;
     }
 }
 
-/// Takes every cluster as far as it can go; whether anything changed.
+/// Advances every cluster as far as it can go and publishes the host specs; whether any row changed.
 pub async fn pass(site: &Site) -> Result<bool, StoreError> {
     let _writer = site.writer.lock().await;
-    let seen = site.seen();
+    let observed = site.observed();
     let now = site.store.now();
     let mut is_changed = false;
     let mut clusters = site.store.cluster_list().await?;
     for cluster in &mut clusters {
         let before = cluster.clone();
-        let outcome = advance(cluster, &seen, now);
+        let outcome = advance(cluster, &observed, now);
         if outcome.is_removed || *cluster != before {
-            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.happenings);
+            let save = site.store.cluster_save(&before, cluster, outcome.is_removed, &outcome.events);
             save.await?;
             is_changed = true;
         }
-        if !outcome.happenings.is_empty() {
+        if !outcome.events.is_empty() {
             site.noted(Some(&cluster.tenant));
         }
     }
     let hosts = site.store.host_list().await?;
-    let images: Vec<ImageOrder> = site.store.image_list().await?.into_iter().map(image_order).collect();
+    let images: Vec<ImageSpec> = site.store.image_list().await?.into_iter().map(image_spec).collect();
     let nothing = hosts.iter().map(|host| {
-        (host.name.clone(), Desired { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
+        (host.name.clone(), DesiredHost { vms: Vec::new(), removed: Vec::new(), images: images.clone() })
     });
     site.store.held_partitions_settle().await?;
     let keys = keys(site, &clusters).await?;
-    let mut desired = desired(&clusters, &keys, nothing.collect(), &seen.fabric);
+    let mut desired = desired(&clusters, &keys, nothing.collect(), &observed.fabric);
     for tombstone in site.store.tombstone_list().await? {
-        if seen.vm(&tombstone.host, tombstone.vm) == VmSight::Removed {
+        if observed.vm(&tombstone.host, tombstone.vm) == VmObservation::Removed {
             site.store.tombstone_remove(tombstone.vm).await?;
         } else if let Some(desired) = desired.get_mut(&tombstone.host) {
             desired.removed.push(tombstone.vm);
         }
     }
-    give(site, desired).await?;
+    publish_specs(site, desired).await?;
     Ok(is_changed)
 }
 
-/// The keys of all clusters: they never change, and are read once.
+/// Keys of all clusters. They never change, so each is read once.
 async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, StoreError> {
     let mut known = site.keys.lock().await;
     let all: HashSet<Uuid> = clusters.iter().map(|cluster| cluster.id).collect();
@@ -109,94 +110,101 @@ async fn keys(site: &Site, clusters: &[ClusterRow]) -> Result<KeysOfClusters, St
     Ok(known.clone())
 }
 
-/// Gives orders to hosts whose desired state is another than before, under a version that is in the store first.
-async fn give(site: &Site, desired: HashMap<Name, Desired>) -> Result<(), StoreError> {
-    let last = site.orders().borrow().clone();
+/// Publishes specs for hosts whose desired state has changed, under a version that is in the store before.
+async fn publish_specs(site: &Site, desired: HashMap<Name, DesiredHost>) -> Result<(), StoreError> {
+    let last = site.specs().borrow().clone();
     let last_of = |host: &Name| last.as_ref().as_ref().and_then(|all| all.get(host));
-    let is_given = |host: &Name, desired: &Desired| last_of(host).is_some_and(|orders| desired.is_in(orders));
+    let is_given =
+        |host: &Name, desired: &DesiredHost| last_of(host).is_some_and(|spec| desired.matches(spec));
     let is_changed = desired.iter().any(|(host, desired)| !is_given(host, desired));
-    let sequence = if is_changed { site.store.orders_sequence_next().await? } else { 0 };
-    let Identity { site: id, epoch, .. } = site.identity;
-    let orders = desired.into_iter().map(|(host, desired)| {
-        let orders = match last_of(&host) {
-            Some(orders) if desired.is_in(orders) => Arc::clone(orders),
+    let sequence = if is_changed { site.store.spec_sequence_next().await? } else { 0 };
+    let StoreIdentity { site: id, epoch, .. } = site.identity;
+    let specs = desired.into_iter().map(|(host, desired)| {
+        let spec = match last_of(&host) {
+            Some(spec) if desired.matches(spec) => Arc::clone(spec),
             _ => {
-                let Desired { vms, removed, images } = desired;
-                Arc::new(Orders { version: Version { site: id, epoch, sequence }, vms, removed, images })
+                let DesiredHost { vms, removed, images } = desired;
+                Arc::new(HostSpec {
+                    version: SpecVersion { site: id, epoch, sequence },
+                    vms,
+                    removed,
+                    images,
+                })
             }
         };
-        (host, orders)
+        (host, spec)
     });
-    site.order(orders.collect());
+    site.publish_specs(specs.collect());
     Ok(())
 }
 
-/// What is wanted of a host: its orders before they have a version.
+/// Desired state of a host: its spec without a version.
 #[derive(Debug)]
-struct Desired {
-    vms: Vec<VmOrder>,
+struct DesiredHost {
+    vms: Vec<VmSpec>,
     removed: Vec<Uuid>,
-    images: Vec<ImageOrder>,
+    images: Vec<ImageSpec>,
 }
 
-impl Desired {
-    fn is_in(&self, orders: &Orders) -> bool {
-        (&self.vms, &self.removed, &self.images) == (&orders.vms, &orders.removed, &orders.images)
+impl DesiredHost {
+    fn matches(&self, spec: &HostSpec) -> bool {
+        (&self.vms, &self.removed, &self.images) == (&spec.vms, &spec.removed, &spec.images)
     }
 }
 
-/// What is wanted of every host. Follows from what is stored alone: what is not seen for a while goes on. A node that leaves is a
-/// tombstone until its agent has said that it is gone.
+/// Desired state of every host, derived from the store alone: what is temporarily not observed keeps running. A leaving
+/// node is a tombstone until its agent has reported that it is gone.
 fn desired(
     clusters: &[ClusterRow],
     keys: &KeysOfClusters,
-    mut all: HashMap<Name, Desired>,
-    fabric: &FabricSight,
-) -> HashMap<Name, Desired> {
+    mut all: HashMap<Name, DesiredHost>,
+    fabric: &ObservedFabric,
+) -> HashMap<Name, DesiredHost> {
     for cluster in clusters {
         for node in cluster.nodes.iter().filter(|node| node.networked && !node.gone) {
             let Some(desired) = all.get_mut(&node.host) else { continue };
             if node.leaving || cluster.phase == Phase::Failed {
                 desired.removed.push(node.id);
             } else if let Some(keys) = keys.get(&cluster.id) {
-                desired.vms.extend(order(cluster, keys, node, fabric));
+                desired.vms.extend(vm_spec(cluster, keys, node, fabric));
             }
         }
     }
     all
 }
 
-/// An image as agents need it.
-pub fn image_order(image: ImageRow) -> ImageOrder {
-    ImageOrder { name: image.name, directory: image.directory.into(), digest: image.digest }
+/// The image of a row as agents need it.
+pub fn image_spec(image: ImageRow) -> ImageSpec {
+    ImageSpec { name: image.name, directory: image.directory.into(), digest: image.digest }
 }
 
-fn order(
+fn vm_spec(
     cluster: &ClusterRow,
     keys_of: &ClusterKeys,
     node: &NodeRow,
-    fabric: &FabricSight,
-) -> Option<VmOrder> {
-    let key = |pkey: Pkey| KeyOrder { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
+    fabric: &ObservedFabric,
+) -> Option<VmSpec> {
+    let key =
+        |pkey: Pkey| PartitionKeySpec { pkey, group: broadcast_group(&fabric.decisions, pkey.partition()) };
     let mut keys = node_keys(cluster, node.number).into_iter().map(key);
-    let KeyOrder { pkey, group } = keys.next()?;
-    let wished = cluster.wish.iter().flat_map(|wish| &wish.partitions);
+    let PartitionKeySpec { pkey, group } = keys.next()?;
+    let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.partitions);
     let inner = cluster.inner.iter().filter_map(|inner| named_key(inner, node));
-    Some(VmOrder {
+    Some(VmSpec {
         id: node.id,
         label: format!("{}/{}", cluster.tenant.name, node_name(cluster, node)),
         cores: cluster.cores,
         memory: cluster.memory,
         mode: cluster.mode,
         image: cluster.image.clone(),
-        adapter: AdapterOrder {
+        adapter: AdapterSpec {
             port_guid: node.port_guid,
             port: node.port,
             function: node.function,
             mac: node.mac,
             pkey,
             group,
-            further: keys.collect(),
+            inner_keys: keys.collect(),
         },
         context: Context {
             generation: cluster.generation,
@@ -209,39 +217,38 @@ fn order(
             cluster_key: keys_of.key.clone(),
             pkey,
             sl: service_level(cluster, fabric),
-            partitions: inner.chain(wished.filter_map(|it| seen_key(it, node))).collect(),
-            classes: cluster.wish.iter().flat_map(class_levels).collect(),
+            partitions: inner.chain(from_overlay.filter_map(|it| seen_key(it, node))).collect(),
+            classes: cluster.overlay.iter().flat_map(class_levels).collect(),
             probes: Some(probes(cluster, node)),
         },
     })
 }
 
-fn named_key(inner: &InnerPartition, node: &NodeRow) -> Option<NamedKey> {
+fn named_key(inner: &SubPartitionStatus, node: &NodeRow) -> Option<NamedKey> {
     inner_key(inner, node.number).map(|pkey| NamedKey { name: inner.name.clone(), pkey })
 }
 
-/// What a tenant has made in the network of its cluster is called as it is seen there.
+/// P_Key in a partition that the tenant created in the view, named after its number there.
 fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
-    let name = format!("view-{:04x}", partition.seen.to_wire()).parse().ok()?;
-    Some(NamedKey { name, pkey: wished_keys(partition, node.number).next()? })
+    let name = format!("view-{:04x}", partition.view_number.to_wire()).parse().ok()?;
+    Some(NamedKey { name, pkey: overlay_keys(partition, node.number).next()? })
 }
 
-/// What nodes are told of classes that the fabric has.
-fn class_levels(wish: &ViewWish) -> impl Iterator<Item = ClassLevel> {
-    let classes = wish.classes.iter().zip(&wish.levels);
-    classes.map(|(class, level)| ClassLevel { seen: class.levels.clone(), sl: *level })
+/// Traffic classes that the fabric is programmed with, as nodes learn them.
+fn class_levels(overlay: &StoredOverlay) -> impl Iterator<Item = ClassLevel> {
+    let classes = overlay.classes.iter().zip(&overlay.wire_sls);
+    classes.map(|(class, level)| ClassLevel { view_sls: class.levels.clone(), sl: *level })
 }
 
-/// The service level of a cluster's packets: its own if it was granted one, else that of best effort. None if each path has
-/// its own.
-fn service_level(cluster: &ClusterRow, fabric: &FabricSight) -> Option<ServiceLevel> {
+/// Service level of a cluster: its own if it has a guarantee, else the best-effort one. `None` if each path has its own.
+fn service_level(cluster: &ClusterRow, fabric: &ObservedFabric) -> Option<ServiceLevel> {
     let decision = fabric.decisions.clusters.get(&cluster.id.to_string());
     let own = decision.and_then(|decision| decision.service_level());
     own.or((cluster.sl_mode == SlMode::Cluster).then(ServiceLevel::default))
 }
 
-/// The nodes that a node is told of: those that have joined, and a new one of all others, so that a job that starts now
-/// does not wait for nodes that are not yet there.
+/// The nodes that a node knows: those that have joined; a new node knows all others. A job that starts now does not wait
+/// for nodes that are not there yet.
 fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
     let known = cluster.nodes.iter().filter(|peer| !peer.leaving && (peer.joined || !node.joined));
     let peer = |peer: &NodeRow| Peer {
@@ -252,12 +259,12 @@ fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
     known.map(peer).collect()
 }
 
-/// The address of a node in its cluster's own network.
+/// Address of a node in its cluster's private network, as text.
 pub fn address(number: u32) -> String {
     ipv4_address(number).to_string()
 }
 
-/// The same as a value.
+/// Address of a node in its cluster's private network.
 pub fn ipv4_address(number: u32) -> Ipv4Addr {
     let [a, b] = NETWORK;
     let [_, _, c, d] = number.to_be_bytes();

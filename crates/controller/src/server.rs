@@ -1,8 +1,8 @@
-//! Takes connections: how many, from whom, and for how long.
+//! Accepts connections, and bounds their number, rate and duration.
 //!
 //! A connection carries one request, so one deadline bounds everything a client can do slowly: send its headers, send its
-//! body, read the answer. A connection that was upgraded leaves that deadline and keeps its place in the count. Connections of
-//! a peer that come faster than [`Rates`] allow are held back before anything is read from them.
+//! body, read the response. An upgraded connection leaves that deadline and keeps its slot. Connections of a peer that
+//! exceed [`Rates`] are delayed before anything is read from them.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,70 +23,69 @@ use tokio::task::JoinSet;
 
 use crate::rest::Rates;
 
-/// Connections of one user, or of one address: more than the sessions of a large cluster, far less than all.
+/// Most connections of one user or address: more than the sessions of a large cluster, far fewer than all.
 const PEER_CONNECTIONS_MAX: usize = 256;
 
-/// Connections of all. An upgraded one has two more descriptors behind it, and the process has 4,096.
+/// Most connections in total. An upgraded one uses two more descriptors, and the process has 4,096.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Connections beyond `CONNECTIONS_MAX` for root and for whoever runs the controller: others cannot lock them out together.
+/// Connections beyond `CONNECTIONS_MAX` for root and the user of the controller, so that others cannot lock them out.
 const RESERVED_CONNECTIONS: usize = 64;
 
-/// How long the headers of a request may take, from the connection on.
+/// Longest time until the headers are complete.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a request and its answer may take: longer than a fabric is read back (`PLAN_TIMEOUT`).
+/// Longest time for a request and its response: longer than reading a fabric back (`PLAN_TIMEOUT`).
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long to wait when no connection can be taken, as descriptors are short.
+/// Pause when `accept` fails for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long somebody who is over a limit may take to read that.
+/// Longest time to send [`TOO_MANY`].
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What somebody over a limit is sent, whatever was asked.
+/// Response to a connection over a limit, whatever its request.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
     Content-Length: 161\r\nConnection: close\r\n\r\n\
     {\"type\":\"too-many-connections\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections are open\",\"hint\":\"close some, or try again in a moment\"}";
 
-/// On whose account a connection is counted.
+/// Account that a connection is counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Peer {
-    /// The user of the process at the other end of a unix socket, as the kernel tells.
+pub enum ConnectionPeer {
+    /// User of the peer process of a unix socket, from `SO_PEERCRED`.
     User(u32),
-    /// An address.
     Address(IpAddr),
 }
 
-/// The connections that are open.
+/// Open connections by peer.
 #[derive(Debug)]
 pub struct Connections {
     own: u32,
-    open: Mutex<HashMap<Peer, usize>>,
-    /// A connection is one unit.
-    rates: Rates<Peer>,
+    open: Mutex<HashMap<ConnectionPeer, usize>>,
+    /// Rate limit of new connections, one unit each.
+    rates: Rates<ConnectionPeer>,
 }
 
-/// The place of one connection in the count; given back when dropped.
+/// A counted connection; released when dropped.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ConnectionSlot {
     connections: Arc<Connections>,
-    peer: Peer,
+    peer: ConnectionPeer,
 }
 
 impl Connections {
-    /// None yet; `own` runs the controller.
+    /// No connections; `own` is the user that runs the controller.
     pub fn new(own: u32) -> Arc<Self> {
         Arc::new(Self { own, open: Mutex::default(), rates: Rates::default() })
     }
 
-    /// Root, and whoever runs the controller.
-    fn is_operator(&self, peer: Peer) -> bool {
-        matches!(peer, Peer::User(uid) if uid == 0 || uid == self.own)
+    /// Whether the peer is root or the user that runs the controller.
+    fn is_operator(&self, peer: ConnectionPeer) -> bool {
+        matches!(peer, ConnectionPeer::User(uid) if uid == 0 || uid == self.own)
     }
 
-    fn take(self: &Arc<Self>, peer: Peer) -> Option<Slot> {
+    fn take(self: &Arc<Self>, peer: ConnectionPeer) -> Option<ConnectionSlot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let most = CONNECTIONS_MAX + if self.is_operator(peer) { RESERVED_CONNECTIONS } else { 0 };
         let all: usize = open.values().sum();
@@ -95,19 +94,19 @@ impl Connections {
             return None;
         }
         open.insert(peer, of_peer + 1);
-        Some(Slot { connections: Arc::clone(self), peer })
+        Some(ConnectionSlot { connections: Arc::clone(self), peer })
     }
 }
 
-impl Slot {
-    /// Returns once its connection may be served; false if there are too many.
+impl ConnectionSlot {
+    /// Waits until the rate limit admits the connection; `false` if it is rejected.
     async fn is_admitted(&self) -> bool {
         let Connections { rates, .. } = &*self.connections;
         self.connections.is_operator(self.peer) || rates.admit(&self.peer, 1).await.is_ok()
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(of_peer) = open.get_mut(&self.peer) {
@@ -119,15 +118,15 @@ impl Drop for Slot {
     }
 }
 
-/// Serves users of this machine for as long as it is polled.
+/// Serves the connections of a unix socket. Never returns.
 pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc<Connections>) {
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(user) => take(stream, Peer::User(user.uid()), &router, &connections, &mut tasks),
-                    Err(error) => tracing::debug!("somebody went before they were known: {error}"),
+                    Ok(user) => take(stream, ConnectionPeer::User(user.uid()), &router, &connections, &mut tasks),
+                    Err(error) => tracing::debug!("cannot read the user of a connection: {error}"),
                 },
                 Err(error) => pause(&error).await,
             },
@@ -136,16 +135,16 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc
     }
 }
 
-/// Serves who connects to an address for as long as it is polled.
+/// Serves the connections of a TCP address. Never returns.
 pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<Connections>) {
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    // Frames of sessions are small and someone waits for each.
+                    // Frames of interactive sessions are small and must not be delayed.
                     let _ = stream.set_nodelay(true);
-                    take(stream, Peer::Address(address.ip()), &router, &connections, &mut tasks);
+                    take(stream, ConnectionPeer::Address(address.ip()), &router, &connections, &mut tasks);
                 }
                 Err(error) => pause(&error).await,
             },
@@ -155,12 +154,17 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<C
 }
 
 async fn pause(error: &io::Error) {
-    tracing::warn!("cannot take connections: {error}");
+    tracing::warn!("cannot accept connections: {error}");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn take<S>(stream: S, peer: Peer, router: &Router, connections: &Arc<Connections>, tasks: &mut JoinSet<()>)
-where
+fn take<S>(
+    stream: S,
+    peer: ConnectionPeer,
+    router: &Router,
+    connections: &Arc<Connections>,
+    tasks: &mut JoinSet<()>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match connections.take(peer) {
@@ -172,14 +176,14 @@ where
     }
 }
 
-/// Says that there are too many connections.
+/// Sends [`TOO_MANY`].
 async fn refuse(mut stream: impl AsyncWrite + Unpin) {
-    // It fits into the buffer of a socket that nothing was written to.
+    // It fits into an empty socket buffer.
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
 }
 
-/// Takes one request of a connection. Whoever upgrades it takes the slot out of the request and keeps it.
-async fn exchange<S>(stream: S, slot: Arc<Slot>, router: Router)
+/// Serves one request. An upgraded request takes the slot out of its extensions and keeps it.
+async fn exchange<S>(stream: S, slot: Arc<ConnectionSlot>, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -196,7 +200,7 @@ where
     let connection = server.serve_connection(TokioIo::new(stream), service).with_upgrades();
     match tokio::time::timeout(EXCHANGE_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Ok(Err(error)) => tracing::debug!("connection failed: {error}"),
         Err(_) => tracing::debug!("a request took longer than {EXCHANGE_TIMEOUT:?}"),
     }
 }
@@ -206,48 +210,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_places_of_others() {
+    fn connection_slots_are_limited_per_peer() {
         let connections = Connections::new(7);
         let mut slots = Vec::new();
-        let fill = |peer, slots: &mut Vec<Slot>| {
+        let fill = |peer, slots: &mut Vec<ConnectionSlot>| {
             let before = slots.len();
             slots.extend(std::iter::from_fn(|| connections.take(peer)));
             slots.len() - before
         };
         for uid in 1000..1004 {
-            assert_eq!(fill(Peer::User(uid), &mut slots), PEER_CONNECTIONS_MAX);
+            assert_eq!(fill(ConnectionPeer::User(uid), &mut slots), PEER_CONNECTIONS_MAX);
         }
-        assert_eq!(fill(Peer::User(1004), &mut slots), 0, "all are taken");
-        assert_eq!(fill(Peer::User(0), &mut slots), RESERVED_CONNECTIONS);
-        assert_eq!(fill(Peer::User(7), &mut slots), 0);
+        assert_eq!(fill(ConnectionPeer::User(1004), &mut slots), 0, "all are taken");
+        assert_eq!(fill(ConnectionPeer::User(0), &mut slots), RESERVED_CONNECTIONS);
+        assert_eq!(fill(ConnectionPeer::User(7), &mut slots), 0);
         slots.clear();
-        assert_eq!(fill(Peer::User(7), &mut slots), PEER_CONNECTIONS_MAX, "what is given back is free again");
+        assert_eq!(
+            fill(ConnectionPeer::User(7), &mut slots),
+            PEER_CONNECTIONS_MAX,
+            "what is given back is free again"
+        );
         assert_eq!(connections.open.lock().unwrap().len(), 1);
     }
 
     #[tokio::test]
-    async fn whoever_connects_too_fast_is_held_back_and_refused_and_operators_are_not() {
+    async fn connection_rates_limit_everyone_but_operators() {
         let connections = Connections::new(7);
         let admitted = async |peer| {
-            let slots: Vec<Slot> =
+            let slots: Vec<ConnectionSlot> =
                 (0..PEER_CONNECTIONS_MAX).map(|_| connections.take(peer).unwrap()).collect();
             let mut turns: JoinSet<bool> = JoinSet::new();
-            // All at once, several times: more than a burst and what may be held back.
-            let slots: Vec<Arc<Slot>> = slots.into_iter().map(Arc::new).collect();
+            // Several times at once: more than a burst and the delayed ones.
+            let slots: Vec<Arc<ConnectionSlot>> = slots.into_iter().map(Arc::new).collect();
             for slot in slots.iter().cycle().take(8 * PEER_CONNECTIONS_MAX) {
                 let slot = Arc::clone(slot);
                 turns.spawn(async move { slot.is_admitted().await });
             }
             turns.join_all().await.into_iter().filter(|is_admitted| *is_admitted).count()
         };
-        assert!(admitted(Peer::User(1000)).await < 4 * PEER_CONNECTIONS_MAX);
+        assert!(admitted(ConnectionPeer::User(1000)).await < 4 * PEER_CONNECTIONS_MAX);
         for operator in [0, 7] {
-            assert_eq!(admitted(Peer::User(operator)).await, 8 * PEER_CONNECTIONS_MAX);
+            assert_eq!(admitted(ConnectionPeer::User(operator)).await, 8 * PEER_CONNECTIONS_MAX);
         }
     }
 
     #[test]
-    fn a_refusal_is_a_whole_answer() {
+    fn the_too_many_response_is_valid_http() {
         let (head, body) = TOO_MANY.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{}", body.len());
         let problem: controller_api::Problem = serde_json::from_str(body).unwrap();

@@ -1,11 +1,11 @@
-//! What the loops and the requests share: the store, what is seen, and who is to be woken.
+//! State shared by the REST handlers and the control loops.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
-use controller_api::agent::{Orders, Report};
+use controller_api::agent::{HostReport, HostSpec};
 use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
 use fabric_model::{Decisions, FabricPlan};
@@ -13,142 +13,133 @@ use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use crate::bell::Bell;
-use crate::health::{AGENT_SILENCE_LIMIT, Faults, Heard};
-use crate::lifecycle::{Sight, VmSight};
-use crate::network::{Sighting, Wishes, Workshop, members};
+use crate::event_waiters::EventWaiters;
+use crate::health::{AGENT_SILENCE_LIMIT, ClockReading, Faults};
+use crate::lifecycle::{Observations, VmObservation};
+use crate::network::{DiscoveredFabric, FabricIntent, VerifiedPlanner, members};
 use crate::recovery::Sidecar;
 use crate::rest::Rates;
-use crate::store::{ClusterKeys, ClusterRow, Happening, Identity, Sequences, Store, StoreError, TenantRef};
-use crate::views::Views;
+use crate::store::{
+    ClusterKeys, ClusterRow, EventRecord, SpecSequences, Store, StoreError, StoreIdentity, TenantRef,
+};
+use crate::views::ViewService;
 
-/// Everything there is.
+/// State shared by the REST handlers and the control loops.
 #[derive(Debug)]
 pub struct Site {
-    /// What has to survive.
     pub store: Store,
-    /// The control socket of the subnet manager.
+    /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
-    /// Held by whoever reads, decides and writes, so that nobody decides on what is changing.
+    /// Held while reading, deciding and writing, so that no decision is based on rows that change.
     pub writer: tokio::sync::Mutex<()>,
-    /// The networks of clusters as tenants see them.
-    pub views: Views,
-    /// Which store this is.
-    pub identity: Identity,
-    /// The sequences of orders that this controller gives.
-    pub sequences: Sequences,
-    /// Where its newest revision is written a second time.
+    pub views: ViewService,
+    pub identity: StoreIdentity,
+    /// Sequences of the specs that this controller issues.
+    pub sequences: SpecSequences,
     pub sidecar: Sidecar,
-    /// Where plans are made.
-    pub workshop: Arc<Mutex<Option<Workshop>>>,
-    /// Clusters may go on.
+    pub planner: Arc<Mutex<Option<VerifiedPlanner>>>,
+    /// Wakes [`crate::reconcile`].
     pub changed: Notify,
-    /// Counts what was asked for and seen: the fabric may have to change.
+    /// Counts requests and observations; the other control loops wait for it to change.
     pub woken: watch::Sender<u64>,
-    /// Wakes those who wait for events.
-    pub bell: Bell,
-    /// Counts revoked tokens: what they have begun ends.
+    pub event_waiters: EventWaiters,
+    /// Counts revoked tokens; streams re-check their lease when it changes.
     pub revocations: watch::Sender<u64>,
-    /// How fast tenants send requests, by their ids.
+    /// Request rates by tenant id.
     pub rates: Rates<Uuid>,
-    /// The keys of clusters, as they were read.
+    /// Cache of the keys of clusters.
     pub keys: tokio::sync::Mutex<KeysOfClusters>,
-    seen: Mutex<Seen>,
+    observed: Mutex<Observed>,
     faults: Mutex<Arc<Faults>>,
-    orders: watch::Sender<Arc<AllOrders>>,
+    specs: watch::Sender<Arc<AllHostSpecs>>,
 }
 
-/// Keys by the ids of clusters.
+/// Keys by cluster id.
 pub type KeysOfClusters = HashMap<Uuid, Arc<ClusterKeys>>;
 
-/// What every host is to run. `None` until it is known.
-pub type AllOrders = Option<HashMap<Name, Arc<Orders>>>;
+/// Specs by host name; `None` until the first pass.
+pub type AllHostSpecs = Option<HashMap<Name, Arc<HostSpec>>>;
 
-/// What is seen of hosts and the fabric.
+/// Observed state of hosts and fabric. Lost with the process and queried again.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// What agents told, by host.
-    pub agents: HashMap<Name, AgentSight>,
-    /// Why hosts cannot take their orders.
-    pub refusals: HashMap<Name, String>,
-    /// Set once an agent has refused orders because it had newer ones, or those of another site: the store is not the one that
-    /// agents follow, so nothing is ordered any more.
+pub struct Observed {
+    /// Latest report of each agent, by host.
+    pub agents: HashMap<Name, ObservedAgent>,
+    /// Why hosts reject their specs.
+    pub spec_rejections: HashMap<Name, String>,
+    /// Set once an agent has rejected a spec because it has a newer one or one of another site: agents do not follow this
+    /// store, so no spec is sent any more.
     pub superseded: Option<String>,
-    /// The fabric.
-    pub fabric: FabricSight,
+    pub fabric: ObservedFabric,
 }
 
-/// What an agent told.
+/// Latest report of an agent.
 #[derive(Clone, Debug)]
-pub struct AgentSight {
-    /// The orders it had acknowledged when it reported; the report says so.
-    pub orders: Arc<Orders>,
-    /// What it told.
-    pub report: Arc<Report>,
-    /// Whether the last question was answered.
+pub struct ObservedAgent {
+    /// The spec that the report acknowledges.
+    pub spec: Arc<HostSpec>,
+    pub report: Arc<HostReport>,
+    /// Whether the last request was answered.
     pub answers: bool,
-    /// When it last answered anything.
-    pub heard: Heard,
+    /// Time of the last answer.
+    pub heard: ClockReading,
 }
 
-impl AgentSight {
-    /// Whether it can be given something to do.
+impl ObservedAgent {
+    /// Whether the host can be given virtual machines.
     pub fn is_up(&self) -> bool {
         self.answers && self.heard.at.elapsed() <= AGENT_SILENCE_LIMIT
     }
 }
 
-/// What is seen of the fabric.
+/// Observed state of the fabric.
 #[derive(Clone, Debug, Default)]
-pub struct FabricSight {
-    /// How the manager stands.
+pub struct ObservedFabric {
     pub state: FabricState,
-    /// When the manager last answered anything.
-    pub heard: Option<Heard>,
-    /// When the fabric was last made equal to a plan.
-    pub settled: Option<Heard>,
-    /// Counts sightings: what was programmed before another one does not count.
+    /// Last answer of the subnet manager.
+    pub heard: Option<ClockReading>,
+    /// Last time at which the devices matched a plan.
+    pub settled: Option<ClockReading>,
+    /// Counts discoveries and losses of the subnet manager; a plan that was sent in an earlier epoch does not count as
+    /// programmed.
     pub epoch: u64,
-    /// Nodes, cables, and what devices can hold.
-    pub sighting: Option<Arc<Sighting>>,
-    /// Cabled ports of adapters on it, by GUID.
-    pub places: Arc<HashMap<Guid, Place>>,
-    /// The plan that the fabric was last made equal to.
+    pub discovered: Option<Arc<DiscoveredFabric>>,
+    /// Cabled ports of adapters, by GUID.
+    pub host_ports: Arc<HashMap<Guid, HostAttachment>>,
+    /// The plan that was last programmed.
     pub plan: Option<Arc<FabricPlan>>,
-    /// What has to stay as it was decided.
+    /// Decisions that later plans must keep.
     pub decisions: Arc<Decisions>,
-    /// What clusters wanted when the fabric was last made so in this epoch.
-    pub programmed: Option<Arc<Wishes>>,
+    /// The intent that was last programmed in this epoch.
+    pub programmed: Option<Arc<FabricIntent>>,
 }
 
-/// Where a host is on the fabric.
+/// Port of a host on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its port.
+pub struct HostAttachment {
     pub port_guid: Guid,
-    /// The number of that port.
     pub port: PortNum,
-    /// The switch it is cabled to.
+    /// GUID of the switch it is cabled to.
     pub leaf: Guid,
 }
 
 impl Site {
-    /// A site of which nothing is seen yet.
+    /// A site of which nothing has been observed yet.
     pub fn new(
         store: Store,
-        (identity, sequences): (Identity, Sequences),
+        (identity, sequences): (StoreIdentity, SpecSequences),
         sidecar: Sidecar,
         decisions: Decisions,
         sm_control: PathBuf,
-        views: Views,
+        views: ViewService,
     ) -> Self {
-        let fabric = FabricSight {
+        let fabric = ObservedFabric {
             state: FabricState::ManagerSilent,
             heard: None,
             settled: None,
             epoch: 0,
-            sighting: None,
-            places: Arc::default(),
+            discovered: None,
+            host_ports: Arc::default(),
             plan: None,
             decisions: Arc::new(decisions),
             programmed: None,
@@ -161,131 +152,132 @@ impl Site {
             sm_control,
             views,
             writer: tokio::sync::Mutex::new(()),
-            workshop: Arc::default(),
+            planner: Arc::default(),
             changed: Notify::new(),
             woken: watch::Sender::new(0),
-            bell: Bell::default(),
+            event_waiters: EventWaiters::default(),
             revocations: watch::Sender::new(0),
             rates: Rates::default(),
             keys: tokio::sync::Mutex::default(),
             faults: Mutex::default(),
-            seen: Mutex::new(Seen {
+            observed: Mutex::new(Observed {
                 agents: HashMap::new(),
-                refusals: HashMap::new(),
+                spec_rejections: HashMap::new(),
                 superseded: None,
                 fabric,
             }),
-            orders: watch::Sender::new(Arc::new(None)),
+            specs: watch::Sender::new(Arc::new(None)),
         }
     }
 
-    /// What is seen now.
-    pub fn seen(&self) -> Seen {
-        self.look(Clone::clone)
+    /// A copy of the observed state.
+    pub fn observed(&self) -> Observed {
+        self.with_observed(Clone::clone)
     }
 
-    /// Looks at what is seen.
-    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
-        look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Reads the observed state under its lock.
+    pub fn with_observed<T>(&self, look: impl FnOnce(&Observed) -> T) -> T {
+        look(&self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes what is seen, and wakes those who wait for it.
-    pub fn see<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
-        let seen = self.see_quietly(see);
+    /// Changes the observed state, and wakes the control loops.
+    pub fn observe<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
+        let observed = self.observe_quietly(see);
         self.wake();
-        seen
+        observed
     }
 
-    /// Notes what is on its way to be seen.
-    pub fn see_quietly<T>(&self, see: impl FnOnce(&mut Seen) -> T) -> T {
-        see(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Changes the observed state without waking anybody.
+    pub fn observe_quietly<T>(&self, see: impl FnOnce(&mut Observed) -> T) -> T {
+        see(&mut self.observed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A token was revoked.
+    /// Makes all streams re-check their tokens.
     pub fn revoked(&self) {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Something was asked for or seen.
+    /// Wakes the control loops after a request or an observation.
     pub fn wake(&self) {
         self.changed.notify_one();
         self.woken.send_modify(|count| *count += 1);
     }
 
-    /// Says what every host is to run.
-    pub fn order(&self, orders: HashMap<Name, Arc<Orders>>) {
-        self.orders.send_if_modified(|now| {
-            let is_new = now.as_ref().as_ref() != Some(&orders);
+    /// Publishes the specs of all hosts; wakes the agents' tasks if any changed.
+    pub fn publish_specs(&self, specs: HashMap<Name, Arc<HostSpec>>) {
+        self.specs.send_if_modified(|now| {
+            let is_new = now.as_ref().as_ref() != Some(&specs);
             if is_new {
-                *now = Arc::new(Some(orders));
+                *now = Arc::new(Some(specs));
             }
             is_new
         });
     }
 
-    /// What hosts are to run, as it changes.
-    pub fn orders(&self) -> watch::Receiver<Arc<AllOrders>> {
-        self.orders.subscribe()
+    /// The specs of all hosts, as they change.
+    pub fn specs(&self) -> watch::Receiver<Arc<AllHostSpecs>> {
+        self.specs.subscribe()
     }
 
-    /// Writes the revision of the store a second time, where a copy that is put back does not change it.
+    /// Mirrors the revision of the store to the sidecar. An error is logged: the change itself is in the store, and the
+    /// next one tries again.
     pub async fn mirror(&self) {
         if let Err(error) = self.sidecar.mirror(&self.store).await {
-            // What was changed is in the store; the next change tries again.
+            // The change is in the store; the next change tries again.
             tracing::error!("{error:#}");
         }
     }
 
-    /// What is not well, with since when.
+    /// The current faults.
     pub fn faults(&self) -> Arc<Faults> {
         Arc::clone(&self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says what is not well from now on; what has to survive is in the store.
+    /// Replaces the current faults; the store has them already.
     pub fn set_faults(&self, faults: Faults) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(faults);
     }
 
-    /// Wakes those who wait for events of a tenant, or of the site.
+    /// Wakes event queries of a tenant, or of operators only.
     pub fn noted(&self, tenant: Option<&TenantRef>) {
-        self.bell.ring(tenant.map(|tenant| tenant.id));
+        self.event_waiters.notify(tenant.map(|tenant| tenant.id));
     }
 
-    /// Notes an event that concerns no cluster.
+    /// Records an event of the site.
     pub async fn note(&self, kind: &'static str, text: String) -> Result<(), StoreError> {
         tracing::info!(kind, "{text}");
-        let happening = Happening { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
-        self.store.event_note(&happening).await?;
+        let event = EventRecord { at: self.store.now().wall, tenant: None, cluster: None, kind, text };
+        self.store.event_note(&event).await?;
         self.noted(None);
         Ok(())
     }
 }
 
-impl FabricSight {
-    /// Where a host is, if the port that it is bound to is seen.
-    pub fn place(&self, host: &NewHost) -> Option<&Place> {
-        self.places.get(&host.port_guid?)
+impl ObservedFabric {
+    /// Port of a host, if the port it is bound to is on the fabric.
+    pub fn host_port(&self, host: &NewHost) -> Option<&HostAttachment> {
+        self.host_ports.get(&host.port_guid?)
     }
 
-    /// The LID of a port, as it was decided.
+    /// LID assigned to a port.
     pub fn lid(&self, port: Guid) -> Option<Lid> {
         self.decisions.end_ports.get(&port).map(|decision| decision.lid)
     }
 }
 
-impl Sight for Seen {
-    fn vm(&self, host: &Name, id: Uuid) -> VmSight<'_> {
-        let Some(agent) = self.agents.get(host) else { return VmSight::Unknown };
+impl Observations for Observed {
+    fn vm(&self, host: &Name, id: Uuid) -> VmObservation<'_> {
+        let Some(agent) = self.agents.get(host) else { return VmObservation::Unknown };
         match agent.report.vms.iter().find(|vm| vm.id == id) {
-            Some(vm) => VmSight::Reported(vm),
-            None if agent.orders.removed.contains(&id) => VmSight::Removed,
-            None if agent.orders.vms.iter().any(|order| order.id == id) => VmSight::Unknown,
-            None => VmSight::Unordered,
+            Some(vm) => VmObservation::Reported(vm),
+            None if agent.spec.removed.contains(&id) => VmObservation::Removed,
+            None if agent.spec.vms.iter().any(|order| order.id == id) => VmObservation::Unknown,
+            None => VmObservation::NotInSpec,
         }
     }
 
-    fn refusal(&self, host: &Name) -> Option<&str> {
-        self.refusals.get(host).map(String::as_str)
+    fn spec_rejection(&self, host: &Name) -> Option<&str> {
+        self.spec_rejections.get(host).map(String::as_str)
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
@@ -302,8 +294,8 @@ impl Sight for Seen {
         let Some(divided) = decisions.classes.get(&id) else { return Some(Vec::new()) };
         let own = decisions.clusters.get(&id)?.service_level()?;
         let levels: Vec<_> = std::iter::once(own).chain(divided.service_levels.iter().copied()).collect();
-        // Else the plan is one of before the wish.
-        let wished = cluster.wish.as_ref().map_or(0, |wish| wish.classes.len());
-        (levels.len() == wished).then_some(levels)
+        // Otherwise the plan predates the overlay.
+        let wanted = cluster.overlay.as_ref().map_or(0, |overlay| overlay.classes.len());
+        (levels.len() == wanted).then_some(levels)
     }
 }

@@ -1,4 +1,4 @@
-//! One tenant as hostile as the interface allows, beside an honest one: what the honest one notices.
+//! Load of a hostile tenant, and its effect on an honest one.
 //!
 //! Prints the honest tenant's times without and with the attack. They are measured in one run and compared with each other,
 //! so that the ratio says something on a busy machine too; nothing is asserted about them.
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use site::http::{Request, read_answer};
-use site::{Site, wish};
+use site::http::{HttpRequest, read_response};
+use site::{Site, new_cluster};
 
 /// How often the honest tenant is measured without and with the attack, in turn: what it lists grows meanwhile.
 const TURNS: usize = 3;
@@ -48,7 +48,7 @@ impl Attacker<'_> {
         upgrade: Option<&str>,
     ) -> Option<TcpStream> {
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let request = Request { method, path, token: Some(self.token), body, upgrade };
+        let request = HttpRequest { method, path, token: Some(self.token), body, upgrade };
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(15))).ok()?;
         stream.write_all(&request.bytes()).ok()?;
@@ -57,7 +57,7 @@ impl Attacker<'_> {
 
     fn finish(&self, method: &str, path: &str, body: Option<&Value>) {
         if let Some(mut stream) = self.ask(method, path, body, None) {
-            let _ = read_answer(&mut stream);
+            let _ = read_response(&mut stream);
         }
     }
 
@@ -88,7 +88,7 @@ impl Attacker<'_> {
         let partitions: Vec<Value> = (1..=8)
             .map(|number| json!({ "name": format!("p{number}"), "full": [1], "limited": [] }))
             .collect();
-        let mut new = serde_json::to_value(wish(name, 1)).unwrap();
+        let mut new = serde_json::to_value(new_cluster(name, 1)).unwrap();
         new["ssh_keys"] = json!(vec![key; 60]);
         new["partitions"] = json!(partitions);
         while self.goes_on() {
@@ -140,9 +140,9 @@ struct Times {
 
 fn measure(site: &Site, token: &str, times: &mut Times) {
     let began = Instant::now();
-    let new = serde_json::to_value(wish("short", 1)).unwrap();
+    let new = serde_json::to_value(new_cluster("short", 1)).unwrap();
     let ask = |method: &str, path: &str, body: Option<&Value>| {
-        let request = Request { method, path, token: Some(token), body, upgrade: None };
+        let request = HttpRequest { method, path, token: Some(token), body, upgrade: None };
         std::thread::sleep(PAUSE);
         let asked = Instant::now();
         let answer = request.send(&site.socket());
@@ -179,12 +179,12 @@ fn percentile(times: &mut [Duration], part: f64) -> f64 {
 }
 
 #[test]
-fn an_honest_tenant_beside_a_hostile_one() {
+fn a_hostile_tenant_does_not_slow_an_honest_one() {
     let site = Site::new(16);
     let (honest, hostile) = (site.tenant_token("honest"), site.tenant_token("hostile"));
     for (token, name) in [(&honest, "mine"), (&hostile, "base")] {
         let client = site.client(token.clone());
-        let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
+        let operation = site.ask(client.cluster_create(&new_cluster(name, 1))).unwrap();
         site.wait(&client, &operation);
     }
     let (mut quiet, mut attacked, sent) = (Times::default(), Times::default(), AtomicU64::new(0));

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::site::FabricSight;
+use crate::site::ObservedFabric;
 
-fn seen() -> Seen {
-    let fabric = FabricSight { state: FabricState::Programmed, ..FabricSight::default() };
-    Seen { agents: HashMap::new(), fabric, ..Seen::default() }
+fn observed() -> Observed {
+    let fabric = ObservedFabric { state: FabricState::Programmed, ..ObservedFabric::default() };
+    Observed { agents: HashMap::new(), fabric, ..Observed::default() }
 }
 
 fn host(name: &str) -> NewHost {
@@ -21,20 +21,20 @@ fn host(name: &str) -> NewHost {
 }
 
 /// So many seconds after an instant, with the wall clock off by some.
-fn after(start: Heard, seconds: u64, step: i64) -> Heard {
+fn after(start: ClockReading, seconds: u64, step: i64) -> ClockReading {
     let wall = start.wall + jiff::SignedDuration::from_secs(seconds as i64 + step);
-    Heard { at: start.at + Duration::from_secs(seconds), wall }
+    ClockReading { at: start.at + Duration::from_secs(seconds), wall }
 }
 
 #[test]
-fn a_clock_that_steps_neither_hastens_nor_delays_anything() {
-    let start = Heard::now();
+fn clock_steps_do_not_change_fault_detection() {
+    let start = ClockReading::now();
     for step in [-3600, 0, 3600] {
         let (mut monitor, hosts) = (Monitor::default(), [host("host-1")]);
-        let mut seen = seen();
-        seen.fabric.heard = Some(after(start, 1000, 0));
+        let mut observed = observed();
+        observed.fabric.heard = Some(after(start, 1000, 0));
         let mut faults =
-            |seconds| monitor.examine(&seen, &hosts, &Faults::new(), after(start, seconds, step));
+            |seconds| monitor.examine(&observed, &hosts, &Faults::new(), after(start, seconds, step));
         assert_eq!(faults(0), Faults::new());
         assert_eq!(faults(AGENT_SILENCE_LIMIT.as_secs()), Faults::new());
         let found = faults(AGENT_SILENCE_LIMIT.as_secs() + 1);
@@ -44,26 +44,26 @@ fn a_clock_that_steps_neither_hastens_nor_delays_anything() {
 }
 
 #[test]
-fn what_was_wrong_before_this_process_keeps_its_time() {
-    let start = Heard::now();
+fn faults_keep_their_start_across_restarts() {
+    let start = ClockReading::now();
     let long_ago = start.wall - jiff::SignedDuration::from_hours(5);
     let fault = Fault::AgentSilent("host-1".parse().unwrap());
     let before = Faults::from([(fault.clone(), long_ago), (Fault::ManagerSilent, long_ago)]);
-    let found = Monitor::default().examine(&seen(), &[host("host-1")], &before, start);
+    let found = Monitor::default().examine(&observed(), &[host("host-1")], &before, start);
     assert_eq!(found, before);
 }
 
 #[test]
 fn a_fabric_that_is_programmed_now_and_then_is_not_stuck() {
-    let start = Heard::now();
+    let start = ClockReading::now();
     let mut monitor = Monitor::default();
-    let mut seen = seen();
-    seen.fabric.state = FabricState::Programming;
-    seen.fabric.heard = Some(after(start, 1000, 0));
+    let mut observed = observed();
+    observed.fabric.state = FabricState::Programming;
+    observed.fabric.heard = Some(after(start, 1000, 0));
     let limit = PROGRAMMING_LIMIT.as_secs();
-    assert_eq!(monitor.examine(&seen, &[], &Faults::new(), start), Faults::new());
-    seen.fabric.settled = Some(after(start, limit, 0));
-    assert_eq!(monitor.examine(&seen, &[], &Faults::new(), after(start, limit + 10, 0)), Faults::new());
-    let stuck = monitor.examine(&seen, &[], &Faults::new(), after(start, 2 * limit + 1, 0));
+    assert_eq!(monitor.examine(&observed, &[], &Faults::new(), start), Faults::new());
+    observed.fabric.settled = Some(after(start, limit, 0));
+    assert_eq!(monitor.examine(&observed, &[], &Faults::new(), after(start, limit + 10, 0)), Faults::new());
+    let stuck = monitor.examine(&observed, &[], &Faults::new(), after(start, 2 * limit + 1, 0));
     assert_eq!(stuck.keys().collect::<Vec<_>>(), [&Fault::FabricStuck]);
 }

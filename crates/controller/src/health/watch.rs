@@ -1,21 +1,21 @@
-//! Looks every second what is not well, and writes down what began and what is over, with the events that tell of it.
+//! Checks for faults every second, and records changes together with their events.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::notices::{Change, happenings};
-use super::{Fault, Faults, Heard, Monitor};
+use super::fault_events::{FaultChange, fault_events};
+use super::{ClockReading, Fault, Faults, Monitor};
 use crate::site::Site;
 use crate::store::StoreError;
 
-/// How often to look: far below the shortest limit.
+/// Interval of the checks: far below the shortest limit.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks for as long as it is polled.
+/// Control loop: checks for faults, and records those that began or ended.
 pub async fn run(site: Arc<Site>) -> ! {
     let mut watcher = Watcher { monitor: Monitor::default() };
     loop {
-        if let Err(error) = watcher.look(&site).await {
+        if let Err(error) = watcher.check(&site).await {
             tracing::error!("{}", crate::chain(&error));
         }
         tokio::time::sleep(INTERVAL).await;
@@ -27,16 +27,16 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn look(&mut self, site: &Site) -> Result<(), StoreError> {
+    async fn check(&mut self, site: &Site) -> Result<(), StoreError> {
         let hosts = site.store.host_list().await?;
         let before = site.faults();
-        let now = Heard::now();
-        let after = site.look(|seen| self.monitor.examine(seen, &hosts, &before, now));
+        let now = ClockReading::now();
+        let after = site.with_observed(|observed| self.monitor.examine(observed, &hosts, &before, now));
         if after == *before {
             return Ok(());
         }
         let _writer = site.writer.lock().await;
-        // A host that was removed has no faults any more, and nobody waits to hear so.
+        // Faults of a removed host end without an event.
         let is_known = |fault: &&Fault| match fault {
             Fault::AgentSilent(host) | Fault::OffFabric(host) => {
                 hosts.iter().any(|known| known.name == *host)
@@ -45,22 +45,22 @@ impl Watcher {
         };
         let begun = difference(&after, &before);
         let ended = difference(&before, &after);
-        let told_ended: Vec<&Fault> = ended.iter().copied().filter(|fault| is_known(fault)).collect();
+        let known_ended: Vec<&Fault> = ended.iter().copied().filter(|fault| is_known(fault)).collect();
         let clusters = site.store.cluster_list().await?;
-        let mut told = happenings(&begun, Change::Begins, &clusters, now.wall);
-        told.extend(happenings(&told_ended, Change::Ends, &clusters, now.wall));
-        site.store.fault_save(&after, &told).await?;
-        for happening in told.iter().filter(|it| it.tenant.is_none()) {
-            tracing::warn!(kind = happening.kind, "{}", happening.text);
+        let mut events = fault_events(&begun, FaultChange::Begins, &clusters, now.wall);
+        events.extend(fault_events(&known_ended, FaultChange::Ends, &clusters, now.wall));
+        site.store.fault_save(&after, &events).await?;
+        for event in events.iter().filter(|it| it.tenant.is_none()) {
+            tracing::warn!(kind = event.kind, "{}", event.text);
         }
         site.set_faults(after);
-        told.iter().for_each(|happening| site.noted(happening.tenant.as_ref()));
+        events.iter().for_each(|event| site.noted(event.tenant.as_ref()));
         site.wake();
         Ok(())
     }
 }
 
-/// The faults of one that the other does not have.
+/// Faults that are in `of` and not in `without`.
 fn difference<'a>(of: &'a Faults, without: &Faults) -> Vec<&'a Fault> {
     of.keys().filter(|fault| !without.contains_key(fault)).collect()
 }

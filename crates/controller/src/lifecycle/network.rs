@@ -1,8 +1,8 @@
-//! Whether the network of a cluster carries, by what its nodes have found out together.
+//! Network check of a cluster, from the results of its nodes.
 //!
-//! Every node has to reach its successor, the next in the ring of the nodes that it may talk to, and to hear a broadcast
-//! (`guest::probe`). A node that has not yet done so is *unsettled*. The network counts as broken when every guest is up and
-//! some node is still unsettled after [`CHECK_TIMEOUT`]; until then nodes may simply be slow.
+//! Every node must reach its successor, the next in the ring of the nodes that it may reach, and receive a broadcast
+//! (`guest::probe`). A node that has not done so is *unsettled*. The network counts as broken when every guest is up and
+//! some node is still unsettled after [`CHECK_TIMEOUT`]; until then nodes may just be slow.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use controller_api::agent::{PacketStop, Probes};
 use controller_api::cluster::{NetworkState, NodeState};
 use jiff::Timestamp;
 
-use super::{Outcome, Sight, VmSight, node_name};
+use super::{AdvanceOutcome, Observations, VmObservation, node_name};
 use crate::clock::Moment;
 use crate::network::node_keys;
 use crate::reconcile::ipv4_address;
-use crate::store::{ClusterNetwork, ClusterRow, Happening, NodeRow};
+use crate::store::{ClusterNetwork, ClusterRow, EventRecord, NodeRow};
 
-/// How long the check may take once every guest is up: questions are repeated every four seconds, and translated guests
-/// on a busy machine are slow.
+/// Longest duration of the check once every guest is up: probes are repeated every four seconds, and emulated guests on a
+/// busy machine are slow.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Nodes that a sentence names; of more it says how many there are.
+/// Most nodes in one sentence; the rest are counted.
 const NAMED_MAX: usize = 4;
 
-/// What a node has to find out.
+/// Peers that the check of a node involves.
 pub fn probes(cluster: &ClusterRow, node: &NodeRow) -> Probes {
     let number = |peer: &NodeRow| ipv4_address(peer.number);
     Probes {
@@ -32,18 +32,19 @@ pub fn probes(cluster: &ClusterRow, node: &NodeRow) -> Probes {
     }
 }
 
-/// The next node in the ring that it may talk to.
+/// The next node in the ring that it may reach.
 fn successor<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRow> {
     let others = || partners(cluster, node);
     others().find(|peer| peer.number > node.number).or_else(|| others().next())
 }
 
-/// The first node that it may talk to: of whole clusters the same for all but itself, so that one broadcast serves all.
+/// The first node that it may reach. In a cluster without sub-partitions that is the same for all other nodes, so one
+/// broadcast serves them all.
 fn broadcaster<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRow> {
     partners(cluster, node).next()
 }
 
-/// The other nodes that a node is told of and may talk to, by number.
+/// The other nodes that a node knows and may reach, by number.
 fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item = &'a NodeRow> {
     let (own, number, joined) = (node_keys(cluster, node.number), node.number, node.joined);
     let known = move |peer: &&NodeRow| peer.number != number && !peer.leaving && (peer.joined || !joined);
@@ -53,12 +54,12 @@ fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item =
     })
 }
 
-/// Whether a node has nothing left to find out, or does not check.
+/// Whether the check of a node has passed, or the node does not check.
 pub(super) fn is_settled(node: &NodeRow) -> bool {
     node.network.is_none_or(|check| check.is_complete())
 }
 
-/// How far the check of a node is.
+/// Check result of a node.
 pub fn state(cluster: &ClusterRow, node: &NodeRow) -> NetworkState {
     match node.network {
         None => NetworkState::Unchecked,
@@ -68,14 +69,14 @@ pub fn state(cluster: &ClusterRow, node: &NodeRow) -> NetworkState {
     }
 }
 
-/// What a node has not found out; nothing of one that is settled.
+/// What a node has not passed; `None` for a settled one.
 pub fn shortfall(cluster: &ClusterRow, node: &NodeRow) -> Option<String> {
     let check = node.network.filter(|check| !check.is_complete())?;
     let is_broken = cluster.network.state == NetworkState::Broken;
     let (unreached, unheard) = if is_broken {
-        ("does not reach", "hears no broadcast")
+        ("does not reach", "receives no broadcast")
     } else {
-        ("has not yet reached", "has not yet heard a broadcast")
+        ("has not yet reached", "has not yet received a broadcast")
     };
     let peer = successor(cluster, node).filter(|_| !check.reached);
     let unreached = peer.map(|peer| format!("{unreached} {}", node_name(cluster, peer)));
@@ -84,7 +85,7 @@ pub fn shortfall(cluster: &ClusterRow, node: &NodeRow) -> Option<String> {
     Some(parts.join(" and "))
 }
 
-/// What all nodes have not found out, in one sentence.
+/// What all nodes have not passed, in one sentence.
 pub(super) fn shortfalls(cluster: &ClusterRow) -> Option<String> {
     let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
     let all: Vec<String> = nodes
@@ -96,20 +97,25 @@ pub(super) fn shortfalls(cluster: &ClusterRow) -> Option<String> {
     let more = all.len().saturating_sub(NAMED_MAX);
     let named = all[..all.len() - more].join(", ");
     let what = match cluster.network.state {
-        NetworkState::Broken => "its network does not carry",
-        _ => "checks its network",
+        NetworkState::Broken => "the network check fails",
+        _ => "checking the network",
     };
     Some(if more == 0 { format!("{what}: {named}") } else { format!("{what}: {named} and {more} more") })
 }
 
-/// Notes how far the check is, and since when nothing else is waited for.
-pub(super) fn observe(cluster: &mut ClusterRow, sight: &impl Sight, now: Moment, outcome: &mut Outcome) {
+/// Updates the check result of the cluster, and since when it waits for nothing but the check.
+pub(super) fn observe(
+    cluster: &mut ClusterRow,
+    observed: &impl Observations,
+    now: Moment,
+    outcome: &mut AdvanceOutcome,
+) {
     let generation = cluster.generation;
     let nodes = || cluster.nodes.iter().filter(|node| !node.leaving);
     let is_up = |node: &NodeRow| node.state == NodeState::Ready && node.ready >= Some(generation);
     let before = cluster.network.state;
     if nodes().next().is_none() || !nodes().all(is_up) {
-        // Who is not up cannot have been reached. What was found out before a change stands until all know of it.
+        // A node that is not up cannot be reached. Earlier results hold until all nodes have the new generation.
         cluster.network.since = None;
         if before == NetworkState::Broken {
             cluster.network.state = NetworkState::Checking;
@@ -142,32 +148,32 @@ pub(super) fn observe(cluster: &mut ClusterRow, sight: &impl Sight, now: Moment,
                 "cluster.network-broken",
                 shortfalls(cluster).unwrap_or_default(),
             );
-            outcome.happenings.push(place(cluster, sight, now.wall));
+            outcome.events.push(packet_stop_event(cluster, observed, now.wall));
         }
         _ => {}
     }
 }
 
-/// Where packets stop, for operators: tenants do not see the fabric.
-fn place(cluster: &ClusterRow, sight: &impl Sight, at: Timestamp) -> Happening {
+/// Event for operators with the places where packets are dropped; tenants do not see the fabric.
+fn packet_stop_event(cluster: &ClusterRow, observed: &impl Observations, at: Timestamp) -> EventRecord {
     let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
     let stops: Vec<String> = nodes
-        .filter_map(|node| Some(format!("{} at {}", node_name(cluster, node), stop(sight, node)?)))
+        .filter_map(|node| Some(format!("{} at {}", node_name(cluster, node), packet_stop(observed, node)?)))
         .take(NAMED_MAX)
         .collect();
     let places = if stops.is_empty() {
-        "the fabric counts no packets of its nodes that stop".to_owned()
+        "the fabric reports no dropped packets of its nodes".to_owned()
     } else {
-        format!("packets stop: {}", stops.join(", "))
+        format!("packets are dropped: {}", stops.join(", "))
     };
     let text = format!("cluster {} of {}: {places}", cluster.name, cluster.tenant.name);
-    Happening { at, tenant: None, cluster: None, kind: "cluster.network-broken", text }
+    EventRecord { at, tenant: None, cluster: None, kind: "cluster.network-broken", text }
 }
 
-/// Where packets of a node stop.
-pub fn stop<'a>(sight: &'a impl Sight, node: &NodeRow) -> Option<&'a PacketStop> {
-    match sight.vm(&node.host, node.id) {
-        VmSight::Reported(report) => report.stop.as_ref(),
-        VmSight::Unknown | VmSight::Unordered | VmSight::Removed => None,
+/// Where packets of a node are dropped.
+pub fn packet_stop<'a>(observed: &'a impl Observations, node: &NodeRow) -> Option<&'a PacketStop> {
+    match observed.vm(&node.host, node.id) {
+        VmObservation::Reported(report) => report.stop.as_ref(),
+        VmObservation::Unknown | VmObservation::NotInSpec | VmObservation::Removed => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::MemorySize;
-use controller_api::agent::{ImageOrder, NetworkCheck, PacketStop, Probes};
-use controller_api::cluster::{CpuMode, InnerPartition};
+use controller_api::agent::{ImageSpec, NetworkCheck, PacketStop, Probes};
+use controller_api::cluster::{CpuMode, SubPartitionStatus};
 use controller_api::operation::Operation;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};
@@ -25,17 +25,17 @@ struct World {
     levels: Option<Vec<ServiceLevel>>,
 }
 
-impl Sight for World {
-    fn vm(&self, _host: &Name, id: Uuid) -> VmSight<'_> {
+impl Observations for World {
+    fn vm(&self, _host: &Name, id: Uuid) -> VmObservation<'_> {
         match self.vms.get(&id) {
-            Some(report) => VmSight::Reported(report),
-            None if self.ordered.contains(&id) => VmSight::Unknown,
-            None if self.removed.contains(&id) => VmSight::Removed,
-            None => VmSight::Unordered,
+            Some(report) => VmObservation::Reported(report),
+            None if self.ordered.contains(&id) => VmObservation::Unknown,
+            None if self.removed.contains(&id) => VmObservation::Removed,
+            None => VmObservation::NotInSpec,
         }
     }
 
-    fn refusal(&self, _host: &Name) -> Option<&str> {
+    fn spec_rejection(&self, _host: &Name) -> Option<&str> {
         self.refusal.as_deref()
     }
 
@@ -120,12 +120,12 @@ pub(crate) fn cluster(size: u32) -> ClusterRow {
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
-        image: ImageOrder { name, directory: "/image".into(), digest: String::new() },
+        image: ImageSpec { name, directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: PartitionNumber::from_wire(0x101),
         inner: Vec::new(),
-        wish: None,
+        overlay: None,
         network: Default::default(),
         generation: 1,
         created: now(0).wall,
@@ -170,19 +170,19 @@ fn ready(size: u32) -> (ClusterRow, World) {
 }
 
 #[test]
-fn nodes_are_told_once_of_levels_that_classes_have() {
+fn changed_class_levels_are_announced_once() {
     let (mut cluster, mut world) = ready(2);
     let before = cluster.generation;
     world.levels = Some(vec![ServiceLevel::default()]);
     advance(&mut cluster, &world, now(2));
-    assert_eq!(cluster.generation, before, "nobody wished for classes");
-    cluster.wish = Some(Default::default());
+    assert_eq!(cluster.generation, before, "the overlay has no classes");
+    cluster.overlay = Some(Default::default());
     for _ in 0..2 {
         advance(&mut cluster, &world, now(2));
         assert_eq!((cluster.generation, cluster.phase), (before + 1, Phase::Ready));
-        assert_eq!(cluster.wish.as_ref().map(|wish| &wish.levels), world.levels.as_ref());
+        assert_eq!(cluster.overlay.as_ref().map(|overlay| &overlay.wire_sls), world.levels.as_ref());
     }
-    // Not known is not none.
+    // Unknown is not empty.
     world.levels = None;
     advance(&mut cluster, &world, now(3));
     assert_eq!(cluster.generation, before + 1);
@@ -192,7 +192,7 @@ fn nodes_are_told_once_of_levels_that_classes_have() {
 }
 
 #[test]
-fn a_cluster_comes_through_its_phases_in_order() {
+fn a_cluster_passes_through_its_phases_in_order() {
     let (mut cluster, mut world) = (cluster(2), World::default());
     let mut phases = vec![cluster.phase];
     let mut step = |cluster: &mut ClusterRow, world: &World| {
@@ -215,7 +215,7 @@ fn a_cluster_comes_through_its_phases_in_order() {
 }
 
 #[test]
-fn what_a_node_says_counts_from_when_the_fabric_carries_it() {
+fn readiness_counts_once_the_node_is_on_the_fabric() {
     let (mut cluster, mut world) = (cluster(2), World::default());
     world.program(&cluster);
     advance(&mut cluster, &world, now(1));
@@ -233,7 +233,7 @@ fn what_a_node_says_counts_from_when_the_fabric_carries_it() {
 }
 
 #[test]
-fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
+fn a_failed_node_fails_its_cluster_and_frees_everything() {
     let (mut cluster, mut world) = (cluster(2), World::default());
     world.program(&cluster);
     advance(&mut cluster, &world, now(1));
@@ -246,12 +246,12 @@ fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
     let outcome = advance(&mut cluster, &world, now(2));
     assert_eq!((cluster.phase, state(&cluster)), (Phase::Failed, OperationState::Failed));
     let told: Vec<_> =
-        outcome.happenings.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
+        outcome.events.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
     assert_eq!(told, [(false, true), (true, false)], "what its host says is for operators");
     assert!(
         cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-2: its host cannot run it"))
     );
-    assert_eq!(outcome.happenings.last().unwrap().kind, "cluster.failed");
+    assert_eq!(outcome.events.last().unwrap().kind, "cluster.failed");
     assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
     world.order(&cluster);
     advance(&mut cluster, &world, now(3));
@@ -265,7 +265,7 @@ fn a_node_that_cannot_be_started_fails_the_cluster_and_gives_everything_back() {
 }
 
 #[test]
-fn the_fabric_forgets_a_port_only_after_the_last_virtual_machine_behind_it() {
+fn a_port_leaves_the_partition_after_its_last_vm() {
     let (mut cluster, mut world) = ready(3);
     cluster.phase = Phase::Deleting;
     ask(&mut cluster, OperationKind::Delete);
@@ -286,7 +286,7 @@ fn the_fabric_forgets_a_port_only_after_the_last_virtual_machine_behind_it() {
 }
 
 #[test]
-fn new_nodes_are_told_to_the_others_when_they_are_ready() {
+fn new_nodes_are_announced_when_they_are_ready() {
     let (mut cluster, mut world) = ready(2);
     cluster.nodes.push(NodeRow { joined: false, ..node(3) });
     cluster.size = 3;
@@ -305,7 +305,7 @@ fn new_nodes_are_told_to_the_others_when_they_are_ready() {
 }
 
 #[test]
-fn growth_that_fails_is_taken_back_and_the_rest_goes_on() {
+fn failed_growth_is_undone_and_the_rest_keeps_running() {
     let (mut cluster, mut world) = ready(2);
     cluster.nodes.push(NodeRow { joined: false, ..node(3) });
     cluster.size = 3;
@@ -324,22 +324,22 @@ fn growth_that_fails_is_taken_back_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_host_that_cannot_take_its_orders_fails_what_waits_for_it_and_nothing_else() {
+fn a_rejected_spec_fails_only_the_nodes_that_wait_for_it() {
     let (mut cluster, mut world) = (cluster(1), World::default());
     world.program(&cluster);
     advance(&mut cluster, &world, now(1));
-    world.refusal = Some("orders cannot be kept: no space left".to_owned());
+    world.refusal = Some("the spec cannot be stored: no space left".to_owned());
     let (mut running, others) = ready(1);
     let others = World { refusal: world.refusal.clone(), ..others };
     let outcome = advance(&mut cluster, &world, now(2));
     advance(&mut running, &others, now(2));
-    assert!(outcome.happenings[0].text.ends_with(": orders cannot be kept: no space left"));
+    assert!(outcome.events[0].text.ends_with(": the spec cannot be stored: no space left"));
     assert!(cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-1: ")));
     assert_eq!((cluster.phase, running.phase), (Phase::Failed, Phase::Ready));
 }
 
 #[test]
-fn what_is_not_heard_is_not_given_up() {
+fn unobserved_nodes_are_not_aborted() {
     let (mut cluster, mut world) = (cluster(1), World::default());
     world.program(&cluster);
     advance(&mut cluster, &world, now(1));
@@ -353,7 +353,7 @@ fn what_is_not_heard_is_not_given_up() {
 }
 
 #[test]
-fn a_node_that_ends_makes_its_cluster_start_again() {
+fn a_stopped_node_returns_its_cluster_to_starting() {
     let (mut cluster, mut world) = ready(2);
     let vm = world.vms.values_mut().next().unwrap();
     (vm.state, vm.ready) = (VmState::Stopped, None);
@@ -386,26 +386,26 @@ fn checking(size: u32, reached: bool, heard: bool) -> (ClusterRow, World) {
 const TIMEOUT: i64 = network::CHECK_TIMEOUT.as_secs() as i64;
 
 #[test]
-fn a_cluster_is_ready_when_its_network_carries() {
+fn a_cluster_is_ready_when_its_network_check_passes() {
     let (mut cluster, mut world) = checking(3, true, false);
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Checking));
     let reason = cluster.reason.as_deref().unwrap_or_default();
-    assert!(reason.starts_with("checks its network: blue-1 has not yet heard a broadcast"), "{reason}");
+    assert!(reason.starts_with("checking the network: blue-1 has not yet received a broadcast"), "{reason}");
     check(&mut world, true, true);
     let outcome = advance(&mut cluster, &world, now(2));
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Carries));
-    let ready = outcome.happenings.last().unwrap();
-    assert_eq!(ready.text, "3 nodes have said that they are ready and reach each other");
+    let ready = outcome.events.last().unwrap();
+    assert_eq!(ready.text, "3 nodes have reported that they are ready and reach each other");
 }
 
 #[test]
-fn a_cluster_whose_guests_do_not_check_is_ready_with_its_network_unchecked() {
+fn without_checks_a_cluster_is_ready_and_unchecked() {
     let (cluster, _) = ready(2);
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Ready, NetworkState::Unchecked));
 }
 
 #[test]
-fn a_network_that_does_not_carry_is_told_with_who_does_not_reach_whom() {
+fn a_failed_network_check_names_the_unreached_nodes() {
     let (mut cluster, mut world) = checking(3, true, false);
     check(&mut world, true, true);
     let second = cluster.nodes[1].id;
@@ -415,23 +415,23 @@ fn a_network_that_does_not_carry_is_told_with_who_does_not_reach_whom() {
         PacketStop { node: "leaf".to_owned(), port: PortNum::new(4).unwrap(), reason: "no_route".to_owned() };
     vm.stop = Some(stop);
     let early = advance(&mut cluster, &world, now(TIMEOUT));
-    assert_eq!((cluster.network.state, early.happenings.len()), (NetworkState::Checking, 0));
+    assert_eq!((cluster.network.state, early.events.len()), (NetworkState::Checking, 0));
     let late = advance(&mut cluster, &world, now(1 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.network.state), (Phase::Starting, NetworkState::Broken));
-    let reason = "its network does not carry: blue-2 does not reach blue-3";
+    let reason = "the network check fails: blue-2 does not reach blue-3";
     assert_eq!(cluster.reason.as_deref(), Some(reason));
-    let told: Vec<_> = late.happenings.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
-    let place = "cluster blue of tenant: packets stop: blue-2 at leaf port 4 (no_route)";
+    let told: Vec<_> = late.events.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
+    let place = "cluster blue of tenant: packets are dropped: blue-2 at leaf port 4 (no_route)";
     assert_eq!(told, [(true, reason), (false, place)], "the place is for operators");
-    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).happenings.is_empty(), "told once");
+    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).events.is_empty(), "told once");
     check(&mut world, true, true);
     let well = advance(&mut cluster, &world, now(12 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.reason.as_deref()), (Phase::Ready, None));
-    assert_eq!(well.happenings[0].kind, "cluster.network-carries");
+    assert_eq!(well.events[0].kind, "cluster.network-carries");
 }
 
 #[test]
-fn a_ready_cluster_stays_ready_while_its_network_is_checked_again() {
+fn a_cluster_stays_ready_while_its_network_is_rechecked() {
     let (mut cluster, mut world) = checking(2, true, true);
     cluster.generation += 1;
     advance(&mut cluster, &world, now(2));
@@ -445,7 +445,7 @@ fn a_ready_cluster_stays_ready_while_its_network_is_checked_again() {
 }
 
 #[test]
-fn new_nodes_whose_network_does_not_carry_are_not_told_to_the_others() {
+fn new_nodes_are_not_announced_before_their_check_passes() {
     let (mut cluster, mut world) = checking(2, true, true);
     cluster.nodes.push(NodeRow { joined: false, ..node(3) });
     cluster.size = 3;
@@ -469,7 +469,7 @@ fn new_nodes_whose_network_does_not_carry_are_not_told_to_the_others() {
 }
 
 #[test]
-fn nodes_are_asked_to_reach_only_those_they_may_talk_to() {
+fn nodes_probe_only_nodes_of_a_common_partition() {
     let mut cluster = cluster(5);
     let asked = |cluster: &ClusterRow, index: usize| {
         let Probes { successor, broadcaster } = probes(cluster, &cluster.nodes[index]);
@@ -478,7 +478,7 @@ fn nodes_are_asked_to_reach_only_those_they_may_talk_to() {
     assert_eq!(asked(&cluster, 0), [Some(2), Some(2)]);
     assert_eq!(asked(&cluster, 1), [Some(3), Some(1)]);
     assert_eq!(asked(&cluster, 4), [Some(1), Some(1)]);
-    let inner = |number: u16, full: &[u32]| InnerPartition {
+    let inner = |number: u16, full: &[u32]| SubPartitionStatus {
         name: format!("p{number}").parse().unwrap(),
         number: PartitionNumber::from_wire(number).unwrap(),
         full: full.iter().copied().collect(),
@@ -520,7 +520,7 @@ proptest! {
     /// In whatever order things happen: no virtual machine is ordered without its network, no port loses its network
     /// before its virtual machines, and in the end the cluster is what was asked for, or nothing.
     #[test]
-    fn every_order_of_events_is_safe_and_ends_well(turns in prop::collection::vec(turn(), 0..60)) {
+    fn every_order_of_events_is_safe_and_converges(turns in prop::collection::vec(turn(), 0..60)) {
         let (mut cluster, mut world) = (cluster(3), World::default());
         let (mut is_removed, mut next) = (false, 4);
         for turn in turns {

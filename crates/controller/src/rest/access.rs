@@ -1,4 +1,4 @@
-//! Who asks.
+//! Authentication of requests by tokens.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,61 +7,59 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use controller_api::Name;
-use controller_api::tenant::{IssuedToken, Lifetime, Token};
+use controller_api::tenant::{IssuedToken, Token, TokenLifetime};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::error::ApiError;
 use super::lease::Lease;
 use super::rate;
-use super::refusal::Refusal;
 use crate::site::Site;
 use crate::store::{StoreError, TenantRef};
 
-/// What tokens start with, so that people and scanners know what they found.
+/// Prefix of tokens, so that people and secret scanners recognize them.
 const PREFIX: &str = "heddle_";
 
-/// How exactly it is known when a token was last used: a request writes that at most once in this time.
+/// Accuracy of the last use of a token: it is written at most once in this time.
 const LAST_USE_STEP: SignedDuration = SignedDuration::from_hours(1);
 
-/// Who asks, known by a token.
+/// Authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Runs the site.
     Operator,
-    /// Owns clusters.
     Tenant(TenantRef),
 }
 
 impl Caller {
-    /// Only operators go on.
-    pub fn operator(&self) -> Result<(), Refusal> {
+    /// Fails with 403 unless the caller is an operator.
+    pub fn operator(&self) -> Result<(), ApiError> {
         match self {
             Self::Operator => Ok(()),
-            Self::Tenant(_) => {
-                Err(Refusal::new(StatusCode::FORBIDDEN, "not-allowed", "only operators may do that"))
-            }
+            Self::Tenant(_) => Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "not-allowed",
+                "only operators may send this request",
+            )),
         }
     }
 
-    /// Whose cluster is meant: a tenant's own, or the one an operator names.
-    pub async fn tenant(&self, site: &Site, named: Option<&Name>) -> Result<TenantRef, Refusal> {
+    /// The tenant that a request concerns: the caller's own, or the one that an operator names.
+    pub async fn tenant(&self, site: &Site, named: Option<&Name>) -> Result<TenantRef, ApiError> {
         match (self, named) {
             (Self::Tenant(own), None) => Ok(own.clone()),
             (Self::Tenant(own), Some(named)) if own.name == *named => Ok(own.clone()),
-            // Whether the other tenant exists is not told.
-            (Self::Tenant(_), Some(named)) => Err(Refusal::missing("tenant", named)),
+            // Whether the other tenant exists is not disclosed.
+            (Self::Tenant(_), Some(named)) => Err(ApiError::not_found("tenant", named)),
             (Self::Operator, Some(named)) => {
-                site.store.tenant_find(named).await?.ok_or_else(|| Refusal::missing("tenant", named))
+                site.store.tenant_find(named).await?.ok_or_else(|| ApiError::not_found("tenant", named))
             }
-            (Self::Operator, None) => {
-                Err(Refusal::invalid("tenant", "an operator has no clusters of their own")
-                    .hint("say whose: ?tenant=NAME, or --tenant NAME"))
-            }
+            (Self::Operator, None) => Err(ApiError::invalid("tenant", "operators must name the tenant")
+                .hint("add ?tenant=NAME, or --tenant NAME")),
         }
     }
 
-    /// Whom to tell of: a tenant of its own, an operator of all.
+    /// Tenant whose records the caller may see; `None` for all.
     pub fn scope(&self) -> Option<Uuid> {
         match self {
             Self::Operator => None,
@@ -71,32 +69,31 @@ impl Caller {
 }
 
 impl FromRequestParts<Arc<Site>> for Caller {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, ApiError> {
         let unknown = |detail| {
-            Refusal::new(StatusCode::UNAUTHORIZED, "not-known", detail)
-                .hint("send a token that `heddle token create` gave: Authorization: Bearer …")
+            ApiError::new(StatusCode::UNAUTHORIZED, "not-known", detail)
+                .hint("send a token from `heddle token create` as Authorization: Bearer …")
         };
         let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let secret = value
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, secret)| secret.trim())
-            .ok_or_else(|| unknown("there is no token"))?;
-        // Before the token is looked up: one that is revoked from here on is noticed by its lease.
+            .ok_or_else(|| unknown("the request has no token"))?;
+        // Subscribe before the lookup, so that the lease notices every later revocation.
         let revocations = site.revocations.subscribe();
         let token = site.store.token_by_hash(hash(secret)).await?;
-        let (token, tenant) =
-            token.ok_or_else(|| unknown("the token is not known; it may have been revoked"))?;
+        let (token, tenant) = token.ok_or_else(|| unknown("the token is unknown or was revoked"))?;
         let now = site.store.now().wall;
         if token.expires.is_some_and(|expires| expires <= now) {
             return Err(unknown("the token has expired"));
         }
         if let Some(tenant) = &tenant {
             // The token may have been revoked since.
-            if site.look(|seen| seen.superseded.is_some()) {
-                return Err(Refusal::superseded());
+            if site.with_observed(|observed| observed.superseded.is_some()) {
+                return Err(ApiError::superseded());
             }
             site.rates.admit(&tenant.id, rate::units(&parts.method)).await?;
         }
@@ -106,7 +103,7 @@ impl FromRequestParts<Arc<Site>> for Caller {
     }
 }
 
-/// Notes now and then that a token is in use. A store that takes nothing more keeps nobody from looking.
+/// Records the use of a token now and then. A store that cannot be written must not prevent reading.
 async fn note_use(site: &Site, token: &Token, now: Timestamp) {
     let is_known = token.last_used.is_some_and(|at| now.duration_since(at).abs() < LAST_USE_STEP);
     if !is_known && let Err(error) = site.store.token_used(token.id, now).await {
@@ -114,18 +111,17 @@ async fn note_use(site: &Site, token: &Token, now: Timestamp) {
     }
 }
 
-/// A token that is to be made.
+/// Properties of a token to create.
 #[derive(Debug)]
 pub struct NewSecret {
-    /// Whose; `None` is an operator's.
+    /// `None` for an operator token.
     pub tenant: Option<TenantRef>,
-    /// What it is called; by its id if nobody says.
+    /// Derived from the id by default.
     pub name: Option<Name>,
-    /// How long it is valid.
-    pub lifetime: Lifetime,
+    pub lifetime: TokenLifetime,
 }
 
-/// Makes a token and keeps its hash.
+/// Creates a token and stores the hash of its secret.
 pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|_| StoreError::Random)?;
@@ -138,12 +134,14 @@ pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreErro
     let by_id = || format!("token-{}", &id.simple().to_string()[..8]).parse();
     let name = match new.name {
         Some(name) => name,
-        None => by_id().map_err(|_| StoreError::Nonsense { what: "id of a token", value: id.to_string() })?,
+        None => {
+            by_id().map_err(|_| StoreError::InvalidValue { what: "id of a token", value: id.to_string() })?
+        }
     };
     let expires = match new.lifetime {
-        Lifetime::Never => None,
-        // Beyond the last time there is, it never ends.
-        Lifetime::Seconds(seconds) => created.checked_add(std::time::Duration::from_secs(seconds)).ok(),
+        TokenLifetime::Never => None,
+        // A time beyond the range of timestamps means never.
+        TokenLifetime::Seconds(seconds) => created.checked_add(std::time::Duration::from_secs(seconds)).ok(),
     };
     let owner = new.tenant.as_ref().map(|tenant| tenant.id);
     let tenant = new.tenant.map(|tenant| tenant.name);
@@ -152,14 +150,15 @@ pub async fn issue(site: &Site, new: NewSecret) -> Result<IssuedToken, StoreErro
     Ok(IssuedToken { token, secret })
 }
 
-/// The valid token behind a secret.
+/// The token of a secret, if it is valid.
 pub async fn read_token(site: &Site, secret: &str) -> Result<Option<Token>, StoreError> {
     let now = site.store.now().wall;
     let token = site.store.token_by_hash(hash(secret.trim())).await?.map(|(token, _)| token);
     Ok(token.filter(|token| token.expires.is_none_or(|expires| expires > now)))
 }
 
-/// The secret has 256 random bits: a plain hash cannot be reversed by guessing, and equal time is given by looking it up.
+/// The secret has 256 random bits, so a plain hash cannot be reversed by guessing, and the lookup by hash needs no
+/// constant-time comparison.
 fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }

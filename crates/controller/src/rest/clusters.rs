@@ -1,15 +1,15 @@
-//! Clusters and operations: what tenants ask for.
+//! Clusters and operations.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::agent::ImageOrder;
+use controller_api::agent::ImageSpec;
 use controller_api::cluster::{
-    Cluster, InnerPartition, NewCluster, Node, Partitions, Phase, Resize, Shape, SubPartition,
-    check_partitions,
+    Cluster, ClusterNode, ClusterShape, NewCluster, PartitionsUpdate, Phase, ResizeRequest, SubPartition,
+    SubPartitionStatus, check_partitions,
 };
-use controller_api::operation::{Operation, OperationKind, OperationState, Step};
+use controller_api::operation::{Operation, OperationKind, OperationState, PhaseChange};
 use controller_api::{MemorySize, Name, Problem};
 use fabric_compiler::CompileError;
 use fabric_model::tenancy::{Bandwidth, Class};
@@ -19,99 +19,107 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Query, Refusal};
-use crate::admission::{NotPlaced, admit};
+use super::error::{ApiError, Json, Path, Query};
+use crate::admission::{AdmissionError, admit};
 use crate::health::{Audience, Fault, Faults, cluster_health, node_fault};
-use crate::lifecycle::{Outcome, finish, network_state, node_name, reach, shortfall, stop};
-use crate::network::NoPlan;
+use crate::lifecycle::{AdvanceOutcome, finish, network_state, node_name, packet_stop, reach, shortfall};
+use crate::network::PlanningError;
 use crate::quota::usage;
-use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_order};
+use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_spec};
 use crate::site::Site;
-use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, Happening, NodeRow};
+use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, NodeRow};
 use crate::{keys, manager, network, quota};
 
-/// The least with which an image boots.
+/// Least memory with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
 
-/// The least bandwidth that is guaranteed: less is not worth a port of its own, which is what every guarantee takes.
+/// Least guaranteed bandwidth. Every guarantee occupies whole ports, which less is not worth.
 const GUARANTEE_MIN: Bandwidth = Bandwidth::from_bits_per_s(1_000_000);
 
-/// Virtual cores of a node: more than any host of the field has.
+/// Most virtual cores of a node: more than any common host has.
 const CORES_MAX: u32 = 512;
 
-/// Keys that may log in.
+/// Most public keys of a cluster.
 const SSH_KEYS_MAX: usize = 64;
 
-/// Longest key: RSA of 16,384 bits with a comment.
+/// Longest public key: RSA with 16,384 bits and a comment.
 const SSH_KEY_BYTES_MAX: usize = 4096;
 
 type Shared = State<Arc<Site>>;
 type Accepted = (StatusCode, Json<Operation>);
 
-/// Whose cluster is meant, if not the asker's.
+/// Tenant that a request concerns.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Whose {
-    /// The tenant; operators have to say it.
+pub struct TenantQuery {
+    /// Name of the owning tenant; required from operators.
     #[param(value_type = Option<String>)]
     tenant: Option<Name>,
 }
 
-/// Which cluster is to be deleted, and how.
+/// Parameters of a deletion.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Deletion {
-    /// The tenant; operators have to say it.
+pub struct DeleteQuery {
+    /// Name of the owning tenant; required from operators.
     #[param(value_type = Option<String>)]
     tenant: Option<Name>,
-    /// Let nodes go whose hosts are silent, once their ports are closed. For operators: whether a host is dead or only cut off
-    /// is theirs to know.
+    /// Whether to drop nodes on silent hosts once their ports have left the partitions; for operators, who must know
+    /// whether a host is dead or only disconnected.
     #[serde(default)]
     force: bool,
 }
 
-/// Clusters: a tenant's own, or all for operators.
+/// List clusters
+///
+/// Clusters of the caller, or all clusters for an operator.
 #[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, Refusal> {
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, ApiError> {
     let clusters = match caller.scope() {
         Some(tenant) => site.store.cluster_list_of(tenant).await?,
         None => site.store.cluster_list().await?,
     };
-    Ok(Json(clusters.into_iter().map(|cluster| told(&site, cluster, &caller)).collect()))
+    Ok(Json(clusters.into_iter().map(|cluster| cluster_status(&site, cluster, &caller)).collect()))
 }
 
-/// A cluster.
-#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), Whose), responses((status = 200, body = Cluster), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Show a cluster
+#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = Cluster), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
-) -> Result<Json<Cluster>, Refusal> {
-    let cluster = find(&site, &caller, &name, &whose).await?;
+    Query(tenant_query): Query<TenantQuery>,
+) -> Result<Json<Cluster>, ApiError> {
+    let cluster = find(&site, &caller, &name, &tenant_query).await?;
     let host_key = site.store.cluster_public_key(cluster.id).await?;
-    Ok(Json(Cluster { host_key, ..told(&site, cluster, &caller) }))
+    Ok(Json(Cluster { host_key, ..cluster_status(&site, cluster, &caller) }))
 }
 
-/// Asks for a cluster. What cannot be placed is refused at once.
+/// Create a cluster
+///
+/// The request is rejected at once if the cluster cannot be placed.
 #[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewCluster>,
-) -> Result<Accepted, Refusal> {
+) -> Result<Accepted, ApiError> {
     check(&new)?;
-    let tenant = caller.tenant(&site, new.tenant.as_ref()).await.map_err(|refusal| refusal.at("tenant"))?;
+    let tenant = caller.tenant(&site, new.tenant.as_ref()).await.map_err(|error| error.field("tenant"))?;
     let key = keys::generate().map_err(|error| {
-        tracing::error!("no key for a cluster: {error:#}");
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "cannot make a key for the cluster")
+        tracing::error!("cannot generate the key pair of a cluster: {error:#}");
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "cannot generate the key pair of the cluster",
+        )
     })?;
     let _writer = site.writer.lock().await;
     let image = image(&site, &new.image).await?;
     let clusters = site.store.cluster_list().await?;
     if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
         return Err(
-            Refusal::conflict("name-taken", format!("there is a cluster {} already", new.name)).at("name")
+            ApiError::conflict("name-taken", format!("cluster {} exists already", new.name)).field("name")
         );
     }
     let now = site.store.now().wall;
@@ -131,7 +139,7 @@ pub async fn create(
         network: ClusterNetwork::default(),
         partition: None,
         inner: Vec::new(),
-        wish: None,
+        overlay: None,
         generation: 1,
         created: now,
         nodes: Vec::new(),
@@ -139,51 +147,54 @@ pub async fn create(
         began: site.store.uptime(),
     };
     let mut operation = operation(&cluster, OperationKind::Create, now);
-    operation.steps.push(Step { phase: Phase::Requested, at: now });
-    take_partitions(&site, &mut cluster, &new.partitions).await?;
-    cluster.nodes = grow(&site, &caller, &cluster, new.size, &clusters).await?;
+    operation.steps.push(PhaseChange { phase: Phase::Requested, at: now });
+    assign_partitions(&site, &mut cluster, &new.partitions).await?;
+    cluster.nodes = place_nodes(&site, &caller, &cluster, new.size, &clusters).await?;
     check_quota(&site, None, &cluster, &clusters).await?;
     try_plan(&site, &caller, &cluster, &clusters).await?;
     cluster.phase = Phase::Placed;
-    operation.steps.push(Step { phase: Phase::Placed, at: now });
+    operation.steps.push(PhaseChange { phase: Phase::Placed, at: now });
     cluster.operation = Some(operation.clone());
-    let happening = Happening {
+    let event = EventRecord {
         at: now,
         tenant: Some(cluster.tenant.clone()),
         cluster: Some(cluster.name.clone()),
         kind: "cluster.placed",
         text: format!(
-            "asked for and placed: {} nodes of {} cores, {}",
+            "requested and placed: {} nodes with {} cores and {} each",
             cluster.size, cluster.cores, cluster.memory
         ),
     };
     let keys = ClusterKeys { ssh_keys: new.ssh_keys, key };
-    site.store.cluster_create(&cluster, &keys, &happening).await?;
+    site.store.cluster_create(&cluster, &keys, &event).await?;
     site.noted(Some(&cluster.tenant));
     site.wake();
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for a cluster to grow or shrink; what runs goes on.
-#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), Whose), request_body = Resize, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Resize a cluster
+///
+/// Nodes that stay keep running.
+#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), TenantQuery), request_body = ResizeRequest, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn resize(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
-    Json(resize): Json<Resize>,
-) -> Result<Accepted, Refusal> {
+    Query(tenant_query): Query<TenantQuery>,
+    Json(resize): Json<ResizeRequest>,
+) -> Result<Accepted, ApiError> {
     check_size(resize.size)?;
     let _writer = site.writer.lock().await;
-    let before = find_ready(&site, &caller, &name, &whose).await?;
+    let before = find_idle(&site, &caller, &name, &tenant_query).await?;
     let (mut after, now) = (before.clone(), site.store.now().wall);
     after.size = resize.size;
-    // Links may be others then: ways are wished anew.
-    let is_routed = after.wish.as_mut().is_some_and(|wish| !std::mem::take(&mut wish.routes).is_empty());
+    // The resized cluster may use other links: its subnet manager writes the routes again.
+    let is_routed =
+        after.overlay.as_mut().is_some_and(|overlay| !std::mem::take(&mut overlay.routes).is_empty());
     let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
     if resize.size > staying {
         let clusters = site.store.cluster_list().await?;
-        let mut new = grow(&site, &caller, &before, resize.size - staying, &clusters).await?;
+        let mut new = place_nodes(&site, &caller, &before, resize.size - staying, &clusters).await?;
         new.iter_mut().for_each(|node| node.joined = false);
         after.nodes.extend(new);
         check_quota(&site, Some(&before), &after, &clusters).await?;
@@ -195,55 +206,60 @@ pub async fn resize(
     }
     let operation = operation(&after, OperationKind::Resize, now);
     (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text = format!("from {} to {} nodes", before.size, after.size);
-    save(&site, &before, &after, Outcome::default(), ("cluster.resizing", text), now).await?;
+    let text = format!("resize from {} to {} nodes requested", before.size, after.size);
+    save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.resizing", text), now).await?;
     if is_routed {
         let id = after.id;
-        site.views.with(move |gallery, now| gallery.with(id, |view| view.judge_again(now))).await;
+        site.views.with(move |server, now| server.with(id, |view| view.judge_again(now))).await;
     }
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for other partitions inside a cluster, in place of all that are there. Those that keep their name keep their number.
-#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), Whose), request_body = Partitions, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Replace the sub-partitions of a cluster
+///
+/// A sub-partition whose name is known keeps its partition number.
+#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), TenantQuery), request_body = PartitionsUpdate, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn partition(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
-    Json(wanted): Json<Partitions>,
-) -> Result<Accepted, Refusal> {
+    Query(tenant_query): Query<TenantQuery>,
+    Json(wanted): Json<PartitionsUpdate>,
+) -> Result<Accepted, ApiError> {
     let _writer = site.writer.lock().await;
-    let before = find_ready(&site, &caller, &name, &whose).await?;
-    check_inner(&wanted.partitions, before.size)?;
+    let before = find_idle(&site, &caller, &name, &tenant_query).await?;
+    check_sub_partitions(&wanted.partitions, before.size)?;
     let (mut after, now) = (before.clone(), site.store.now().wall);
     let clusters = site.store.cluster_list().await?;
-    take_partitions(&site, &mut after, &wanted.partitions).await?;
+    assign_partitions(&site, &mut after, &wanted.partitions).await?;
     check_quota(&site, Some(&before), &after, &clusters).await?;
     try_plan(&site, &caller, &after, &clusters).await?;
     after.generation += 1;
     let operation = operation(&after, OperationKind::Partition, now);
     (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text = format!("{} partitions inside instead of {}", after.inner.len(), before.inner.len());
-    save(&site, &before, &after, Outcome::default(), ("cluster.partitioning", text), now).await?;
+    let text =
+        format!("change to {} sub-partitions requested, from {}", after.inner.len(), before.inner.len());
+    save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.partitioning", text), now).await?;
     Ok((StatusCode::ACCEPTED, Json(operation)))
 }
 
-/// Asks for a cluster to be taken down, whatever it is doing. An operator may force it: nodes whose hosts are silent then go without
-/// the word of their hosts, once their ports are taken out of the partitions of the cluster.
-#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), Deletion), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Delete a cluster
+///
+/// Allowed in every phase. An operator may force the deletion: nodes on silent hosts are then dropped once their ports
+/// have left the partitions.
+#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), DeleteQuery), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(Deletion { tenant, force }): Query<Deletion>,
-) -> Result<Accepted, Refusal> {
+    Query(DeleteQuery { tenant, force }): Query<DeleteQuery>,
+) -> Result<Accepted, ApiError> {
     if force {
         caller.operator()?;
     }
-    let whose = Whose { tenant };
+    let tenant_query = TenantQuery { tenant };
     let _writer = site.writer.lock().await;
-    let mut before = find(&site, &caller, &name, &whose).await?;
+    let mut before = find(&site, &caller, &name, &tenant_query).await?;
     if let (Phase::Deleting, Some(operation)) = (before.phase, before.operation.clone()) {
         if force {
             let mut after = before.clone();
@@ -253,7 +269,7 @@ pub async fn delete(
                     &site,
                     &before,
                     &after,
-                    Outcome::default(),
+                    AdvanceOutcome::default(),
                     ("cluster.fenced", text),
                     site.store.now().wall,
                 )
@@ -264,49 +280,56 @@ pub async fn delete(
     }
     let now = site.store.now().wall;
     if before.operation.is_some() {
-        // The one that is under way ends first; each cluster has one at most.
+        // End the operation in progress first: a cluster has at most one.
         let mut ended = before.clone();
-        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted meanwhile".to_owned()), now);
+        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted".to_owned()), now);
         site.store.cluster_save(&before, &ended, false, &[]).await?;
         before = ended;
     }
     let mut after = before.clone();
     (after.operation, after.began) =
         (Some(operation(&after, OperationKind::Delete, now)), site.store.uptime());
-    let mut outcome = Outcome::default();
+    let mut outcome = AdvanceOutcome::default();
     reach(&mut after, Phase::Deleting, now, &mut outcome);
     let operation = after.operation.clone();
-    let asked = match force {
+    let requested = match force {
         true => ("cluster.fenced", fence(&mut after, &site.faults())),
-        false => ("cluster.delete-asked", "to be deleted".to_owned()),
+        false => ("cluster.delete-requested", "deletion requested".to_owned()),
     };
-    save(&site, &before, &after, outcome, asked, now).await?;
+    save(&site, &before, &after, outcome, requested, now).await?;
     operation
         .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
-        .ok_or_else(|| Refusal::missing("cluster", name))
+        .ok_or_else(|| ApiError::not_found("cluster", name))
 }
 
-/// Operations, the newest first.
+/// List operations
+///
+/// Newest first, at most 1000.
 #[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, Refusal> {
+pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, ApiError> {
     Ok(Json(site.store.operation_list(caller.scope()).await?))
 }
 
-/// An operation.
+/// Show an operation
 #[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn operation_show(
     State(site): Shared,
     caller: Caller,
     Path(id): Path<Uuid>,
-) -> Result<Json<Operation>, Refusal> {
+) -> Result<Json<Operation>, ApiError> {
     let operation = site.store.operation_show(caller.scope(), id).await?;
-    operation.map(Json).ok_or_else(|| Refusal::missing("operation", id))
+    operation.map(Json).ok_or_else(|| ApiError::not_found("operation", id))
 }
 
-/// A cluster that the caller may know of; somebody else's is not there.
-pub async fn find(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> Result<ClusterRow, Refusal> {
-    let missing = || Refusal::missing("cluster", name);
-    let tenant = match (caller, &whose.tenant) {
+/// A cluster that the caller may see; one of another tenant is reported as not found.
+pub async fn find(
+    site: &Site,
+    caller: &Caller,
+    name: &Name,
+    tenant_query: &TenantQuery,
+) -> Result<ClusterRow, ApiError> {
+    let missing = || ApiError::not_found("cluster", name);
+    let tenant = match (caller, &tenant_query.tenant) {
         (Caller::Tenant(own), Some(named)) if own.name != *named => return Err(missing()),
         (Caller::Tenant(own), _) => own.id,
         (Caller::Operator, Some(named)) => site.store.tenant_find(named).await?.ok_or_else(missing)?.id,
@@ -315,38 +338,46 @@ pub async fn find(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> R
     site.store.cluster_find(tenant, name).await?.ok_or_else(missing)
 }
 
-/// A cluster of the caller's that has nothing under way.
-async fn find_ready(site: &Site, caller: &Caller, name: &Name, whose: &Whose) -> Result<ClusterRow, Refusal> {
-    let cluster = find(site, caller, name, whose).await?;
+/// A ready cluster without an operation in progress.
+async fn find_idle(
+    site: &Site,
+    caller: &Caller,
+    name: &Name,
+    tenant_query: &TenantQuery,
+) -> Result<ClusterRow, ApiError> {
+    let cluster = find(site, caller, name, tenant_query).await?;
     if cluster.operation.is_some() || cluster.phase != Phase::Ready {
-        let detail = format!("cluster {name} is {}; only a ready one can be changed", cluster.phase);
-        return Err(Refusal::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
+        let detail = format!("cluster {name} is {}; only a ready cluster can be changed", cluster.phase);
+        return Err(ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
     }
     Ok(cluster)
 }
 
-fn check(new: &NewCluster) -> Result<(), Refusal> {
+fn check(new: &NewCluster) -> Result<(), ApiError> {
     check_size(new.size)?;
-    check_inner(&new.partitions, new.size)?;
+    check_sub_partitions(&new.partitions, new.size)?;
     if !(1..=CORES_MAX).contains(&new.cores) {
-        return Err(Refusal::invalid("cores", format!("{} cores; 1 to {CORES_MAX} can be", new.cores)));
+        return Err(ApiError::invalid(
+            "cores",
+            format!("cores must be between 1 and {CORES_MAX}, got {}", new.cores),
+        ));
     }
     if let Class::Guaranteed { bandwidth, .. } = new.class
         && bandwidth < GUARANTEE_MIN
     {
-        let detail = format!("a guaranteed bandwidth must be at least {GUARANTEE_MIN}, got {bandwidth}");
-        return Err(Refusal::invalid("class", detail).hint("ask for more, or for best effort"));
+        let detail = format!("the guaranteed bandwidth must be at least {GUARANTEE_MIN}, got {bandwidth}");
+        return Err(ApiError::invalid("class", detail).hint("request more bandwidth, or best effort"));
     }
     if new.memory < MEMORY_MIN {
-        return Err(Refusal::invalid(
+        return Err(ApiError::invalid(
             "memory",
-            format!("{} is too little; {MEMORY_MIN} at least", new.memory),
+            format!("memory must be at least {MEMORY_MIN}, got {}", new.memory),
         ));
     }
     if new.ssh_keys.len() > SSH_KEYS_MAX {
-        return Err(Refusal::invalid(
+        return Err(ApiError::invalid(
             "ssh_keys",
-            format!("{} keys; at most {SSH_KEYS_MAX}", new.ssh_keys.len()),
+            format!("ssh_keys must have at most {SSH_KEYS_MAX} keys, got {}", new.ssh_keys.len()),
         ));
     }
     let is_key = |key: &String| {
@@ -359,74 +390,77 @@ fn check(new: &NewCluster) -> Result<(), Refusal> {
     };
     match new.ssh_keys.iter().position(|key| !is_key(key)) {
         Some(index) => {
-            Err(Refusal::invalid("ssh_keys", format!("key {} is no public key of ssh", index + 1))
-                .hint("the one line of a file such as id_ed25519.pub"))
+            Err(ApiError::invalid("ssh_keys", format!("key {} is not an OpenSSH public key", index + 1))
+                .hint("pass the line of a file such as id_ed25519.pub"))
         }
         None => Ok(()),
     }
 }
 
-fn check_size(size: u32) -> Result<(), Refusal> {
+fn check_size(size: u32) -> Result<(), ApiError> {
     match (1..=CLUSTER_SIZE_MAX).contains(&size) {
         true => Ok(()),
-        false => Err(Refusal::invalid("size", format!("{size} nodes; 1 to {CLUSTER_SIZE_MAX} can be"))),
+        false => Err(ApiError::invalid(
+            "size",
+            format!("size must be between 1 and {CLUSTER_SIZE_MAX} nodes, got {size}"),
+        )),
     }
 }
 
-fn check_inner(partitions: &[SubPartition], size: u32) -> Result<(), Refusal> {
-    check_partitions(partitions, size)
-        .map_err(|(name, what)| Refusal::invalid("partitions", format!("partition {name}: {what}")))
+fn check_sub_partitions(partitions: &[SubPartition], size: u32) -> Result<(), ApiError> {
+    check_partitions(partitions, size).map_err(|error| ApiError::invalid("partitions", error.to_string()))
 }
 
-async fn image(site: &Site, name: &Name) -> Result<ImageOrder, Refusal> {
+async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ApiError> {
     let images = site.store.image_list().await?;
     let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
     let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
         let hint = if names.is_empty() {
-            "there are none yet".to_owned()
+            "there are no images yet".to_owned()
         } else {
-            format!("there is {}", names.join(", "))
+            format!("images: {}", names.join(", "))
         };
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
-            .at("image")
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
+            .field("image")
             .hint(hint)
     })?;
-    Ok(image_order(image))
+    Ok(image_spec(image))
 }
 
-/// Gives a cluster a partition of its own if it has none, and those inside that are wanted: what it had by a name it keeps.
-async fn take_partitions(
+/// Assigns partition numbers: one for the cluster if it has none, and one for each new sub-partition. Known names keep
+/// theirs.
+async fn assign_partitions(
     site: &Site,
     cluster: &mut ClusterRow,
     wanted: &[SubPartition],
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let had = std::mem::take(&mut cluster.inner);
     let kept = |name: &Name| had.iter().find(|inner| inner.name == *name).map(|inner| inner.number);
     let new = wanted.iter().filter(|partition| kept(&partition.name).is_none()).count();
     let count = new + usize::from(cluster.partition.is_none());
     let numbers = site.store.number_free(count).await?.map_err(|error| {
-        Refusal::conflict("no-capacity", error.to_string()).hint("delete a cluster, or wait ten minutes")
+        ApiError::conflict("no-capacity", error.to_string()).hint("delete a cluster, or wait ten minutes")
     })?;
     let mut next = numbers.into_iter();
     cluster.partition = cluster.partition.or_else(|| next.next());
     for SubPartition { name, full, limited } in wanted.iter().cloned() {
         if let Some(number) = kept(&name).or_else(|| next.next()) {
-            cluster.inner.push(InnerPartition { name, number, full, limited });
+            cluster.inner.push(SubPartitionStatus { name, number, full, limited });
         }
     }
     Ok(())
 }
 
-/// Refuses what the quota of its tenant does not let a cluster be.
+/// Rejects a cluster that exceeds the quota of its tenant.
 async fn check_quota(
     site: &Site,
     before: Option<&ClusterRow>,
     after: &ClusterRow,
     clusters: &[ClusterRow],
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let tenant = &after.tenant;
     let row = site.store.tenant_show(tenant.id).await?;
-    let quota = row.ok_or_else(|| Refusal::missing("tenant", &tenant.name))?.quota.quota();
+    let quota = row.ok_or_else(|| ApiError::not_found("tenant", &tenant.name))?.quota.quota();
     let own = || clusters.iter().filter(|cluster| cluster.tenant.id == tenant.id);
     let others = own().filter(|cluster| cluster.id != after.id);
     let numbers = site.store.number_count(tenant.id).await?;
@@ -435,63 +469,65 @@ async fn check_quota(
     let (has, would_have) = (usage(own(), numbers), usage(others.chain([after]), numbers + new));
     let hosts = site.store.host_list().await?.len();
     quota::check(&tenant.name, &quota, hosts, &has, &would_have).map_err(|error| {
-        Refusal::conflict("quota-exceeded", error.to_string())
-            .hint("ask for less or delete something; heddle tenant show tells what is used, operators set it with heddle tenant quota")
+        ApiError::conflict("quota-exceeded", error.to_string())
+            .hint("request less or delete something; heddle tenant show lists the usage, and operators change quotas with heddle tenant quota")
     })
 }
 
-async fn grow(
+/// Places `wanted` more nodes.
+async fn place_nodes(
     site: &Site,
     caller: &Caller,
     cluster: &ClusterRow,
     wanted: u32,
     clusters: &[ClusterRow],
-) -> Result<Vec<NodeRow>, Refusal> {
+) -> Result<Vec<NodeRow>, ApiError> {
     let hosts = site.store.host_list().await?;
-    admit(cluster, wanted, &hosts, clusters, &site.seen()).map_err(|error| match error {
-        NotPlaced::NotYet => {
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
+    admit(cluster, wanted, &hosts, clusters, &site.observed()).map_err(|error| match error {
+        AdmissionError::NotYet => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
         }
-        NotPlaced::NoHost { .. } => {
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", caller.told(&error))
-                .hint("try again later; heddle host list tells operators more")
+        AdmissionError::NoHost { .. } => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", caller.disclose(&error))
+                .hint("try again later; operators see details with heddle host list")
         }
-        NotPlaced::NoPlace(_) => Refusal::conflict("no-capacity", caller.told(&error))
-            .hint("ask for less, or for less memory or cores per node; heddle host list tells operators what is left"),
+        AdmissionError::NoCapacity(_) => ApiError::conflict("no-capacity", caller.disclose(&error))
+            .hint("request fewer nodes, or less memory or cores per node; operators see what is left with heddle host list"),
     })
 }
 
-/// Whether the fabric can be what a cluster wants, beside what others have: by making the plan.
+/// Rejects a cluster for which there is no verified plan beside all others.
 async fn try_plan(
     site: &Site,
     caller: &Caller,
     cluster: &ClusterRow,
     others: &[ClusterRow],
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     if cluster.class == Class::BestEffort && cluster.inner.is_empty() {
         return Ok(());
     }
-    let fabric = site.look(|seen| seen.fabric.clone());
-    let Some(sighting) = fabric.sighting.clone() else { return Ok(()) };
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
+    let Some(discovered) = fabric.discovered.clone() else { return Ok(()) };
     let others = others.iter().filter(|other| other.id != cluster.id);
     let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
-    let planned = manager::compile(site, sighting, Arc::new(network::wishes(&clusters)), &fabric).await;
+    let planned =
+        manager::compile(site, discovered, Arc::new(network::fabric_intent(&clusters)), &fabric).await;
     match planned {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error @ NoPlan::Compile(CompileError::NotAdmitted { .. }))) => {
-            Err(Refusal::conflict("cannot-promise", caller.told(&error))
-                .at("class")
-                .hint("ask for less bandwidth, fewer nodes, or best effort"))
+        Ok(Err(error @ PlanningError::Compile(CompileError::NotAdmitted { .. }))) => {
+            Err(ApiError::conflict("cannot-guarantee", caller.disclose(&error))
+                .field("class")
+                .hint("request less bandwidth, fewer nodes, or best effort"))
         }
-        Ok(Err(error)) => Err(Refusal::conflict("cannot-be-planned", caller.told(&error))),
+        Ok(Err(error)) => Err(ApiError::conflict("cannot-be-planned", caller.disclose(&error))),
         Err(error) => {
-            tracing::error!("a promise was not tried: {error:#}");
-            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be made"))
+            tracing::error!("cannot check the plan of a cluster: {error:#}");
+            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be checked"))
         }
     }
 }
 
-/// Lets the nodes go whose hosts are silent, without their hosts' word; what is told of it.
+/// Marks all nodes as leaving and fences those on silent hosts; returns the text of the event.
 fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
     let mut fenced = Vec::new();
     for node in &mut cluster.nodes {
@@ -502,9 +538,9 @@ fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
         }
     }
     match fenced.as_slice() {
-        [] => "to be deleted by force; all its hosts answer".to_owned(),
+        [] => "forced deletion requested; all its hosts respond".to_owned(),
         fenced => format!(
-            "to be deleted by force: nodes whose hosts are silent are cut off from the network first: {}",
+            "forced deletion requested; nodes on silent hosts leave the network first: {}",
             fenced.join(", ")
         ),
     }
@@ -529,28 +565,30 @@ async fn save(
     site: &Site,
     before: &ClusterRow,
     after: &ClusterRow,
-    mut outcome: Outcome,
+    mut outcome: AdvanceOutcome,
     (kind, text): (&'static str, String),
     at: Timestamp,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
-    outcome.happenings.insert(0, Happening { at, tenant, cluster, kind, text });
-    site.store.cluster_save(before, after, false, &outcome.happenings).await?;
+    outcome.events.insert(0, EventRecord { at, tenant, cluster, kind, text });
+    site.store.cluster_save(before, after, false, &outcome.events).await?;
     site.noted(Some(&after.tenant));
     site.wake();
     Ok(())
 }
 
-/// A cluster as it is told: where its nodes run, and where their packets stop, is for operators.
-fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
-    let packets_stop = |node: &NodeRow| caller.fact(site.look(|seen| stop(seen, node).cloned())).flatten();
+/// A cluster as the caller sees it; hosts and packet drops are for operators.
+fn cluster_status(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
+    let packets_stop = |node: &NodeRow| {
+        caller.fact(site.with_observed(|observed| packet_stop(observed, node).cloned())).flatten()
+    };
     let faults = site.faults();
     let audience = if *caller == Caller::Operator { Audience::Operator } else { Audience::Tenant };
     let node = |node: &NodeRow| {
         let fault = node_fault(node, &faults, audience);
-        // What a host says of it may name paths and what others have there.
+        // The reason given by a host may name paths and resources of others.
         let reason = || caller.fact(node.reason.clone()).flatten().or_else(|| shortfall(&cluster, node));
-        Node {
+        ClusterNode {
             id: node.id,
             number: node.number,
             name: node_name(&cluster, node),
@@ -569,7 +607,7 @@ fn told(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster {
         id: cluster.id,
         tenant: cluster.tenant.name,
         name: cluster.name,
-        shape: Shape {
+        shape: ClusterShape {
             size: cluster.size,
             cores: cluster.cores,
             memory: cluster.memory,

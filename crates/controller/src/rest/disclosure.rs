@@ -1,41 +1,40 @@
-//! What tenants are not told, left out in this one place.
+//! Separation of what tenants and operators may see, in one place.
 //!
-//! A tenant sees a network of its own under names of its own. Hosts and what they have left, ports, cables, paths and
-//! whatever belongs to others are for operators. Everything here has two faces; a caller sees one of them. What is
-//! stored for tenants (reasons of clusters and operations, events) is written without such facts in the first place:
-//! see `lifecycle`.
+//! A tenant sees its own network under its own names. Hosts and their resources, ports, links, paths and everything of
+//! others are for operators. Texts that are stored for tenants (reasons, events) are written without such facts in the
+//! first place: see `lifecycle`.
 
 use controller_api::image::Image;
 use fabric_compiler::CompileError;
 
 use super::access::Caller;
-use crate::admission::NotPlaced;
-use crate::network::NoPlan;
-use crate::placement::NoPlace;
+use crate::admission::AdmissionError;
+use crate::network::PlanningError;
+use crate::placement::NodePlacementError;
 use crate::store::ImageRow;
 
-/// Something that operators are told in full, and tenants without facts about the site.
+/// A message with a full text for operators, and one without facts about the site for tenants.
 pub trait Disclose {
-    /// Without hosts, ports, paths or what others have.
+    /// Without hosts, ports, paths or resources of others.
     fn for_tenants(&self) -> String;
-    /// All of it.
+    /// The full text.
     fn for_operators(&self) -> String;
 }
 
-/// The session of a node could not be opened.
+/// A session could not be opened.
 #[derive(Debug)]
-pub struct NotReached(pub anyhow::Error);
+pub struct NodeUnreachable(pub anyhow::Error);
 
 impl Caller {
-    /// As much as the caller may know.
-    pub fn told(&self, what: &impl Disclose) -> String {
+    /// The text that the caller may see.
+    pub fn disclose(&self, what: &impl Disclose) -> String {
         match self {
             Self::Operator => what.for_operators(),
             Self::Tenant(_) => what.for_tenants(),
         }
     }
 
-    /// A fact about the site, if the caller may know it.
+    /// A fact about the site; `None` for tenants.
     pub fn fact<T>(&self, fact: T) -> Option<T> {
         match self {
             Self::Operator => Some(fact),
@@ -43,26 +42,26 @@ impl Caller {
         }
     }
 
-    /// An image: where hosts find it is a fact about the site.
+    /// An image as the caller sees it; its directory is a fact about the site.
     pub fn image(&self, image: ImageRow) -> Image {
         let ImageRow { name, directory, digest, created } = image;
         Image { name, directory: self.fact(directory), digest, created }
     }
 }
 
-impl Disclose for NotPlaced {
+impl Disclose for AdmissionError {
     fn for_tenants(&self) -> String {
         match self {
             Self::NotYet => self.to_string(),
             Self::NoHost { .. } => "no capacity is left now".to_owned(),
-            Self::NoPlace(NoPlace::Capacity { wanted, cores, memory, .. }) => {
-                format!("there is no room now for {wanted} nodes of {cores} cores and {memory}")
+            Self::NoCapacity(NodePlacementError::Capacity { wanted, cores, memory, .. }) => {
+                format!("there is no capacity now for {wanted} nodes of {cores} cores and {memory}")
             }
-            Self::NoPlace(NoPlace::Memory { wanted, memory, .. }) => {
-                format!("there is no room now for {wanted} nodes of {memory}")
+            Self::NoCapacity(NodePlacementError::Memory { wanted, memory, .. }) => {
+                format!("there is no capacity now for {wanted} nodes of {memory}")
             }
-            Self::NoPlace(NoPlace::Dedicated { wanted, cores, .. }) => {
-                format!("there is no room now for {wanted} nodes of {cores} cores of their own")
+            Self::NoCapacity(NodePlacementError::Dedicated { wanted, cores, .. }) => {
+                format!("there is no capacity now for {wanted} nodes with {cores} dedicated cores each")
             }
         }
     }
@@ -72,27 +71,27 @@ impl Disclose for NotPlaced {
     }
 }
 
-impl Disclose for NoPlan {
+impl Disclose for PlanningError {
     fn for_tenants(&self) -> String {
         match self {
             Self::Compile(CompileError::NotAdmitted { .. }) => {
-                "the network has too little left to guarantee that now".to_owned()
+                "the network has too little capacity left for this guarantee".to_owned()
             }
-            Self::Compile(_) | Self::Unsound { .. } => "the network cannot carry that now".to_owned(),
+            Self::Compile(_) | Self::Unsound { .. } => "the network cannot carry this cluster now".to_owned(),
         }
     }
 
     fn for_operators(&self) -> String {
         match self {
             Self::Compile(CompileError::NotAdmitted { reason, .. }) => {
-                format!("that cannot be promised: {reason}")
+                format!("the guarantee is not possible: {reason}")
             }
             Self::Compile(_) | Self::Unsound { .. } => self.to_string(),
         }
     }
 }
 
-impl Disclose for NotReached {
+impl Disclose for NodeUnreachable {
     fn for_tenants(&self) -> String {
         "the node cannot be reached now".to_owned()
     }

@@ -1,4 +1,4 @@
-//! The fabric and what happened.
+//! The fabric and events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +8,31 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::Problem;
 use controller_api::event::Event;
-use controller_api::fabric::{Fabric, FabricState, Partition, PartitionMember, Proof};
+use controller_api::fabric::{FabricState, FabricStatus, PartitionMember, PartitionStatus, Proof};
 use fabric_model::ibnetdiscover;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::access::Caller;
+use super::error::{ApiError, Json, Query};
 use super::lease::Lease;
-use super::refusal::{Json, Query, Refusal};
-use crate::bell::WAITING_MAX;
+use crate::event_waiters::WAITING_MAX;
 use crate::health::Fault;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
 use crate::store::NodeRow;
 
-/// How long somebody may wait for an event.
+/// Longest wait of an event query.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The fabric as it was last seen and programmed.
-#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = Fabric), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Fabric>, Refusal> {
+/// Show the fabric
+///
+/// As last discovered and programmed. For operators.
+#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, ApiError> {
     caller.operator()?;
-    let fabric = site.look(|seen| seen.fabric.clone());
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
     let mut partitions = Vec::new();
     for cluster in site.store.cluster_list().await? {
         for number in cluster.partition_numbers() {
@@ -44,7 +46,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
                 port_guid,
                 lid: fabric.lid(port_guid),
             };
-            partitions.push(Partition {
+            partitions.push(PartitionStatus {
                 number,
                 group: broadcast_group(&fabric.decisions, number),
                 members: members.into_iter().map(member).collect(),
@@ -53,7 +55,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
             });
         }
     }
-    let topology = fabric.sighting.as_ref().map(|sighting| &sighting.topology);
+    let topology = fabric.discovered.as_ref().map(|discovered| &discovered.topology);
     let faults = site.faults();
     let (silent, stuck) = (faults.get(&Fault::ManagerSilent), faults.get(&Fault::FabricStuck));
     let (state, since) = match (silent, stuck) {
@@ -61,7 +63,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         (None, Some(since)) => (FabricState::Stuck, Some(*since)),
         (None, None) => (fabric.state, None),
     };
-    Ok(Json(Fabric {
+    Ok(Json(FabricStatus {
         state,
         since,
         switches: topology.map_or(0, |topology| topology.switches().count() as u32),
@@ -73,66 +75,70 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
     }))
 }
 
-/// Whether the tables that devices hold keep what they should: they are read back and judged.
+/// Verify the fabric
+///
+/// Reads all tables back from the devices and verifies them. For operators.
 #[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, Refusal> {
+pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, ApiError> {
     caller.operator()?;
     match manager::proof(&site).await {
         Ok(Some(proof)) => Ok(Json(proof)),
-        Ok(None) => Err(Refusal::new(
+        Ok(None) => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "not-yet",
-            "the fabric is not equal to its plan yet".to_owned(),
+            "the devices do not match the plan yet".to_owned(),
         )
         .hint("try again in a moment")),
         Err(error) => {
-            tracing::warn!("the fabric was not read back: {error:#}");
-            let text = "the subnet manager did not read the fabric back".to_owned();
-            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
+            tracing::warn!("cannot read the fabric back: {error:#}");
+            let text = "the subnet manager could not read the fabric back".to_owned();
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
         }
     }
 }
 
-/// Which events are asked for.
+/// Parameters of an event query.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// Those after this number; without it, the latest.
+    /// Number of the last known event; without it, the latest events are returned.
     after: Option<i64>,
-    /// Wait a few seconds for one if there is none.
+    /// Whether to wait a few seconds for the next event if there is none.
     #[serde(default)]
     wait: bool,
 }
 
-/// What happened: to a tenant what concerns it, to operators everything.
+/// List events
+///
+/// Events of the caller, or all events for an operator; at most 1000.
 #[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn event_list(
     State(site): State<Arc<Site>>,
     caller: Caller,
     mut lease: Lease,
     Query(query): Query<EventQuery>,
-) -> Result<Json<Vec<Event>>, Refusal> {
+) -> Result<Json<Vec<Event>>, ApiError> {
     if !query.wait {
         return Ok(Json(site.store.event_list(caller.scope(), query.after).await?));
     }
-    let mut waiter = site.bell.wait(caller.scope()).ok_or_else(|| {
-        let detail = format!("{WAITING_MAX} requests wait for events already");
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
-            .hint("end one of them, or ask without waiting")
+    let mut waiter = site.event_waiters.wait(caller.scope()).ok_or_else(|| {
+        let detail = format!("at most {WAITING_MAX} requests may wait for events at once");
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too-many-waiting", detail)
+            .hint("end one of them, or query without wait")
     })?;
     let until = tokio::time::Instant::now() + WAIT_MAX;
     let wait = async {
         loop {
             let events = site.store.event_list(caller.scope(), query.after).await?;
             if !events.is_empty() || tokio::time::timeout_at(until, waiter.woken()).await.is_err() {
-                return Ok::<_, Refusal>(Json(events));
+                return Ok::<_, ApiError>(Json(events));
             }
         }
     };
     tokio::select! {
-        told = wait => told,
+        events = wait => events,
         () = lease.ended() => {
-            Err(Refusal::new(StatusCode::UNAUTHORIZED, "not-known", "the token is not valid any more"))
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, "not-known", "the token is no longer valid"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts: what virtual machines run on.
+//! Hosts that run virtual machines.
 
 use std::collections::HashMap;
 use std::path::Path as FilePath;
@@ -11,41 +11,48 @@ use controller_api::{MemorySize, Name, Problem};
 use ib_wire::Guid;
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::binding::choose;
 use crate::health::{Fault, Faults};
-use crate::site::{AgentSight, Seen, Site};
+use crate::site::{Observed, ObservedAgent, Site};
+use crate::store::HostAllocation;
 
-/// A host that has less runs nothing.
+/// Least memory of a host.
 const HOST_MEMORY_MIN: MemorySize = MemorySize::from_mib(1);
 
 type Shared = State<Arc<Site>>;
 
-/// All hosts, with what they have left.
+/// List hosts
+///
+/// With their used and available resources. For operators.
 #[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, Refusal> {
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, ApiError> {
     caller.operator()?;
     Ok(Json(hosts(&site).await?))
 }
 
-async fn hosts(site: &Site) -> Result<Vec<Host>, Refusal> {
-    let mut used: HashMap<Name, (u32, u32, u32)> = HashMap::new();
+async fn hosts(site: &Site) -> Result<Vec<Host>, ApiError> {
+    let mut allocations: HashMap<Name, HostAllocation> = HashMap::new();
     for cluster in site.store.cluster_list().await? {
         for node in &cluster.nodes {
-            let (cores, memory, nodes) = used.entry(node.host.clone()).or_default();
-            (*cores, *memory, *nodes) = (*cores + cluster.cores, *memory + cluster.memory.mib(), *nodes + 1);
+            let allocation = allocations.entry(node.host.clone()).or_default();
+            allocation.cores += cluster.cores;
+            allocation.memory_mib += cluster.memory.mib();
+            allocation.nodes += 1;
         }
     }
     let (hosts, faults) = (site.store.host_list().await?, site.faults());
-    let used_of = |host: &NewHost| used.get(&host.name).copied().unwrap_or_default();
-    Ok(site.look(|seen| hosts.iter().map(|host| told(host, used_of(host), seen, &faults)).collect()))
+    let allocation_of = |host: &NewHost| allocations.get(&host.name).copied().unwrap_or_default();
+    Ok(site.with_observed(|observed| {
+        hosts.iter().map(|host| host_view(host, allocation_of(host), observed, &faults)).collect()
+    }))
 }
 
-/// A host as it is told, with the cores, the MiB and the number of virtual machines that are on it.
-fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen, faults: &Faults) -> Host {
-    let place = seen.fabric.place(new);
-    let agent = seen.agents.get(&new.name);
-    let state = match (agent.is_some_and(AgentSight::is_up), new.port_guid, place) {
+/// Status of a host.
+fn host_view(new: &NewHost, allocation: HostAllocation, observed: &Observed, faults: &Faults) -> Host {
+    let place = observed.fabric.host_port(new);
+    let agent = observed.agents.get(&new.name);
+    let state = match (agent.is_some_and(ObservedAgent::is_up), new.port_guid, place) {
         (false, _, _) => HostState::AgentSilent,
         (true, None, _) => HostState::Unbound,
         (true, Some(_), None) => HostState::OffFabric,
@@ -64,45 +71,51 @@ fn told(new: &NewHost, (cores, memory, nodes): (u32, u32, u32), seen: &Seen, fau
         accelerator: agent.and_then(|agent| agent.report.accelerator),
         cores: new.cores,
         memory: new.memory,
-        cores_used: cores,
-        memory_used: MemorySize::from_mib(memory),
-        nodes,
+        cores_used: allocation.cores,
+        memory_used: MemorySize::from_mib(allocation.memory_mib),
+        nodes: allocation.nodes,
     }
 }
 
-/// One host as it is told.
-async fn told_now(site: &Site, name: &Name) -> Result<Host, Refusal> {
-    let (used, faults) = (site.store.host_used(name).await?, site.faults());
+/// Status of a host by name.
+async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
+    let (allocation, faults) = (site.store.host_allocation(name).await?, site.faults());
     let hosts = site.store.host_list().await?;
-    let row = hosts.iter().find(|host| host.name == *name).ok_or_else(|| Refusal::missing("host", name))?;
-    Ok(site.look(|seen| told(row, used, seen, &faults)))
+    let row =
+        hosts.iter().find(|host| host.name == *name).ok_or_else(|| ApiError::not_found("host", name))?;
+    Ok(site.with_observed(|observed| host_view(row, allocation, observed, &faults)))
 }
 
-/// Adds a host, or changes what is known of it.
+/// Add a host
+///
+/// Replaces the properties of a known host. For operators.
 #[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewHost>,
-) -> Result<(StatusCode, Json<Host>), Refusal> {
+) -> Result<(StatusCode, Json<Host>), ApiError> {
     caller.operator()?;
     put_hosts(&site, std::slice::from_ref(&new)).await?;
-    Ok((StatusCode::CREATED, Json(told_now(&site, &new.name).await?)))
+    Ok((StatusCode::CREATED, Json(host_status(&site, &new.name).await?)))
 }
 
-/// Adds hosts, or changes what is known of them: all of them or none. Answers with those that are new or have changed.
+/// Add hosts
+///
+/// All or none; replaces the properties of known hosts. Returns the names of those that are new or have changed. For
+/// operators.
 #[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn add_all(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<Vec<NewHost>>,
-) -> Result<Json<Vec<Name>>, Refusal> {
+) -> Result<Json<Vec<Name>>, ApiError> {
     caller.operator()?;
     Ok(Json(put_hosts(&site, &new).await?))
 }
 
-/// Keeps hosts; those that are new or have changed.
-async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal> {
+/// Stores hosts; returns those that are new or have changed.
+async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError> {
     hosts.iter().try_for_each(check_host)?;
     let writer = site.writer.lock().await;
     let rows = site.store.host_list().await?;
@@ -112,10 +125,12 @@ async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal>
     let text = match new.as_slice() {
         [] => return Ok(Vec::new()),
         [host] => {
-            let port = host.port_guid.map_or_else(|| "no port yet".to_owned(), |port| format!("port {port}"));
-            format!("host {}: {port}, {} cores, {}", host.name, host.cores, host.memory)
+            let port = host
+                .port_guid
+                .map_or_else(|| "not bound to a port".to_owned(), |port| format!("port {port}"));
+            format!("host {} added or changed: {port}, {} cores, {}", host.name, host.cores, host.memory)
         }
-        [first, .., last] => format!("{} hosts, {} to {}", new.len(), first.name, last.name),
+        [first, .., last] => format!("{} hosts added or changed, {} to {}", new.len(), first.name, last.name),
     };
     site.store.host_put(&new).await?;
     site.note("host.added", text).await?;
@@ -124,55 +139,62 @@ async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, Refusal>
     Ok(new.into_iter().map(|host| host.name).collect())
 }
 
-fn check_host(new: &NewHost) -> Result<(), Refusal> {
+fn check_host(new: &NewHost) -> Result<(), ApiError> {
     if !FilePath::new(&new.agent).is_absolute() {
-        return Err(Refusal::invalid("agent", format!("{:?} is not the path of a socket", new.agent))
-            .hint("an absolute path, as heddle-agent --socket has it"));
+        return Err(ApiError::invalid(
+            "agent",
+            format!("agent must be an absolute path, got {:?}", new.agent),
+        )
+        .hint("pass the path given to heddle-agent --socket"));
     }
     if new.cores == 0 {
-        return Err(Refusal::invalid("cores", "cores must be at least 1, got 0"));
+        return Err(ApiError::invalid("cores", "cores must be at least 1, got 0"));
     }
     if new.memory < HOST_MEMORY_MIN {
         let detail = format!("memory must be at least {HOST_MEMORY_MIN}, got {}", new.memory);
-        return Err(Refusal::invalid("memory", detail));
+        return Err(ApiError::invalid("memory", detail));
     }
     Ok(())
 }
 
-/// Removes a host on which nothing runs.
+/// Remove a host
+///
+/// Fails if nodes are placed on it. For operators.
 #[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     let _writer = site.writer.lock().await;
     let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
-        true => Refusal::conflict("in-use", format!("nodes of clusters are on host {name}"))
+        true => ApiError::conflict("in-use", format!("host {name} runs nodes of clusters"))
             .hint("delete the clusters first"),
         false => error.into(),
     })?;
     if !removed {
-        return Err(Refusal::missing("host", name));
+        return Err(ApiError::not_found("host", name));
     }
-    site.note("host.removed", format!("host {name}")).await?;
+    site.note("host.removed", format!("host {name} removed")).await?;
     site.wake();
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Binds a host on which nothing runs to another port: its adapter was replaced.
+/// Bind a host to another port
+///
+/// After its adapter was replaced. Fails if nodes are placed on the host. For operators.
 #[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn bind(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
     Json(HostBinding { port_guid }): Json<HostBinding>,
-) -> Result<Json<Host>, Refusal> {
+) -> Result<Json<Host>, ApiError> {
     caller.operator()?;
     let writer = site.writer.lock().await;
     let rows = site.store.host_list().await?;
-    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| Refusal::missing("host", &name))?;
+    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| ApiError::not_found("host", &name))?;
     if row.port_guid != Some(port_guid) {
         let owner = rows.iter().find(|host| host.port_guid == Some(port_guid));
         owner.map_or(Ok(()), |owner| check_owner(port_guid, &owner.name, &name))?;
@@ -180,43 +202,43 @@ pub async fn bind(
         let nodes =
             clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.host == name).count();
         if nodes > 0 {
-            let detail =
-                format!("{nodes} nodes of clusters are on host {name}, behind the port it is bound to");
-            return Err(Refusal::conflict("in-use", detail).hint("delete the clusters first"));
+            let detail = format!("host {name} runs {nodes} nodes behind the port it is bound to");
+            return Err(ApiError::conflict("in-use", detail).hint("delete the clusters first"));
         }
         site.store.host_bind(&[(name.clone(), port_guid)]).await?;
-        site.note("host.bound", format!("host {name} is port {port_guid} from now on")).await?;
+        site.note("host.bound", format!("host {name} bound to port {port_guid}")).await?;
     }
     drop(writer);
     site.wake();
-    told_now(&site, &name).await.map(Json)
+    host_status(&site, &name).await.map(Json)
 }
 
-/// Hosts with the ports that they are bound to: the one each has, the one that was asked for, or the only one of its name.
-fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, Refusal> {
+/// Hosts with their ports: the current one, the requested one, or that of the only adapter with the name of the host.
+fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, ApiError> {
     let known: HashMap<&Name, Guid> =
         rows.iter().filter_map(|host| Some((&host.name, host.port_guid?))).collect();
     let mut owners: HashMap<Guid, Name> = known.iter().map(|(name, port)| (*port, (*name).clone())).collect();
     let mut bound = hosts.to_vec();
     for host in &mut bound {
         match (host.port_guid, known.get(&host.name)) {
-            (Some(asked), Some(known)) if asked != *known => {
-                let detail = format!("host {} is bound to port {known}, not {asked}", host.name);
-                return Err(Refusal::conflict("bound-elsewhere", detail)
-                    .at("port_guid")
-                    .hint("heddle host bind binds it to a new adapter"));
+            (Some(requested), Some(known)) if requested != *known => {
+                let detail = format!("host {} is bound to port {known}, not {requested}", host.name);
+                return Err(ApiError::conflict("bound-elsewhere", detail)
+                    .field("port_guid")
+                    .hint("bind it to a new adapter with heddle host bind"));
             }
-            (Some(asked), _) => {
-                let owner = owners.entry(asked).or_insert_with(|| host.name.clone());
-                check_owner(asked, owner, &host.name)?;
+            (Some(requested), _) => {
+                let owner = owners.entry(requested).or_insert_with(|| host.name.clone());
+                check_owner(requested, owner, &host.name)?;
             }
             (None, known) => host.port_guid = known.copied(),
         }
     }
-    if let Some(sighting) = site.look(|seen| seen.fabric.sighting.clone()) {
+    if let Some(discovered) = site.with_observed(|observed| observed.fabric.discovered.clone()) {
         let pending = bound.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
         let others: Vec<NewHost> = rows.iter().chain(&bound).cloned().collect();
-        let chosen: HashMap<Name, Guid> = choose(pending, &sighting.topology, &others).into_iter().collect();
+        let chosen: HashMap<Name, Guid> =
+            choose(pending, &discovered.topology, &others).into_iter().collect();
         for host in bound.iter_mut().filter(|host| host.port_guid.is_none()) {
             host.port_guid = chosen.get(&host.name).copied();
         }
@@ -224,10 +246,10 @@ fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost
     Ok(bound)
 }
 
-/// A port is one host's.
-fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), Refusal> {
+/// Rejects a port that another host is bound to.
+fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), ApiError> {
     if owner == name {
         return Ok(());
     }
-    Err(Refusal::conflict("port-taken", format!("port {port} is that of host {owner}")).at("port_guid"))
+    Err(ApiError::conflict("port-taken", format!("host {owner} is bound to port {port}")).field("port_guid"))
 }

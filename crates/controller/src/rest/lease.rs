@@ -1,4 +1,4 @@
-//! How long what a token has begun may go on.
+//! Lifetime of streams: bounded by their tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::refusal::Refusal;
+use super::error::ApiError;
 use crate::site::Site;
 
-/// How often an open stream looks whether its token has expired. Tokens that are revoked are told at once.
+/// Interval at which open streams check whether their token has expired. Revocations are noticed at once.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The right to go on with a stream or a wait. It ends with the token that began it.
+/// Validity of a stream or a waiting query: ends with the token that started it.
 #[derive(Clone, Debug)]
 pub struct Lease {
     site: Arc<Site>,
@@ -24,7 +24,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// For a token that was valid after `revocations` was subscribed to, so that none is missed in between.
+    /// A lease for a token that was valid after `revocations` was subscribed, so that no revocation is missed.
     pub fn new(site: Arc<Site>, token: Uuid, revocations: watch::Receiver<u64>) -> Self {
         Self { site, token, revocations }
     }
@@ -38,7 +38,7 @@ impl Lease {
                 (Ok(true), _) => {}
                 (Ok(false), _) => return,
                 (Err(error), Err(_)) => tracing::error!("{}", crate::chain(&error)),
-                // Something was revoked and nobody can tell whether it was this: then it ends.
+                // A token was revoked, and it is not known whether it was this one: end the stream.
                 (Err(error), Ok(_)) => return tracing::error!("{}", crate::chain(&error)),
             }
         }
@@ -46,13 +46,13 @@ impl Lease {
 }
 
 impl FromRequestParts<Arc<Site>> for Lease {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, site: &Arc<Site>) -> Result<Self, ApiError> {
         if parts.extensions.get::<Self>().is_none() {
             Caller::from_request_parts(parts, site).await?;
         }
         let lease = parts.extensions.get::<Self>().cloned();
-        Ok(lease.expect("whoever is known has a lease"))
+        Ok(lease.expect("an authenticated caller has a lease"))
     }
 }

@@ -1,13 +1,13 @@
-//! The REST interface: who asks, what they may, and how it is told.
+//! The REST interface: authentication, handlers and error responses.
 
 mod access;
 mod clusters;
 mod disclosure;
+mod error;
 mod fabric;
 mod hosts;
 mod lease;
 mod rate;
-mod refusal;
 mod sessions;
 mod site;
 mod tenants;
@@ -25,26 +25,28 @@ use axum::http::header::{CONTENT_TYPE, UPGRADE};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{PathItem, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::site::Site;
 
 pub use access::{NewSecret, issue, read_token};
+use error::ApiError;
 pub use rate::Rates;
-use refusal::Refusal;
 
-/// Largest request: a cluster with many keys is far below.
+/// Largest request: a cluster with many keys is far smaller.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Heddle",
-        description = "Virtual InfiniBand clusters: created, grown, shrunk and deleted. Requests carry a token as \
-                       `Authorization: Bearer …`. Errors are problem details (RFC 9457): `type` is a word that programs can rely \
-                       on, `detail` says what was wrong, `place` where, `hint` what would work."
+        description = "REST interface of Heddle: isolated virtual clusters on a shared InfiniBand fabric. Requests carry a token \
+                       as `Authorization: Bearer …`. Errors are problem details (RFC 9457): `type` is stable and machine-readable, \
+                       `detail` describes the occurrence, `field` names the invalid field, `hint` suggests the next step."
     ),
     modifiers(&Bearer),
     security(("token" = []))
@@ -60,7 +62,7 @@ impl utoipa::Modify for Bearer {
     }
 }
 
-/// Everything that can be asked, and its description.
+/// All routes with their OpenAPI description.
 fn interface() -> OpenApiRouter<Arc<Site>> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(tenants::list, tenants::create))
@@ -88,28 +90,27 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(fabric::proof))
 }
 
-/// The interface, ready to be served.
+/// The routes with error handling and limits.
 pub fn router(site: Arc<Site>) -> Router {
-    let (router, description) = interface().split_for_parts();
-    // Written once: whoever asks needs no token, and has no rate.
+    let (router, description) = (interface().split_for_parts().0, openapi());
+    // Serialized once: the query needs no token and has no rate limit.
     let description = Bytes::from(serde_json::to_vec(&description).unwrap_or_default());
     let describe = async move || ([(CONTENT_TYPE, "application/json")], description);
     router
         .route("/v1/openapi.json", axum::routing::get(describe))
-        .fallback(refusal::no_such_path)
-        .method_not_allowed_fallback(refusal::no_such_method)
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .layer(axum::middleware::from_fn(refusal::refuse_large))
-        .layer(middleware::from_fn_with_state(Arc::clone(&site), keep_changes))
+        .layer(axum::middleware::from_fn(error::refuse_large))
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), mirror_changes))
         .with_state(site)
 }
 
-/// A change is answered only after its revision is on disk outside the store, too; on a store that agents do not follow,
-/// nothing is changed.
-async fn keep_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+/// Answers a change only after its revision is in the sidecar, and rejects changes on a store that agents do not follow.
+async fn mirror_changes(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let is_change = !request.method().is_safe() && !request.headers().contains_key(UPGRADE);
-    if is_change && site.look(|seen| seen.superseded.is_some()) {
-        return Refusal::superseded().into_response();
+    if is_change && site.with_observed(|observed| observed.superseded.is_some()) {
+        return ApiError::superseded().into_response();
     }
     let response = next.run(request).await;
     if is_change {
@@ -118,7 +119,43 @@ async fn keep_changes(State(site): State<Arc<Site>>, request: Request, next: Nex
     response
 }
 
-/// The description of the interface.
+/// The OpenAPI description of all routes.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    interface().split_for_parts().1
+    let mut description = interface().split_for_parts().1;
+    for path in description.paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, patch, .. } = path;
+        for operation in [get, put, post, delete, patch].into_iter().flatten() {
+            describe(operation);
+        }
+    }
+    description
+}
+
+/// Describes the responses and path parameters that all operations have in common.
+fn describe(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            response.description = match status.as_str() {
+                "200" => "Requested representation as JSON",
+                "201" => "Created resource as JSON",
+                "202" => "Accepted request; completed asynchronously",
+                "204" => "Completed request without content",
+                _ => "Problem details of the error (RFC 9457)",
+            }
+            .to_owned();
+        }
+    }
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        parameter.description.get_or_insert_with(|| {
+            let text = match parameter.name.as_str() {
+                "name" => "Name of the resource",
+                "number" => "Number of the node within its cluster, from 1",
+                _ => "Unique id of the resource",
+            };
+            text.to_owned()
+        });
+    }
 }

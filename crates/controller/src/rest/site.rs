@@ -1,4 +1,4 @@
-//! Images: what operators look after, and tenants choose from.
+//! Images that virtual machines boot.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -11,29 +11,31 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::access::Caller;
-use super::refusal::{Json, Path, Refusal};
+use super::error::{ApiError, Json, Path};
 use crate::site::Site;
 use crate::store::ImageRow;
 
-/// Largest `image.json`: three names and three hashes.
+/// Largest `image.json`: three names and three digests.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
 type Shared = State<Arc<Site>>;
 
-/// All images.
+/// List images
 #[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
-pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, Refusal> {
+pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
     let images = site.store.image_list().await?;
     Ok(Json(images.into_iter().map(|image| caller.image(image)).collect()))
 }
 
-/// Adds an image, or another one of the same name; clusters that run keep theirs.
+/// Add an image
+///
+/// Replaces an image of the same name; running clusters keep theirs. For operators.
 #[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewImage>,
-) -> Result<(StatusCode, Json<Image>), Refusal> {
+) -> Result<(StatusCode, Json<Image>), ApiError> {
     caller.operator()?;
     check_image(&new).await?;
     let image =
@@ -46,48 +48,56 @@ pub async fn image_add(
     }
     site.store.image_put(&image).await?;
     site.wake();
-    site.note("image.added", format!("image {} at {}", image.name, image.directory)).await?;
+    site.note("image.added", format!("image {} at {} added", image.name, image.directory)).await?;
     Ok((StatusCode::CREATED, Json(caller.image(image))))
 }
 
-/// Looks at what can be looked at from here; the files are checked where they are used.
-async fn check_image(new: &NewImage) -> Result<(), Refusal> {
+/// Checks path and digest of `image.json`; agents check the files.
+async fn check_image(new: &NewImage) -> Result<(), ApiError> {
     let directory = FilePath::new(&new.directory);
     if !directory.is_absolute() {
-        return Err(Refusal::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
+        return Err(ApiError::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
     }
     let path = directory.join("image.json");
     let place = path.display().to_string();
     let size = tokio::fs::metadata(&path).await.map(|found| found.len());
     let manifest = match size {
         Ok(size) if size <= MANIFEST_BYTES_MAX => tokio::fs::read(&path).await,
-        Ok(_) => return Err(Refusal::invalid("directory", format!("{place} is too long to be a manifest"))),
+        Ok(_) => {
+            return Err(ApiError::invalid(
+                "directory",
+                format!("{place} has more than {MANIFEST_BYTES_MAX} bytes"),
+            ));
+        }
         Err(error) => Err(error),
     };
     let manifest = manifest.map_err(|error| {
-        Refusal::invalid("directory", format!("cannot read {place}: {error}"))
-            .hint("make image prints where it is")
+        ApiError::invalid("directory", format!("cannot read {place}: {error}"))
+            .hint("make image prints the path")
     })?;
-    serde_json::from_slice::<controller_api::image::Manifest>(&manifest)
-        .map_err(|error| Refusal::invalid("directory", format!("{place} is no manifest: {error}")))?;
+    serde_json::from_slice::<controller_api::image::Manifest>(&manifest).map_err(|error| {
+        ApiError::invalid("directory", format!("{place} is not a valid manifest: {error}"))
+    })?;
     let digest: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
     if digest != new.digest {
         let detail = format!("{place} has the checksum {digest}, not {:.64}", new.digest);
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).at("digest"));
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).field("digest"));
     }
     Ok(())
 }
 
-/// Forgets an image; clusters that run keep theirs.
+/// Remove an image
+///
+/// Running clusters keep theirs. For operators.
 #[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     match site.store.image_remove(&name).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Refusal::missing("image", name)),
+        false => Err(ApiError::not_found("image", name)),
     }
 }

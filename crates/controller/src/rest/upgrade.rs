@@ -1,4 +1,4 @@
-//! Requests that become streams.
+//! Upgraded connections.
 
 use std::sync::Arc;
 
@@ -9,30 +9,34 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::error::ApiError;
 use super::lease::Lease;
-use super::refusal::Refusal;
-use crate::server::Slot;
+use crate::server::ConnectionSlot;
 
-/// A request that is to become a stream of one protocol.
+/// A request to upgrade its connection to one protocol.
 pub struct Upgrade {
     protocol: &'static str,
     upgraded: OnUpgrade,
-    /// The connection counts for as long as the stream lasts.
-    slot: Option<Arc<Slot>>,
+    /// The connection stays counted while the stream lasts.
+    slot: Option<Arc<ConnectionSlot>>,
 }
 
 impl Upgrade {
-    /// Refused unless the request asks for just that.
-    pub fn of(request: &mut Request, protocol: &'static str) -> Result<Self, Refusal> {
+    /// Fails with 426 unless the request asks for `protocol`.
+    pub fn of(request: &mut Request, protocol: &'static str) -> Result<Self, ApiError> {
         if request.headers().get(header::UPGRADE) != Some(&HeaderValue::from_static(protocol)) {
-            return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", "this is a stream")
-                .hint(format!("send Connection: upgrade and Upgrade: {protocol}")));
+            return Err(ApiError::new(
+                StatusCode::UPGRADE_REQUIRED,
+                "upgrade-required",
+                "this path requires a protocol upgrade",
+            )
+            .hint(format!("send Connection: upgrade and Upgrade: {protocol}")));
         }
         let slot = request.extensions_mut().remove();
         Ok(Self { protocol, upgraded: hyper::upgrade::on(request), slot })
     }
 
-    /// The answer, after which bytes go to another stream and back until either ends, or the lease does.
+    /// Answers with 101, then copies bytes between the connection and `far` until either side or the lease ends.
     pub fn join(
         self,
         mut far: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -47,10 +51,10 @@ impl Upgrade {
                     tokio::select! {
                         // Either side may end it at any time.
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                        () = lease.ended() => tracing::debug!(protocol, "the token of a stream is not valid any more"),
+                        () = lease.ended() => tracing::debug!(protocol, "stream closed: its token is no longer valid"),
                     }
                 }
-                Err(error) => tracing::debug!(protocol, "a stream was not taken up: {error}"),
+                Err(error) => tracing::debug!(protocol, "the upgrade of a connection failed: {error}"),
             }
         });
         let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];

@@ -1,82 +1,89 @@
-//! The networks of clusters as their tenants see and manage them.
+//! Tenant views of clusters.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::view::{self, SeenClass, SeenPartition, View, ViewNode};
+use controller_api::view::{self, ClassMapping, PartitionMapping, ViewNode, ViewStatus};
 use controller_api::{Name, Problem};
 
 use super::access::Caller;
-use super::clusters::{Whose, find};
+use super::clusters::{TenantQuery, find};
+use super::error::{ApiError, Json, Path, Query};
 use super::lease::Lease;
-use super::refusal::{Json, Path, Query, Refusal};
 use super::upgrade::Upgrade;
 use crate::site::Site;
 use crate::store::ClusterRow;
 
-/// The network of a cluster: under which names its tenant sees it, who manages it, and what became of what was wished.
-#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Show the view of a cluster
+///
+/// Its network under the names of its tenant, who manages it, and the verdict on the last change.
+#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
-) -> Result<Json<View>, Refusal> {
-    let cluster = find(&site, &caller, &name, &whose).await?;
-    told(&site, &cluster).await.map(Json)
+    Query(tenant_query): Query<TenantQuery>,
+) -> Result<Json<ViewStatus>, ApiError> {
+    let cluster = find(&site, &caller, &name, &tenant_query).await?;
+    view_status(&site, &cluster).await.map(Json)
 }
 
-/// Closes what is being written in the network of a cluster: it is judged now, not when nothing more was written for a while.
-#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), Whose), responses((status = 200, body = View), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+/// Commit pending changes of a view
+///
+/// Evaluates them now instead of after half a second without writes.
+#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn commit(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path(name): Path<Name>,
-    Query(whose): Query<Whose>,
-) -> Result<Json<View>, Refusal> {
-    let cluster = find(&site, &caller, &name, &whose).await?;
+    Query(tenant_query): Query<TenantQuery>,
+) -> Result<Json<ViewStatus>, ApiError> {
+    let cluster = find(&site, &caller, &name, &tenant_query).await?;
     let id = cluster.id;
-    site.views.with(move |gallery, now| gallery.with(id, |view| _ = view.commit(now))).await;
-    told(&site, &cluster).await.map(Json)
+    site.views.with(move |server, now| server.with(id, |view| _ = view.commit(now))).await;
+    view_status(&site, &cluster).await.map(Json)
 }
 
-/// Leads to the adapter of a node in the network of its cluster: the request is upgraded to `heddle-view`.
+/// Open a stream to a node's adapter in its view
+///
+/// The connection is upgraded to `heddle-view`.
 #[utoipa::path(
     post,
     path = "/v1/clusters/{name}/nodes/{number}/view",
     operation_id = "view_open",
-    params(("name" = String, Path), ("number" = u32, Path), Whose),
-    responses((status = 101, description = "frames from here on"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+    params(("name" = String, Path), ("number" = u32, Path), TenantQuery),
+    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,
     caller: Caller,
     Path((name, number)): Path<(Name, u32)>,
-    Query(whose): Query<Whose>,
+    Query(tenant_query): Query<TenantQuery>,
     lease: Lease,
     mut request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let upgrade = Upgrade::of(&mut request, view::PROTOCOL)?;
-    let cluster = find(&site, &caller, &name, &whose).await?;
+    let cluster = find(&site, &caller, &name, &tenant_query).await?;
     if !cluster.nodes.iter().any(|node| node.number == number && !node.leaving) {
-        return Err(Refusal::missing("node", format_args!("{number} in cluster {name}")));
+        return Err(ApiError::not_found("node", format_args!("{number} in cluster {name}")));
     }
-    told(&site, &cluster).await?;
+    view_status(&site, &cluster).await?;
     let far =
-        site.views.seat(cluster.id, number).await.map_err(|error| {
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "no-view", format!("{error:#}"))
+        site.views.attach(cluster.id, number).await.map_err(|error| {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-view", format!("{error:#}"))
         })?;
     Ok(upgrade.join(far, lease))
 }
 
-async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
+async fn view_status(site: &Site, cluster: &ClusterRow) -> Result<ViewStatus, ApiError> {
     let id = cluster.id;
-    let told = site.views.with(move |gallery, _| gallery.told(id)).await.flatten();
-    let told = told.ok_or_else(|| {
-        let detail = format!("cluster {} has no network to be seen yet", cluster.name);
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail).hint("try again when it is ready")
+    let summary = site.views.with(move |server, _| server.summary(id)).await.flatten();
+    let summary = summary.ok_or_else(|| {
+        let detail = format!("cluster {} has no view yet", cluster.name);
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail)
+            .hint("try again when the cluster is ready")
     })?;
     let node = |alias: tenant_view::NodeAlias| ViewNode {
         node: alias.node,
@@ -85,29 +92,29 @@ async fn told(site: &Site, cluster: &ClusterRow) -> Result<View, Refusal> {
         lid: alias.lid,
     };
     let json = |value| serde_json::to_value(value).unwrap_or_default();
-    Ok(View {
-        partition: told.wire.partition,
-        service_level: told.wire.service_level,
-        partitions: (cluster.wish.iter())
-            .flat_map(|wish| &wish.partitions)
-            .map(|partition| SeenPartition { seen: partition.seen, wire: partition.number })
+    Ok(ViewStatus {
+        partition: summary.wire.partition,
+        service_level: summary.wire.service_level,
+        partitions: (cluster.overlay.iter())
+            .flat_map(|overlay| &overlay.partitions)
+            .map(|partition| PartitionMapping { view: partition.view_number, wire: partition.number })
             .collect(),
-        classes: (cluster.wish.iter())
-            .flat_map(|wish| &wish.classes)
-            .zip(&told.classes)
-            .map(|(class, on_wire)| SeenClass {
-                seen: class.levels.clone(),
-                wire: on_wire.service_level,
-                least_part: on_wire.least_part,
+        classes: (cluster.overlay.iter())
+            .flat_map(|overlay| &overlay.classes)
+            .zip(&summary.classes)
+            .map(|(class, on_wire)| ClassMapping {
+                view_sls: class.levels.clone(),
+                wire_sl: on_wire.service_level,
+                min_share_permille: on_wire.least_part,
             })
             .collect(),
-        nodes: told.aliases.into_iter().map(node).collect(),
-        managed_by: match told.status.rule {
+        nodes: summary.aliases.into_iter().map(node).collect(),
+        managed_by: match summary.status.rule {
             tenant_view::Rule::Default => None,
             tenant_view::Rule::Tenant { node } => Some(node),
         },
-        is_open: told.status.is_open,
-        in_force: told.status.in_force,
-        last: told.status.last.map(json),
+        pending: summary.status.is_open,
+        in_force: summary.status.in_force,
+        last_change: summary.status.last.map(json),
     })
 }

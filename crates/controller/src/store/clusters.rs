@@ -1,9 +1,9 @@
-//! Clusters with their nodes and the operation that is under way: read whole but for their keys, written whole.
+//! Rows of clusters with their nodes and operations. Read and written as a whole, except for keys.
 
 use std::collections::{BTreeMap, HashMap};
 
-use controller_api::agent::{ClusterKey, ImageOrder, NetworkCheck};
-use controller_api::cluster::{CpuMode, InnerPartition, NetworkState, NodeState, Phase};
+use controller_api::agent::{ClusterKey, ImageSpec, NetworkCheck};
+use controller_api::cluster::{CpuMode, NetworkState, NodeState, Phase, SubPartitionStatus};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
@@ -17,72 +17,58 @@ use sqlx::{Sqlite, Transaction};
 use tenant_view::{Names, WishedClass};
 use uuid::Uuid;
 
+use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
 use super::identity::{Tombstone, write_tombstone};
 use super::numbers::NumberKind;
-use super::records::Happening;
+use super::records::{EventRecord, operation_columns};
 use super::site::{TenantRef, partition, tenant_ref};
-use super::words::{Columns, json, read_json, read_word, word};
 use super::{Store, StoreError, parsed};
 use crate::clock::Uptime;
 
-/// A cluster: what is wanted of it, and how far it is.
+/// A cluster: its desired shape and its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterRow {
-    /// Its id.
     pub id: Uuid,
-    /// Whose it is.
     pub tenant: TenantRef,
-    /// What it is called.
     pub name: Name,
-    /// Nodes that are wanted.
     pub size: u32,
-    /// Virtual cores of each.
     pub cores: u32,
-    /// Memory of each.
     pub memory: MemorySize,
-    /// How they get both.
     pub mode: CpuMode,
-    /// What the network promises it.
     pub class: Class,
-    /// How its packets are told from others'.
     pub sl_mode: SlMode,
-    /// What they boot from: the image as it was when the cluster was asked for.
-    pub image: ImageOrder,
-    /// How far it is.
+    /// The image as it was when the cluster was requested.
+    pub image: ImageSpec,
     pub phase: Phase,
-    /// Why.
     pub reason: Option<String>,
-    /// Whether its network carries.
     pub network: ClusterNetwork,
-    /// Its partition.
     pub partition: Option<PartitionNumber>,
-    /// The partitions inside it.
-    pub inner: Vec<InnerPartition>,
-    /// What its tenant has set in its network, and the fabric is to be.
-    pub wish: Option<ViewWish>,
-    /// Of what its nodes are told.
+    /// Sub-partitions.
+    pub inner: Vec<SubPartitionStatus>,
+    /// Changes of the tenant in its view that the fabric is to be programmed with.
+    pub overlay: Option<StoredOverlay>,
+    /// Generation of the context of its nodes.
     pub generation: u64,
-    /// Since when.
     pub created: Timestamp,
-    /// Its nodes, by number.
+    /// Ordered by number.
     pub nodes: Vec<NodeRow>,
-    /// What is under way.
+    /// The operation in progress.
     pub operation: Option<Operation>,
-    /// When that began.
+    /// Start of that operation.
     pub began: Uptime,
 }
 
-/// What lets people into a cluster, and its nodes to each other. Never changes, and is read only for orders to agents.
+/// Ssh keys of a cluster. They never change, and are read for host specs only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterKeys {
-    /// Who may log in.
+    /// Public keys that may log in.
     pub ssh_keys: Vec<String>,
-    /// By which its nodes trust each other.
+    /// Key pair that the nodes use to log in to each other.
     pub key: ClusterKey,
 }
 
 impl ClusterRow {
-    /// The numbers of all its partitions, its own first.
+    /// Numbers of all its partitions, its own first.
     pub fn partition_numbers(&self) -> impl Iterator<Item = PartitionNumber> {
         self.numbers().map(|(number, _)| number)
     }
@@ -90,122 +76,116 @@ impl ClusterRow {
     fn numbers(&self) -> impl Iterator<Item = (PartitionNumber, NumberKind)> {
         let own = self.partition.map(|number| (number, NumberKind::Own));
         let inner = self.inner.iter().map(|inner| (inner.number, NumberKind::Inner));
-        let wished = self.wish.iter().flat_map(|wish| &wish.partitions);
-        own.into_iter().chain(inner).chain(wished.map(|partition| (partition.number, NumberKind::View)))
+        let from_overlay = self.overlay.iter().flat_map(|overlay| &overlay.partitions);
+        own.into_iter().chain(inner).chain(from_overlay.map(|partition| (partition.number, NumberKind::View)))
     }
 }
 
-/// How far the check of a cluster's network is.
+/// State of the network check of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterNetwork {
-    /// What is known.
     pub state: NetworkState,
-    /// Since when nothing but the check is waited for.
+    /// Since when the cluster waits for nothing but the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Uptime>,
 }
 
-/// What a tenant has set in the network of its cluster, in terms of the fabric.
+/// Changes of a tenant in its view, in terms of the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ViewWish {
-    /// Ways to ports of its nodes.
+pub struct StoredOverlay {
+    /// Route overrides for ports of its nodes.
     #[serde(default, skip_serializing_if = "WishedRoutes::is_empty")]
     pub routes: WishedRoutes,
-    /// What nodes are in the partition of the cluster, by their numbers.
-    pub own: BTreeMap<u32, Role>,
-    /// The partitions inside it.
+    /// Roles in the cluster's own partition, by node number.
+    #[serde(rename = "own")]
+    pub own_roles: BTreeMap<u32, Role>,
+    /// Partitions that the tenant created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<ViewPartition>,
-    /// Classes of its packets, each with the levels it has in the view; one or none if all are alike.
+    /// Traffic classes with their service levels in the view; at most one if all packets are alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<WishedClass>,
-    /// Levels of the classes on the wire, of which nodes are told; none while the fabric does not have them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub levels: Vec<ServiceLevel>,
+    /// Service levels of the classes on the wire, as announced to the nodes; empty until the fabric is programmed with
+    /// them.
+    #[serde(rename = "levels", default, skip_serializing_if = "Vec::is_empty")]
+    pub wire_sls: Vec<ServiceLevel>,
 }
 
-impl ViewWish {
-    /// What a node is in the partition of the cluster. Of nodes that came later nothing was said: they are full members if
-    /// everybody is.
+impl StoredOverlay {
+    /// Role of a node in the cluster's own partition. Nodes that joined later are full members if all others are, else
+    /// limited.
     pub fn own_role(&self, node: u32) -> Role {
-        let is_open = self.own.values().all(|role| *role == Role::Full);
+        let is_open = self.own_roles.values().all(|role| *role == Role::Full);
         let unsaid = if is_open { Role::Full } else { Role::Limited };
-        self.own.get(&node).copied().unwrap_or(unsaid)
+        self.own_roles.get(&node).copied().unwrap_or(unsaid)
     }
 }
 
-/// A partition that a tenant has made in the network of its cluster.
+/// A partition that a tenant created in its view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ViewPartition {
-    /// Its number in the view.
-    pub seen: PartitionNumber,
-    /// Its number on the wire.
+    /// Partition number in the view.
+    #[serde(rename = "seen")]
+    pub view_number: PartitionNumber,
+    /// Partition number on the wire.
     pub number: PartitionNumber,
-    /// Who is in it, by the numbers of nodes.
+    /// Roles by node number.
     pub members: BTreeMap<u32, Role>,
 }
 
-/// A node: where it is to be, and how far it is.
+/// A node: its placement and its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeRow {
-    /// Its id.
     pub id: Uuid,
-    /// Its number, from 1.
+    /// From 1.
     pub number: u32,
-    /// Where it runs.
     pub host: Name,
-    /// The port by which it is on the fabric.
     pub port_guid: Guid,
-    /// The number of that port.
     pub port: PortNum,
-    /// Which virtual function it has there.
+    /// Number of its virtual function, from 1.
     pub function: u8,
-    /// Its address as an Ethernet device.
     pub mac: MacAddress,
-    /// It is to go.
+    /// Desired: it is to be removed.
     pub leaving: bool,
-    /// The others are told of it.
+    /// It is announced to the other nodes.
     pub joined: bool,
-    /// The fabric knows it.
+    /// Observed: its port is, or was, a member of the partition.
     pub networked: bool,
-    /// Its virtual machine is no more.
+    /// Observed: its virtual machine no longer exists.
     pub gone: bool,
-    /// How far it is.
     pub state: NodeState,
-    /// Why.
     pub reason: Option<String>,
-    /// What it is ready for.
+    /// Generation that the guest is ready for.
     pub ready: Option<u64>,
-    /// What it has found out about its network; none if it does not check.
+    /// Result of its network check; `None` if it does not check.
     pub network: Option<NetworkCheck>,
-    /// It is to leave without the word of its host: its port is taken out of its partitions first.
+    /// Desired: it leaves without confirmation by its host; its port leaves the partitions first.
     pub fenced: bool,
 }
 
 impl NodeRow {
-    /// Whether the fabric is to carry it: its virtual machine may still be there, and its port was not closed.
+    /// Whether its port is to be a member of its partitions: the virtual machine may still exist, and the node is not
+    /// fenced.
     pub fn is_carried(&self) -> bool {
         !self.gone && !self.fenced
     }
 }
 
 impl Store {
-    /// All clusters, oldest first. For the loops, and for requests that have to know who is where.
+    /// All clusters, oldest first. For the control loops, and for requests that need the placement of all nodes.
     pub async fn cluster_list(&self) -> Result<Vec<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let rows = sqlx::query(CLUSTERS).fetch_all(&mut *read).await?;
         let mut operations = HashMap::new();
-        for row in
-            sqlx::query("SELECT * FROM operations WHERE state = 'running'").fetch_all(&mut *read).await?
-        {
+        for row in sqlx::query(RUNNING).fetch_all(&mut *read).await? {
             let (operation, began) = running(&row)?;
             operations.insert(operation.cluster_id, (operation, began));
         }
         let mut nodes: HashMap<String, Vec<NodeRow>> = HashMap::new();
-        for row in sqlx::query("SELECT * FROM nodes ORDER BY cluster, number").fetch_all(&mut *read).await? {
+        for row in sqlx::query(NODES).fetch_all(&mut *read).await? {
             nodes.entry(row.text("cluster")?).or_default().push(node(&row)?);
         }
         rows.iter()
@@ -218,7 +198,7 @@ impl Store {
             .collect()
     }
 
-    /// The clusters of a tenant, oldest first.
+    /// Clusters of a tenant, oldest first.
     pub async fn cluster_list_of(&self, tenant: Uuid) -> Result<Vec<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let query = sqlx::query(CLUSTERS_OF).bind(tenant.to_string());
@@ -230,7 +210,7 @@ impl Store {
         Ok(clusters)
     }
 
-    /// A cluster by whose it is and what it is called.
+    /// Cluster of a tenant by name.
     pub async fn cluster_find(&self, tenant: Uuid, name: &Name) -> Result<Option<ClusterRow>, StoreError> {
         let mut read = self.readers.begin().await?;
         let query = sqlx::query(CLUSTER_OF).bind(tenant.to_string()).bind(name.as_str());
@@ -240,76 +220,85 @@ impl Store {
         }
     }
 
-    /// The keys of a cluster, if there still is one.
+    /// Keys of a cluster; `None` if it is gone.
     pub async fn cluster_keys(&self, cluster: Uuid) -> Result<Option<ClusterKeys>, StoreError> {
         let query = sqlx::query(KEYS_OF).bind(cluster.to_string());
         let row = query.fetch_optional(&self.readers).await?;
         row.map(|row| {
             let private = self.seal.unseal(cluster, &row.bytes("key_private")?)?;
             let key = ClusterKey { public: row.text("key_public")?, private };
-            Ok(ClusterKeys { ssh_keys: read_json("ssh keys", &row.text("ssh_keys")?)?, key })
+            Ok(ClusterKeys { ssh_keys: decode_json("ssh keys", &row.text("ssh_keys")?)?, key })
         })
         .transpose()
     }
 
-    /// The public key of a cluster, if there still is one.
+    /// Public key of a cluster; `None` if it is gone.
     pub async fn cluster_public_key(&self, cluster: Uuid) -> Result<Option<String>, StoreError> {
         let query = sqlx::query_scalar("SELECT key_public FROM cluster_keys WHERE cluster = ?");
         Ok(query.bind(cluster.to_string()).fetch_optional(&self.readers).await?)
     }
 
-    /// The names under which a tenant sees the network of a cluster; none of a cluster that had none before.
+    /// Names that a view uses; empty for a new view.
     pub async fn view_names(&self, cluster: Uuid) -> Result<Names, StoreError> {
         let query = sqlx::query_scalar("SELECT names FROM views WHERE cluster = ?").bind(cluster.to_string());
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
-        text.map_or_else(|| Ok(Names::default()), |text| read_json("names of a view", &text))
+        text.map_or_else(|| Ok(Names::default()), |text| decode_json("names of a view", &text))
     }
 
-    /// Keeps the names under which a tenant sees the network of a cluster, if there still is one.
+    /// Stores the names that a view uses; no effect if the cluster is gone.
     pub async fn view_save(&self, cluster: Uuid, names: &Names) -> Result<(), StoreError> {
-        let sql = "INSERT INTO views SELECT id, ? FROM clusters WHERE id = ? \
+        let sql = "INSERT INTO views (cluster, names) SELECT id, ? FROM clusters WHERE id = ? \
                    ON CONFLICT (cluster) DO UPDATE SET names = excluded.names";
-        sqlx::query(sql).bind(json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
+        sqlx::query(sql).bind(encode_json(names)).bind(cluster.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// A new cluster, with its partition numbers.
+    /// Inserts a cluster, its keys and its partition numbers in one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::NumberTaken`] if another cluster has one of the numbers.
     pub async fn cluster_create(
         &self,
         cluster: &ClusterRow,
         keys: &ClusterKeys,
-        happening: &Happening,
+        event: &EventRecord,
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         write_cluster(&mut change, cluster).await?;
-        sqlx::query("INSERT INTO cluster_keys VALUES (?, ?, ?, ?)")
-            .bind(cluster.id.to_string())
-            .bind(json(&keys.ssh_keys))
-            .bind(&keys.key.public)
-            .bind(self.seal.seal(cluster.id, &keys.key.private)?)
-            .execute(&mut *change)
-            .await?;
+        sqlx::query(
+            "INSERT INTO cluster_keys (cluster, ssh_keys, key_public, key_private) VALUES (?, ?, ?, ?)",
+        )
+        .bind(cluster.id.to_string())
+        .bind(encode_json(&keys.ssh_keys))
+        .bind(&keys.key.public)
+        .bind(self.seal.seal(cluster.id, &keys.key.private)?)
+        .execute(&mut *change)
+        .await?;
         write_rest(&mut change, cluster).await?;
         self.write_numbers(&mut change, cluster, &BTreeMap::new(), &cluster.numbers().collect()).await?;
-        super::records::write_event(&mut change, happening).await?;
+        super::records::write_event(&mut change, event).await?;
         self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
     }
 
-    /// What has become of a cluster: something else, or nothing. Partition numbers rest that it has given back.
+    /// Updates or, if `is_removed`, deletes a cluster in one transaction. Numbers that it no longer has go into
+    /// quarantine.
+    ///
+    /// # Errors
+    /// [`StoreError::NumberTaken`] if another cluster has one of its new numbers.
     pub async fn cluster_save(
         &self,
         before: &ClusterRow,
         after: &ClusterRow,
         is_removed: bool,
-        happenings: &[Happening],
+        events: &[EventRecord],
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM nodes WHERE cluster = ?")
             .bind(after.id.to_string())
             .execute(&mut *change)
             .await?;
-        // A fenced node is let go while its virtual machine may still run: its host removes it as soon as it answers.
+        // The virtual machine of a fenced node may still run: its host removes it as soon as it responds.
         let stays = |node: &NodeRow| !is_removed && after.nodes.iter().any(|kept| kept.id == node.id);
         for node in before.nodes.iter().filter(|node| node.fenced && !node.gone && !stays(node)) {
             let tombstone = Tombstone { vm: node.id, host: node.host.clone() };
@@ -328,26 +317,67 @@ impl Store {
             write_rest(&mut change, after).await?;
             self.write_numbers(&mut change, after, &had, &after.numbers().collect()).await?;
         }
-        for happening in happenings {
-            super::records::write_event(&mut change, happening).await?;
+        for event in events {
+            super::records::write_event(&mut change, event).await?;
         }
         self.write_uptime(&mut change).await?;
         Ok(change.commit().await?)
     }
 }
 
-/// All clusters, with whose they are.
-const CLUSTERS: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant ORDER BY clusters.created, clusters.id";
+macro_rules! cluster_columns {
+    () => {
+        "clusters.id, clusters.tenant, clusters.name, clusters.size, clusters.cores, clusters.memory_mib, clusters.mode, \
+         clusters.image, clusters.phase, clusters.reason, clusters.partition, clusters.generation, clusters.created, \
+         clusters.class, clusters.sl_mode, clusters.inner_partitions, clusters.view_overlay, clusters.network, \
+         tenants.name AS tenant_name"
+    };
+}
 
-/// What requests read, each by an index.
-pub(super) const CLUSTERS_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? ORDER BY clusters.created, clusters.id";
-pub(super) const CLUSTER_OF: &str = "SELECT clusters.*, tenants.name AS tenant_name FROM clusters \
-    JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? AND clusters.name = ?";
-pub(super) const NODES_OF: &str = "SELECT * FROM nodes WHERE cluster = ? ORDER BY number";
-pub(super) const RUNNING_OF: &str = "SELECT * FROM operations WHERE cluster_id = ? AND state = 'running'";
-pub(super) const KEYS_OF: &str = "SELECT * FROM cluster_keys WHERE cluster = ?";
+macro_rules! node_columns {
+    () => {
+        "id, cluster, number, host, port_guid, port, function, mac, leaving, joined, networked, gone, state, reason, ready, \
+         network, fenced"
+    };
+}
+
+/// All clusters with the names of their tenants, all nodes, and all operations in progress.
+const CLUSTERS: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant ORDER BY clusters.created, clusters.id"
+);
+const NODES: &str = concat!("SELECT ", node_columns!(), " FROM nodes ORDER BY cluster, number");
+const RUNNING: &str =
+    concat!("SELECT ", operation_columns!(), ", began FROM operations WHERE state = 'running'");
+
+const INSERT_NODE: &str = concat!(
+    "INSERT INTO nodes (",
+    node_columns!(),
+    ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+);
+
+/// Queries of requests. Each uses an index.
+pub(super) const CLUSTERS_OF: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant \
+     WHERE clusters.tenant = ? ORDER BY clusters.created, clusters.id"
+);
+pub(super) const CLUSTER_OF: &str = concat!(
+    "SELECT ",
+    cluster_columns!(),
+    " FROM clusters JOIN tenants ON tenants.id = clusters.tenant WHERE clusters.tenant = ? AND clusters.name = ?"
+);
+pub(super) const NODES_OF: &str =
+    concat!("SELECT ", node_columns!(), " FROM nodes WHERE cluster = ? ORDER BY number");
+pub(super) const RUNNING_OF: &str = concat!(
+    "SELECT ",
+    operation_columns!(),
+    ", began FROM operations WHERE cluster_id = ? AND state = 'running'"
+);
+pub(super) const KEYS_OF: &str =
+    "SELECT ssh_keys, key_public, key_private FROM cluster_keys WHERE cluster = ?";
 
 impl ClusterRow {
     fn set_operation(&mut self, running: Option<(Operation, Uptime)>) {
@@ -357,7 +387,7 @@ impl ClusterRow {
     }
 }
 
-/// A cluster with its nodes and what is under way.
+/// A cluster with its nodes and its operation in progress.
 async fn whole(read: &mut Transaction<'_, Sqlite>, row: &SqliteRow) -> Result<ClusterRow, StoreError> {
     let mut cluster = cluster(row)?;
     let id = cluster.id.to_string();
@@ -369,16 +399,18 @@ async fn whole(read: &mut Transaction<'_, Sqlite>, row: &SqliteRow) -> Result<Cl
     Ok(cluster)
 }
 
-/// An operation that is under way, and when it began.
+/// An operation in progress, and its start.
 fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
     Ok((super::records::operation(row)?, Uptime::from_ms(row.number("began")?)))
 }
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO clusters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+    let sql = "INSERT INTO clusters (id, tenant, name, size, cores, memory_mib, mode, image, phase, reason, partition, generation, \
+               created, class, sl_mode, inner_partitions, view_overlay, network) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
-               inner_partitions = excluded.inner_partitions, view_wish = excluded.view_wish, \
+               inner_partitions = excluded.inner_partitions, view_overlay = excluded.view_overlay, \
                network = excluded.network";
     sqlx::query(sql)
         .bind(cluster.id.to_string())
@@ -387,27 +419,27 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(cluster.size)
         .bind(cluster.cores)
         .bind(cluster.memory.mib())
-        .bind(word(&cluster.mode))
-        .bind(json(&cluster.image))
-        .bind(word(&cluster.phase))
+        .bind(encode_enum(&cluster.mode))
+        .bind(encode_json(&cluster.image))
+        .bind(encode_enum(&cluster.phase))
         .bind(&cluster.reason)
         .bind(cluster.partition.map(PartitionNumber::to_wire))
         .bind(cluster.generation as i64)
         .bind(cluster.created.to_string())
-        .bind(json(&cluster.class))
-        .bind(word(&cluster.sl_mode))
-        .bind(json(&cluster.inner))
-        .bind(cluster.wish.as_ref().map(json))
-        .bind(json(&cluster.network))
+        .bind(encode_json(&cluster.class))
+        .bind(encode_enum(&cluster.sl_mode))
+        .bind(encode_json(&cluster.inner))
+        .bind(cluster.overlay.as_ref().map(encode_json))
+        .bind(encode_json(&cluster.network))
         .execute(&mut **change)
         .await?;
     Ok(())
 }
 
-/// The nodes and the operation.
+/// Writes the nodes and the operation.
 async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     for node in &cluster.nodes {
-        sqlx::query("INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+        sqlx::query(INSERT_NODE)
             .bind(node.id.to_string())
             .bind(cluster.id.to_string())
             .bind(node.number)
@@ -420,10 +452,10 @@ async fn write_rest(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) 
             .bind(node.joined)
             .bind(node.networked)
             .bind(node.gone)
-            .bind(word(&node.state))
+            .bind(encode_enum(&node.state))
             .bind(&node.reason)
             .bind(node.ready.map(|ready| ready as i64))
-            .bind(node.network.as_ref().map(json))
+            .bind(node.network.as_ref().map(encode_json))
             .bind(node.fenced)
             .execute(&mut **change)
             .await?;
@@ -451,17 +483,20 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         size: row.number("size")?,
         cores: row.number("cores")?,
         memory: MemorySize::from_mib(row.number("memory_mib")?),
-        mode: read_word("mode", &row.text("mode")?)?,
-        class: read_json("class", &row.text("class")?)?,
-        sl_mode: read_word("service level mode", &row.text("sl_mode")?)?,
-        image: read_json("image", &row.text("image")?)?,
-        phase: read_word("phase", &row.text("phase")?)?,
-        reason: row.maybe_text("reason")?,
-        partition: row.maybe_number("partition")?.map(partition).transpose()?,
-        inner: read_json("partitions", &row.text("inner_partitions")?)?,
-        wish: row.maybe_text("view_wish")?.map(|text| read_json("wish of a tenant", &text)).transpose()?,
+        mode: decode_enum("mode", &row.text("mode")?)?,
+        class: decode_json("class", &row.text("class")?)?,
+        sl_mode: decode_enum("service level mode", &row.text("sl_mode")?)?,
+        image: decode_json("image", &row.text("image")?)?,
+        phase: decode_enum("phase", &row.text("phase")?)?,
+        reason: row.optional_text("reason")?,
+        partition: row.optional_number("partition")?.map(partition).transpose()?,
+        inner: decode_json("partitions", &row.text("inner_partitions")?)?,
+        overlay: row
+            .optional_text("view_wish")?
+            .map(|text| decode_json("overlay of a view", &text))
+            .transpose()?,
         generation: row.number("generation")?,
-        network: read_json("network of a cluster", &row.text("network")?)?,
+        network: decode_json("network of a cluster", &row.text("network")?)?,
         created: row.time("created")?,
         nodes: Vec::new(),
         operation: None,
@@ -482,14 +517,18 @@ fn node(row: &SqliteRow) -> Result<NodeRow, StoreError> {
         joined: row.flag("joined")?,
         networked: row.flag("networked")?,
         gone: row.flag("gone")?,
-        state: read_word("state of a node", &row.text("state")?)?,
-        reason: row.maybe_text("reason")?,
-        ready: row.maybe_number("ready")?,
-        network: row.maybe_text("network")?.map(|text| read_json("network of a node", &text)).transpose()?,
+        state: decode_enum("state of a node", &row.text("state")?)?,
+        reason: row.optional_text("reason")?,
+        ready: row.optional_number("ready")?,
+        network: row
+            .optional_text("network")?
+            .map(|text| decode_json("network of a node", &text))
+            .transpose()?,
         fenced: row.flag("fenced")?,
     })
 }
 
 fn port(raw: u8) -> Result<PortNum, StoreError> {
-    PortNum::new(raw).ok_or_else(|| StoreError::Nonsense { what: "number of a port", value: raw.to_string() })
+    PortNum::new(raw)
+        .ok_or_else(|| StoreError::InvalidValue { what: "number of a port", value: raw.to_string() })
 }

@@ -1,34 +1,34 @@
-//! What is not well: kept so that a controller that comes back tells neither twice that it began nor forgets that it is over.
+//! Current faults. Stored so that a restarted controller neither reports a begin twice nor misses an end.
 
 use sqlx::sqlite::SqliteRow;
 
-use super::records::Happening;
-use super::words::Columns;
+use super::codec::Columns;
+use super::records::EventRecord;
 use super::{Store, StoreError, parsed};
 use crate::health::{Fault, Faults};
 
 impl Store {
-    /// Everything that was not well when that last changed.
+    /// Faults as last saved.
     pub async fn fault_list(&self) -> Result<Faults, StoreError> {
-        let rows = sqlx::query("SELECT * FROM faults").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT kind, host, since FROM faults").fetch_all(&self.readers).await?;
         rows.iter().map(|row| Ok((fault(row)?, row.time("since")?))).collect()
     }
 
-    /// What is not well from now on, and what is told of it.
-    pub async fn fault_save(&self, faults: &Faults, happenings: &[Happening]) -> Result<(), StoreError> {
+    /// Replaces the faults and records their events in one transaction.
+    pub async fn fault_save(&self, faults: &Faults, events: &[EventRecord]) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM faults").execute(&mut *change).await?;
         for (fault, since) in faults {
             let (kind, host) = words(fault);
-            sqlx::query("INSERT INTO faults VALUES (?, ?, ?)")
+            sqlx::query("INSERT INTO faults (kind, host, since) VALUES (?, ?, ?)")
                 .bind(kind)
                 .bind(host)
                 .bind(since.to_string())
                 .execute(&mut *change)
                 .await?;
         }
-        for happening in happenings {
-            super::records::write_event(&mut change, happening).await?;
+        for event in events {
+            super::records::write_event(&mut change, event).await?;
         }
         Ok(change.commit().await?)
     }
@@ -50,6 +50,6 @@ fn fault(row: &SqliteRow) -> Result<Fault, StoreError> {
         "fabric-stuck" => Ok(Fault::FabricStuck),
         "agent-silent" => Ok(Fault::AgentSilent(host()?)),
         "off-fabric" => Ok(Fault::OffFabric(host()?)),
-        other => Err(StoreError::Nonsense { what: "kind of a fault", value: other.to_owned() }),
+        other => Err(StoreError::InvalidValue { what: "kind of a fault", value: other.to_owned() }),
     }
 }

@@ -1,4 +1,4 @@
-//! Which store this is and how new, and what is known of virtual machines that are no node's.
+//! Identity and revision of the store, and virtual machines that belong to no node.
 
 use controller_api::Name;
 use ib_wire::PartitionNumber;
@@ -6,70 +6,68 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::words::Columns;
+use super::codec::Columns;
 use super::{Store, StoreError, parsed};
 
-/// When a number was released that is still held: it never has rested.
+/// Release time of a number that is still in use: its quarantine never ends.
 const HELD: i64 = i64::MAX;
 
-/// Which store this is, and how new.
+/// Identity and revision of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Identity {
-    /// The site it belongs to: drawn when the store was made.
+pub struct StoreIdentity {
+    /// Random id of the site, drawn when the store was created.
     pub site: Uuid,
-    /// Grows when an operator accepts a store that was lost or restored.
+    /// Incremented when an operator accepts a lost or restored store.
     pub epoch: u64,
-    /// Grows with every change that an older copy would undo, in the same transaction.
+    /// Incremented with every change that an older copy would undo, in the same transaction.
     pub revision: u64,
 }
 
-/// Least distance between the sequences of two controllers on a store, and how many bits more are random.
+/// Smallest distance between the sequences of two controllers on a store, and the number of random bits added to it.
 const SEQUENCE_GAP: u64 = 1 << 32;
 const SEQUENCE_GAP_BITS: u32 = 40;
 
-/// The sequences of orders of a controller that has started.
+/// Sequences of the host specs of a running controller.
 ///
-/// They begin a random distance behind what its store had reached. Orders that an agent has accepted from in between were given
-/// by a controller whose store went on from the same point: this one is an older copy. Without the distance, a copy that is in
-/// use for a while would reach the sequences of the lost store, and agents would take its orders for newer ones.
+/// They begin a random distance after the last one in the store. A spec that an agent accepted from in between was issued
+/// by a controller whose store continued from the same point, so this store is an older copy. Without the distance, a
+/// copy in use would eventually reach the sequences of the lost store, and agents would take its specs for newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sequences {
-    /// What the store had reached.
+pub struct SpecSequences {
+    /// Last sequence in the store at the start.
     inherited: u64,
-    /// Those of this controller are behind it.
+    /// Sequences of this controller are greater.
     begin: u64,
 }
 
-impl Sequences {
-    /// Whether orders of this sequence were given neither by this controller nor by one before it on this store.
+impl SpecSequences {
+    /// Whether a sequence was issued neither by this controller nor by an earlier one on this store.
     pub fn is_foreign(&self, sequence: u64) -> bool {
         self.inherited < sequence && sequence <= self.begin
     }
 }
 
-/// A virtual machine of no node that an agent is told to remove.
+/// A virtual machine that belongs to no node and that its agent is to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tombstone {
-    /// The virtual machine.
     pub vm: Uuid,
-    /// The host it is on.
     pub host: Name,
 }
 
 impl Store {
-    /// Which store this is, and how new.
-    pub async fn site_identity(&self) -> Result<Identity, StoreError> {
+    /// Identity and revision of the store.
+    pub async fn site_identity(&self) -> Result<StoreIdentity, StoreError> {
         let row = sqlx::query("SELECT id, epoch, revision FROM site").fetch_one(&self.writer).await?;
-        Ok(Identity {
+        Ok(StoreIdentity {
             site: parsed("id of the site", &row.text("id")?)?,
             epoch: row.number("epoch")?,
             revision: row.number("revision")?,
         })
     }
 
-    /// Begins a new epoch behind everything that this store or `reached` has seen, and revokes all tokens; how many those were.
-    pub async fn site_recover(&self, reached: Identity) -> Result<(Identity, u64), StoreError> {
+    /// Begins an epoch after those of this store and of `reached`, and revokes all tokens; returns how many.
+    pub async fn site_recover(&self, reached: StoreIdentity) -> Result<(StoreIdentity, u64), StoreError> {
         let mut change = self.writer.begin().await?;
         let tokens = sqlx::query("DELETE FROM tokens").execute(&mut *change).await?.rows_affected();
         sqlx::query("UPDATE site SET id = ?, epoch = max(epoch, ?) + 1, revision = max(revision, ?) + 1")
@@ -83,22 +81,22 @@ impl Store {
     }
 
     /// Begins the sequences of a controller that starts.
-    pub async fn orders_begin(&self) -> Result<Sequences, StoreError> {
+    pub async fn spec_sequence_begin(&self) -> Result<SpecSequences, StoreError> {
         let random = getrandom::u64().map_err(|_| StoreError::Random)?;
         let gap = SEQUENCE_GAP + (random >> (u64::BITS - SEQUENCE_GAP_BITS));
         let query = sqlx::query("UPDATE site SET sequence = sequence + ? RETURNING sequence");
         let row = query.bind(gap.cast_signed()).fetch_one(&self.writer).await?;
         let begin: u64 = row.number("sequence")?;
-        Ok(Sequences { inherited: begin - gap, begin })
+        Ok(SpecSequences { inherited: begin - gap, begin })
     }
 
-    /// The next sequence of orders. It is in the store when this returns: no orders are ever sent under one that is not.
-    pub async fn orders_sequence_next(&self) -> Result<u64, StoreError> {
+    /// The next sequence. It is in the store when this returns: no spec is ever sent under one that is not.
+    pub async fn spec_sequence_next(&self) -> Result<u64, StoreError> {
         let query = sqlx::query("UPDATE site SET sequence = sequence + 1 RETURNING sequence");
         query.fetch_one(&self.writer).await?.number("sequence")
     }
 
-    /// All tombstones of virtual machines that are no node's.
+    /// All tombstones, by id.
     pub async fn tombstone_list(&self) -> Result<Vec<Tombstone>, StoreError> {
         let rows =
             sqlx::query("SELECT vm, host FROM tombstones ORDER BY vm").fetch_all(&self.readers).await?;
@@ -112,12 +110,12 @@ impl Store {
             .collect()
     }
 
-    /// A virtual machine is to be removed from its host; fine if that is known already.
+    /// Adds a tombstone; no effect if there is one.
     pub async fn tombstone_add(&self, tombstone: &Tombstone, now: Timestamp) -> Result<(), StoreError> {
         write_tombstone(&self.writer, tombstone, now).await
     }
 
-    /// The agent has reported that a virtual machine is gone: what it held rests from now on.
+    /// Removes the tombstone of a virtual machine that is gone; its partition numbers go into quarantine.
     pub async fn tombstone_remove(&self, vm: Uuid) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         sqlx::query(
@@ -134,14 +132,14 @@ impl Store {
         Ok(change.commit().await?)
     }
 
-    /// Forgets what virtual machines hold that are nodes of clusters again.
+    /// Releases numbers held by virtual machines that belong to clusters again.
     pub async fn held_partitions_settle(&self) -> Result<(), StoreError> {
         let sql = "DELETE FROM held_partitions WHERE vm IN (SELECT id FROM nodes)";
         sqlx::query(sql).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// Notes what a virtual machine of no cluster holds: it is given to nobody, and rests when it is gone.
+    /// Withholds the numbers that an unlisted virtual machine may use; they go into quarantine when it is gone.
     pub async fn held_partitions_note(
         &self,
         host: &Name,
@@ -150,14 +148,14 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         for number in numbers {
-            sqlx::query("INSERT OR IGNORE INTO held_partitions VALUES (?, ?, ?)")
+            sqlx::query("INSERT OR IGNORE INTO held_partitions (number, vm, host) VALUES (?, ?, ?)")
                 .bind(number.to_wire())
                 .bind(vm.to_string())
                 .bind(host.as_str())
                 .execute(&mut *change)
                 .await?;
             sqlx::query(
-                "INSERT INTO partition_numbers VALUES (?1, NULL, NULL, NULL, ?2) \
+                "INSERT INTO partition_numbers (number, released) VALUES (?1, ?2) \
                  ON CONFLICT (number) DO UPDATE SET released = ?2 WHERE cluster IS NULL",
             )
             .bind(number.to_wire())
@@ -169,13 +167,13 @@ impl Store {
     }
 }
 
-/// Writes a tombstone; fine if it is there already.
+/// Inserts a tombstone; no effect if there is one.
 pub(super) async fn write_tombstone(
     to: impl sqlx::SqliteExecutor<'_>,
     tombstone: &Tombstone,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    sqlx::query("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?)")
+    sqlx::query("INSERT OR IGNORE INTO tombstones (vm, host, ordered) VALUES (?, ?, ?)")
         .bind(tombstone.vm.to_string())
         .bind(tombstone.host.as_str())
         .bind(now.to_string())
@@ -190,7 +188,7 @@ mod tests {
 
     #[test]
     fn sequences_between_two_controllers_are_foreign_to_both() {
-        let sequences = Sequences { inherited: 7, begin: 1000 };
+        let sequences = SpecSequences { inherited: 7, begin: 1000 };
         let foreign: Vec<u64> =
             [6, 7, 8, 999, 1000, 1001].into_iter().filter(|it| sequences.is_foreign(*it)).collect();
         assert_eq!(foreign, [8, 999, 1000]);

@@ -1,24 +1,24 @@
--- Part of every schema from version 5 on, made after all other tables.
+-- Part of every schema from version 5 on; created after all other tables.
 
--- One row: which store this is, and how new. `revision` grows with every change that an older copy would undo.
+-- One row: identity of the store. `revision` grows with every change that an older copy would undo.
 CREATE TABLE site (
     one      INTEGER PRIMARY KEY CHECK (one = 1),
     id       TEXT NOT NULL,
-    epoch    INTEGER NOT NULL,          -- grows when an operator accepts a store that was lost or restored
+    epoch    INTEGER NOT NULL,          -- grows when an operator accepts a lost or restored store
     revision INTEGER NOT NULL,
-    sequence INTEGER NOT NULL           -- of the orders that agents were given last
+    sequence INTEGER NOT NULL           -- of the last host specs
 ) STRICT;
 
 INSERT INTO site VALUES (1, lower(hex(randomblob(16))), 1, 0, 0);
 
--- Virtual machines of no node here that agents are told to remove, until they have reported that they are gone.
+-- Virtual machines without a node, until their agents have reported their removal.
 CREATE TABLE tombstones (
     vm      TEXT PRIMARY KEY,
     host    TEXT NOT NULL,
     ordered TEXT NOT NULL
 ) STRICT;
 
--- Partitions that virtual machines hold which no cluster here knows: reported by agents, given to nobody else.
+-- Partition numbers of unlisted virtual machines, as reported by agents; withheld from clusters.
 CREATE TABLE held_partitions (
     number INTEGER NOT NULL,
     vm     TEXT NOT NULL,

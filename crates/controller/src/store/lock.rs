@@ -1,4 +1,4 @@
-//! One controller per store.
+//! Lock that admits one controller per store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -7,43 +7,40 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The right to open a store. Given back when dropped, also by a process that is killed.
+/// Exclusive right to open a store; released when dropped, also if the process is killed.
 ///
-/// Two processes on one store would each decide on what the other is changing: see decision 0021.
+/// Two processes on one store would each decide on rows that the other changes: see decision 0021.
 #[derive(Debug)]
-pub struct Lock {
+pub struct StoreLock {
     _file: File,
 }
 
 /// Why a store cannot be locked.
 #[derive(Debug, Error)]
-pub enum NotLocked {
-    /// Another controller has it.
+pub enum StoreLockError {
+    /// Another controller holds the lock.
     #[error("another controller ({}) uses {database}; stop it first, or use another state directory", holder(*pid))]
     InUse {
-        /// The store.
         database: PathBuf,
-        /// Process id of the other one, if it has written it.
+        /// Process id of the holder, if it could be read.
         pid: Option<u32>,
     },
-    /// The lock file cannot be used.
+    /// The lock file cannot be opened or locked.
     #[error("cannot lock {path}")]
     Io {
-        /// Which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
 }
 
-impl Lock {
-    /// Locks the store at `database` by the file `database.lock` beside it, which is left there.
-    pub fn of(database: &Path) -> Result<Self, NotLocked> {
+impl StoreLock {
+    /// Locks the file `DATABASE.lock` beside the store; the file is never removed.
+    pub fn acquire(database: &Path) -> Result<Self, StoreLockError> {
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
-        let io = |source| NotLocked::Io { path: path.clone(), source };
+        let io = |source| StoreLockError::Io { path: path.clone(), source };
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
         let mut file = options.open(&path).map_err(io)?;
@@ -51,18 +48,18 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let pid = read_pid(&mut file);
-                return Err(NotLocked::InUse { database: database.to_owned(), pid });
+                return Err(StoreLockError::InUse { database: database.to_owned(), pid });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        // The number is for people; a full disk does not keep a controller from its store.
+        // The process id is informational; a full disk must not prevent the start.
         let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "its process id is not known".to_owned(), |pid| format!("process {pid}"))
+    pid.map_or_else(|| "unknown process id".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn read_pid(file: &mut File) -> Option<u32> {

@@ -1,7 +1,7 @@
-//! Partition numbers: who has which, and which rest.
+//! Partition numbers: assignment and quarantine.
 //!
-//! Every number that was ever given away is a row; the primary key gives it to one cluster at most. Fresh numbers are given
-//! first, in order, then the one that was released longest ago: two looks into an index, however many there are.
+//! Every number that was ever assigned is a row; the primary key assigns it to at most one cluster. Fresh numbers come
+//! first, in order, then the one that was released longest ago: two index lookups, however many there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,40 +15,39 @@ use super::clusters::ClusterRow;
 use super::site::partition;
 use super::{Store, StoreError};
 
-/// Partition numbers for clusters. Low numbers stay for operators, the highest is the default partition.
+/// Partition numbers for clusters. Lower numbers are left to operators; the highest is the default partition.
 const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
 
-/// How long a number rests before it is used again: longer than anything that may still be on its way or cached.
-pub const REST: Duration = Duration::from_secs(10 * 60);
+/// Time before a released number is assigned again: longer than any packet in flight or cached path.
+pub const QUARANTINE: Duration = Duration::from_secs(10 * 60);
 
-/// There are not enough numbers.
+/// Too few free partition numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{in_use} of {} partition numbers are in use and {resting} rest", POOL.len())]
-pub struct NoNumber {
-    /// Numbers that clusters have.
+#[error("{in_use} of {} partition numbers are in use and {quarantined} are in quarantine", POOL.len())]
+pub struct PartitionNumbersExhausted {
     pub in_use: u32,
-    /// Numbers that were released too recently.
-    pub resting: u32,
+    /// Released less than [`QUARANTINE`] ago.
+    pub quarantined: u32,
 }
 
-/// Each looks into one index.
+/// Each reads one index.
 pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
-pub(super) const RESTED_NUMBERS: &str =
+pub(super) const REUSABLE_NUMBERS: &str =
     "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
-/// All of a table that is empty but after a recovery.
+/// Scans a table that is empty except after a recovery.
 const HELD_NUMBERS: &str = "SELECT DISTINCT number FROM held_partitions";
 pub(super) const NUMBERS_OF: &str = "SELECT \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released IS NULL) + \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released > ?2)";
 
-/// For what a cluster has a number.
+/// Use of a partition number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
-    /// The partition of the cluster.
+    /// The cluster's own partition.
     Own,
-    /// A partition inside it.
+    /// A sub-partition.
     Inner,
-    /// A partition that its tenant has made in its network.
+    /// A partition created in the view.
     View,
 }
 
@@ -63,39 +62,41 @@ impl NumberKind {
 }
 
 impl Store {
-    /// Numbers that can be given away now, all different. They are taken by who writes them with its cluster; until then the
+    /// Distinct numbers that can be assigned now. They are taken when they are written with a cluster; until then the
     /// caller holds [`crate::site::Site::writer`].
     pub async fn number_free(
         &self,
         count: usize,
-    ) -> Result<Result<Vec<PartitionNumber>, NoNumber>, StoreError> {
+    ) -> Result<Result<Vec<PartitionNumber>, PartitionNumbersExhausted>, StoreError> {
         let mut read = self.readers.begin().await?;
         let last: Option<u16> = sqlx::query_scalar(LAST_NUMBER).fetch_optional(&mut *read).await?;
         let first = last.map_or(*POOL.start(), |last| last.saturating_add(1).max(*POOL.start()));
         let held: Vec<u16> = sqlx::query_scalar(HELD_NUMBERS).fetch_all(&mut *read).await?;
         let mut raw: Vec<u16> =
             (first..=*POOL.end()).filter(|number| !held.contains(number)).take(count).collect();
-        let rested = self.uptime().before(REST);
-        let query = sqlx::query_scalar(RESTED_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
+        let rested = self.uptime().before(QUARANTINE);
+        let query = sqlx::query_scalar(REUSABLE_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
         let oldest: Vec<u16> = query.fetch_all(&mut *read).await?;
         raw.extend(oldest);
         if raw.len() < count {
             let sql = "SELECT (SELECT count(*) FROM partition_numbers WHERE released IS NULL), \
                        (SELECT count(*) FROM partition_numbers WHERE released > ?)";
-            let counts: (u32, u32) = sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
-            return Ok(Err(NoNumber { in_use: counts.0, resting: counts.1 }));
+            let (in_use, quarantined): (u32, u32) =
+                sqlx::query_as(sql).bind(rested.ms()).fetch_one(&mut *read).await?;
+            return Ok(Err(PartitionNumbersExhausted { in_use, quarantined }));
         }
         raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
     }
 
-    /// Numbers that count against a tenant: those that its clusters have, and those that rest after they had them.
+    /// Numbers that count against the quota of a tenant: in use, or in quarantine after its clusters released them.
     pub async fn number_count(&self, tenant: Uuid) -> Result<u32, StoreError> {
-        let query =
-            sqlx::query_scalar(NUMBERS_OF).bind(tenant.to_string()).bind(self.uptime().before(REST).ms());
+        let query = sqlx::query_scalar(NUMBERS_OF)
+            .bind(tenant.to_string())
+            .bind(self.uptime().before(QUARANTINE).ms());
         Ok(query.fetch_one(&self.readers).await?)
     }
 
-    /// Releases numbers that a cluster had and has no more, and takes those it has now.
+    /// Releases numbers that are in `had` only, and takes those that are in `has` only.
     pub(super) async fn write_numbers(
         &self,
         change: &mut Transaction<'_, Sqlite>,
@@ -110,14 +111,14 @@ impl Store {
             query.bind(cluster.id.to_string()).execute(&mut **change).await?;
         }
         for (number, kind) in has.iter().filter(|(number, kind)| had.get(number) != Some(kind)) {
-            let sql = "INSERT INTO partition_numbers VALUES (?1, ?2, ?3, ?4, NULL) ON CONFLICT (number) DO UPDATE \
+            let sql = "INSERT INTO partition_numbers (number, tenant, cluster, kind) VALUES (?1, ?2, ?3, ?4) ON CONFLICT (number) DO UPDATE \
                        SET tenant = ?2, cluster = ?3, kind = ?4, released = NULL WHERE cluster IS NULL OR cluster = ?3";
             let query = sqlx::query(sql).bind(number.to_wire()).bind(cluster.tenant.id.to_string());
             let query = query.bind(cluster.id.to_string()).bind(kind.word());
             if query.execute(&mut **change).await?.rows_affected() != 1 {
                 return Err(StoreError::NumberTaken { number: number.to_wire() });
             }
-            let sql = "INSERT INTO fabric VALUES (1, '{}', ?) \
+            let sql = "INSERT INTO fabric (one, decisions, last_partition) VALUES (1, '{}', ?) \
                        ON CONFLICT (one) DO UPDATE SET last_partition = max(last_partition, excluded.last_partition)";
             sqlx::query(sql).bind(number.to_wire()).execute(&mut **change).await?;
         }

@@ -1,17 +1,17 @@
--- What was asked for stands apart from what was seen: `wanted` columns are written by requests, the rest by the loops.
+-- Columns marked `desired` are written by requests, those marked `observed` by the control loops.
 
--- A name may be used again, an id never: everything that belongs to a tenant refers to its id.
+-- Names may be reused, ids never: everything that belongs to a tenant refers to its id.
 CREATE TABLE tenants (
     id      TEXT PRIMARY KEY,
     name    TEXT NOT NULL UNIQUE,
     created TEXT NOT NULL,
-    quota   TEXT NOT NULL               -- JSON: limits that an operator has set; others are the default
+    quota   TEXT NOT NULL               -- JSON: limits set by an operator; the others have their defaults
 ) STRICT;
 
 CREATE TABLE tokens (
     id      TEXT PRIMARY KEY,
-    tenant  TEXT REFERENCES tenants (id) ON DELETE CASCADE,     -- NULL: an operator's
-    hash    BLOB NOT NULL UNIQUE,                               -- SHA-256 of 256 random bits: nothing to guess
+    tenant  TEXT REFERENCES tenants (id) ON DELETE CASCADE,     -- NULL: operator token
+    hash    BLOB NOT NULL UNIQUE,                               -- SHA-256 of 256 random bits
     created TEXT NOT NULL,
     name    TEXT NOT NULL,
     expires INTEGER,                    -- ms since 1970; NULL: never
@@ -25,7 +25,7 @@ CREATE TABLE hosts (
     agent      TEXT NOT NULL,
     cores      INTEGER NOT NULL,
     memory_mib INTEGER NOT NULL,
-    port_guid  TEXT                     -- of its port on the fabric; NULL until it is bound
+    port_guid  TEXT                     -- fabric port; NULL until the host is bound
 ) STRICT;
 
 CREATE UNIQUE INDEX hosts_by_port ON hosts (port_guid);
@@ -41,27 +41,27 @@ CREATE TABLE clusters (
     id          TEXT PRIMARY KEY,
     tenant      TEXT NOT NULL REFERENCES tenants (id),
     name        TEXT NOT NULL,
-    size        INTEGER NOT NULL,       -- wanted
+    size        INTEGER NOT NULL,       -- desired
     cores       INTEGER NOT NULL,
     memory_mib  INTEGER NOT NULL,
     mode        TEXT NOT NULL,
-    image       TEXT NOT NULL,          -- as it was when the cluster was asked for: JSON of an image order
+    image       TEXT NOT NULL,          -- JSON: image spec at the time of the request
     phase       TEXT NOT NULL,
     reason      TEXT,
     partition   INTEGER UNIQUE,
-    generation  INTEGER NOT NULL,       -- of what the nodes are told
+    generation  INTEGER NOT NULL,       -- of the context of the nodes
     created     TEXT NOT NULL,
-    class       TEXT NOT NULL,          -- JSON: what the network promises it
-    sl_mode     TEXT NOT NULL,          -- how its packets are told from others'
-    inner_partitions TEXT NOT NULL,     -- wanted: JSON, with the numbers they got
-    view_wish   TEXT,                   -- JSON: what its tenant has set in its network
-    network     TEXT NOT NULL,          -- seen: JSON, how far the check of its network is
+    class       TEXT NOT NULL,          -- JSON: network service class
+    sl_mode     TEXT NOT NULL,          -- assignment of service levels
+    inner_partitions TEXT NOT NULL,     -- desired: JSON, with the assigned numbers
+    view_overlay TEXT,                  -- JSON: changes that the tenant has made in its view of the network
+    network     TEXT NOT NULL,          -- observed: JSON, state of the network check
     UNIQUE (tenant, name)
 ) STRICT;
 
 CREATE INDEX clusters_by_age ON clusters (created, id);
 
--- Apart from their clusters, so that a request that needs no key reads none. Never changed.
+-- Separate from clusters, so that requests that need no key read none. Rows never change.
 CREATE TABLE cluster_keys (
     cluster     TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
     ssh_keys    TEXT NOT NULL,          -- JSON
@@ -69,7 +69,7 @@ CREATE TABLE cluster_keys (
     key_private BLOB NOT NULL           -- sealed
 ) STRICT;
 
--- One row: something known, sealed with the key that private keys are sealed with.
+-- One row: a known text, sealed with the key of the private keys, to recognize that key.
 CREATE TABLE seal (
     one  INTEGER PRIMARY KEY CHECK (one = 1),
     mark BLOB NOT NULL
@@ -77,7 +77,7 @@ CREATE TABLE seal (
 
 CREATE TABLE views (
     cluster TEXT PRIMARY KEY REFERENCES clusters (id) ON DELETE CASCADE,
-    names   TEXT NOT NULL           -- JSON: under which names its tenant sees what
+    names   TEXT NOT NULL           -- JSON: names that the view uses
 ) STRICT;
 
 CREATE TABLE nodes (
@@ -89,27 +89,27 @@ CREATE TABLE nodes (
     port      INTEGER NOT NULL,
     function  INTEGER NOT NULL,
     mac       TEXT NOT NULL,
-    leaving   INTEGER NOT NULL,         -- wanted: it is to go
-    joined    INTEGER NOT NULL,         -- the others are told of it
-    networked INTEGER NOT NULL,         -- seen: the fabric knows it
-    gone      INTEGER NOT NULL,         -- seen: its virtual machine is no more
-    state     TEXT NOT NULL,            -- seen
+    leaving   INTEGER NOT NULL,         -- desired: to be removed
+    joined    INTEGER NOT NULL,         -- announced to the other nodes
+    networked INTEGER NOT NULL,         -- observed: its port is a member
+    gone      INTEGER NOT NULL,         -- observed: its virtual machine is gone
+    state     TEXT NOT NULL,            -- observed
     reason    TEXT,
-    ready     INTEGER,                  -- seen: the generation it is ready for
-    network   TEXT,                     -- seen: JSON, what it has found out about its network; NULL: it does not check
-    fenced    INTEGER NOT NULL,         -- wanted: it goes without the word of its host, its port is closed first
+    ready     INTEGER,                  -- observed: generation it is ready for
+    network   TEXT,                     -- observed: JSON, result of its network check; NULL: it does not check
+    fenced    INTEGER NOT NULL,         -- desired: removed without confirmation by its host
     UNIQUE (host, function)
 ) STRICT;
 
 CREATE INDEX nodes_of_cluster ON nodes (cluster, number);
 
--- Every partition number that was ever given away. The primary key gives each to one cluster at most.
+-- Every partition number that was ever assigned. The primary key assigns each to at most one cluster.
 CREATE TABLE partition_numbers (
     number   INTEGER PRIMARY KEY,
-    tenant   TEXT,                      -- id of who has it or had it last, also when that tenant is gone
+    tenant   TEXT,                      -- id of the current or last owner, also after its deletion
     cluster  TEXT REFERENCES clusters (id),     -- NULL: released
     kind     TEXT CHECK (kind IN ('own', 'inner', 'view')),
-    released INTEGER,                   -- when it was released, in ms of the store's clock
+    released INTEGER,                   -- time of release, in ms of the store's clock
     CHECK ((cluster IS NULL) = (released IS NOT NULL))
 ) STRICT;
 
@@ -119,8 +119,8 @@ CREATE INDEX partition_numbers_by_release ON partition_numbers (released, number
 
 CREATE TABLE operations (
     id         TEXT PRIMARY KEY,
-    tenant_id  TEXT,                    -- NULL: of a tenant that was gone before tenants had ids
-    tenant     TEXT NOT NULL,           -- what the tenant was called
+    tenant_id  TEXT,                    -- NULL: of a tenant deleted before tenants had ids
+    tenant     TEXT NOT NULL,           -- name of the tenant at that time
     cluster    TEXT NOT NULL,
     cluster_id TEXT NOT NULL,
     kind       TEXT NOT NULL,
@@ -129,7 +129,7 @@ CREATE TABLE operations (
     started    TEXT NOT NULL,
     ended      TEXT,
     steps      TEXT NOT NULL,           -- JSON
-    began      INTEGER NOT NULL         -- in ms of the store's clock
+    began      INTEGER NOT NULL         -- start, in ms of the store's clock
 ) STRICT;
 
 CREATE INDEX operations_by_start ON operations (started);
@@ -139,8 +139,8 @@ CREATE INDEX operations_running ON operations (cluster_id) WHERE state = 'runnin
 CREATE TABLE events (
     number    INTEGER PRIMARY KEY AUTOINCREMENT,
     at        TEXT NOT NULL,
-    tenant_id TEXT,                     -- NULL: concerns the site
-    tenant    TEXT,                     -- what the tenant was called
+    tenant_id TEXT,                     -- NULL: event of the site
+    tenant    TEXT,                     -- name of the tenant at that time
     cluster   TEXT,
     kind      TEXT NOT NULL,
     text      TEXT NOT NULL
@@ -148,14 +148,14 @@ CREATE TABLE events (
 
 CREATE INDEX events_of_tenant ON events (tenant_id, number);
 
--- One row: what was decided about the fabric, JSON.
+-- One row: decisions of the last plan, JSON.
 CREATE TABLE fabric (
     one              INTEGER PRIMARY KEY CHECK (one = 1),
     decisions        TEXT NOT NULL,
-    last_partition   INTEGER NOT NULL   -- the highest number that was ever given away
+    last_partition   INTEGER NOT NULL   -- highest partition number ever assigned
 ) STRICT;
 
--- One row: for how long controllers have run on this store, in ms. Wall clocks step, this one does not.
+-- One row: total time that controllers have run on this store, in ms. Unlike wall clocks, it does not step.
 CREATE TABLE clock (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     elapsed INTEGER NOT NULL
@@ -163,10 +163,10 @@ CREATE TABLE clock (
 
 INSERT INTO clock VALUES (1, 0);
 
--- What is not well, with since when: events tell once that it began and once that it is over.
+-- Current faults with their start. Begin and end are recorded as one event each.
 CREATE TABLE faults (
     kind  TEXT NOT NULL,
-    host  TEXT NOT NULL,                -- '' if it concerns no host
+    host  TEXT NOT NULL,                -- '' for a fault of the fabric
     since TEXT NOT NULL,
     PRIMARY KEY (kind, host)
 ) STRICT;

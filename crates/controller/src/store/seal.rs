@@ -1,7 +1,8 @@
-//! Private keys of clusters are sealed before they reach the file: whoever has the database, its write-ahead log or a copy of
-//! them, and not the key file, learns nothing. See decision 0022.
+//! Sealing of private keys: without the key file, the database, its write-ahead log and copies of them reveal nothing.
+//! See decision 0022.
 //!
-//! The key is 32 random bytes in a file of its own, never replaced in silence: a store that was sealed says by which key.
+//! The key is 32 random bytes in its own file. It is never replaced silently: the store holds a mark that identifies its
+//! key.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -16,66 +17,50 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::StoreError;
-use super::words::Columns as _;
+use super::codec::Columns as _;
 
-/// What sealed values begin with: the way in which they are sealed.
+/// First byte of a sealed value: the version of its format.
 const VERSION: u8 = 1;
 
-/// Long enough that random ones never meet.
+/// Length of a nonce: random ones practically never repeat.
 const NONCE_BYTES: usize = 24;
 
 const KEY_BYTES: usize = 32;
 
-/// What is sealed to know a key again.
+/// Plaintext that is sealed to recognize the key.
 const MARK: &[u8] = b"heddle store";
 
-/// Why keys of clusters cannot be read or kept.
+/// Why private keys cannot be sealed or unsealed.
 #[derive(Debug, Error)]
 pub enum SealError {
-    /// The key file is gone.
+    /// The key file is missing.
     #[error(
-        "the store was sealed with a key that {path} held, and that file is gone; put it back from where you keep it: without it \
-         nobody can read the private keys of clusters"
+        "the key file {path} is missing; restore it from its backup: without it the private keys of clusters in the store \
+         cannot be read"
     )]
-    Lost {
-        /// Where it was.
-        path: PathBuf,
-    },
+    Lost { path: PathBuf },
     /// The key file holds another key.
-    #[error("{path} holds another key than the store was sealed with; put the right one back")]
-    Wrong {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Others may read the key file.
-    #[error("{path} may be read by others (mode {mode:04o}); its mode must be 0600 or 0400")]
-    Open {
-        /// Which file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// The key file holds something else.
-    #[error("{path} is no key: it must hold {} hexadecimal digits", 2 * KEY_BYTES)]
-    NoKey {
-        /// Which file.
-        path: PathBuf,
-    },
+    #[error("{path} holds another key than the one that sealed the store; restore the right one")]
+    Wrong { path: PathBuf },
+    /// Other users may read the key file.
+    #[error("other users may read {path} (mode {mode:04o}); its mode must be 0600 or 0400")]
+    Open { path: PathBuf, mode: u32 },
+    /// The key file holds no key.
+    #[error("{path} does not hold a key of {} hexadecimal digits", 2 * KEY_BYTES)]
+    NoKey { path: PathBuf },
     /// The key file cannot be read or written.
     #[error("cannot use the key file {path}")]
     Io {
-        /// Which file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A sealed value was changed, or belongs to somebody else.
+    /// A sealed value was modified, or belongs to another cluster.
     #[error("a private key in the store is damaged")]
     Damaged,
 }
 
-/// Seals and unseals. Does not print.
+/// Authenticated encryption of private keys. `Debug` does not print the key.
 #[derive(Clone)]
 pub struct Seal {
     cipher: XChaCha20Poly1305,
@@ -88,12 +73,12 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Seals the private key of a cluster: it can be unsealed as that cluster's only.
+    /// Seals the private key of a cluster. It can be unsealed for the same cluster only.
     pub fn seal(&self, cluster: Uuid, private: &str) -> Result<Vec<u8>, StoreError> {
         self.seal_as(cluster.as_bytes(), private.as_bytes())
     }
 
-    /// The private key of a cluster.
+    /// Unseals the private key of a cluster.
     pub fn unseal(&self, cluster: Uuid, sealed: &[u8]) -> Result<String, StoreError> {
         let open = self.unseal_as(cluster.as_bytes(), sealed).ok_or(SealError::Damaged)?;
         Ok(String::from_utf8(open).map_err(|_| SealError::Damaged)?)
@@ -125,13 +110,13 @@ impl Seal {
     }
 }
 
-/// The seal of a store: by the key in a file, which is made if the store was never sealed. Runs inside a transaction.
+/// Opens the seal with the key in `path`, which is created if the store was never sealed. Runs inside a transaction.
 pub(super) async fn open(change: &mut SqliteConnection, path: &Path) -> Result<Seal, StoreError> {
     let mark = mark(change).await?;
     let key = read_key(path)?;
     let seal = match (mark, key) {
         (Some(mark), Some(seal)) if seal.knows(&mark) => seal,
-        // Whoever changed the key was killed before the new one had its name.
+        // A rekey was killed before the new key got its final name.
         (Some(mark), _) if read_key(&beside(path))?.is_some_and(|next| next.knows(&mark)) => {
             fs::rename(beside(path), path)
                 .map_err(|source| SealError::Io { path: path.to_owned(), source })?;
@@ -145,8 +130,7 @@ pub(super) async fn open(change: &mut SqliteConnection, path: &Path) -> Result<S
     Ok(seal)
 }
 
-/// Seals everything with a new key. `commit` makes the change last; the new key has its name only then, and until then lies
-/// beside the old one.
+/// Seals everything with a new key, which lies beside the old one until [`finish`]. The caller commits in between.
 pub(super) async fn change(change: &mut SqliteConnection, path: &Path) -> Result<(), StoreError> {
     let old = open(change, path).await?;
     let next = beside(path);
@@ -160,7 +144,7 @@ pub(super) async fn change(change: &mut SqliteConnection, path: &Path) -> Result
     Ok(())
 }
 
-/// Gives the new key its name, after what it has sealed is safe.
+/// Gives the new key its final name, after the transaction is committed.
 pub(super) fn finish(path: &Path) -> Result<(), StoreError> {
     fs::rename(beside(path), path).map_err(|source| SealError::Io { path: path.to_owned(), source })?;
     sync_directory(path)
@@ -170,7 +154,7 @@ async fn mark(read: &mut SqliteConnection) -> Result<Option<Vec<u8>>, StoreError
     Ok(sqlx::query_scalar("SELECT mark FROM seal WHERE one = 1").fetch_optional(read).await?)
 }
 
-/// Seals every private key that is in the open, or sealed by the old key.
+/// Seals every private key that is in plain text, or sealed with the old key.
 async fn seal_all(change: &mut SqliteConnection, old: Option<&Seal>, seal: Seal) -> Result<Seal, StoreError> {
     for row in sqlx::query("SELECT cluster, key_private FROM cluster_keys").fetch_all(&mut *change).await? {
         let cluster: Uuid = super::parsed("id of a cluster", &row.text("cluster")?)?;
@@ -185,7 +169,7 @@ async fn seal_all(change: &mut SqliteConnection, old: Option<&Seal>, seal: Seal)
             .execute(&mut *change)
             .await?;
     }
-    sqlx::query("INSERT OR REPLACE INTO seal VALUES (1, ?)")
+    sqlx::query("INSERT OR REPLACE INTO seal (one, mark) VALUES (1, ?)")
         .bind(seal.seal_as(MARK, MARK)?)
         .execute(&mut *change)
         .await?;
@@ -219,13 +203,13 @@ fn read_key(path: &Path) -> Result<Option<Seal>, StoreError> {
     Ok(Some(Seal::of(key)))
 }
 
-/// Draws a key and keeps it in a new file, safely on disk before anything is sealed with it.
+/// Draws a key and writes it to a new file; on disk before anything is sealed with it.
 fn new_key(path: &Path) -> Result<Seal, StoreError> {
     let io = |source| SealError::Io { path: path.to_owned(), source };
     let mut key = [0; KEY_BYTES];
     getrandom::fill(&mut key).map_err(|_| StoreError::Random)?;
     let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    // Whole or not there at all: a part of a key could not be told from a lost one.
+    // Written atomically: a partial key would look like a lost one.
     let draft = path.with_extension("draft");
     let _ = fs::remove_file(&draft);
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft).map_err(io)?;
@@ -235,7 +219,7 @@ fn new_key(path: &Path) -> Result<Seal, StoreError> {
     Ok(Seal::of(key))
 }
 
-/// Where a new key lies until it is in use.
+/// Path of a new key until it is in use.
 fn beside(path: &Path) -> PathBuf {
     let mut next = path.as_os_str().to_owned();
     next.push(".next");

@@ -1,4 +1,4 @@
-//! Tenants, hosts, images, and what was decided about the fabric.
+//! Tenants, hosts, images, and decisions about the fabric.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,96 +10,100 @@ use ib_wire::{Guid, PartitionNumber};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::words::{Columns, json, read_json};
+use super::codec::{Columns, decode_json, encode_json};
 use super::{Store, StoreError, parsed};
 
-/// A tenant: its id, which is never used again, and what it is called.
+/// Id and name of a tenant. Ids are never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRef {
-    /// Its id.
     pub id: Uuid,
-    /// What it is called.
     pub name: Name,
 }
 
-/// Hosts as they were last read or put, by name; `None` until they are read.
+/// Cache of the hosts table, by name; `None` until it is read.
 #[derive(Debug, Default)]
 pub(super) struct KnownHosts {
-    /// Counts changes: what was read before one does not count.
+    /// Counts changes; rows read before a change are not cached.
     version: u64,
     hosts: Option<Arc<Vec<NewHost>>>,
 }
 
-/// A tenant, as it is kept.
+/// Row of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRow {
-    /// Which.
     pub tenant: TenantRef,
-    /// Since when.
     pub created: Timestamp,
-    /// The limits that were set for it.
+    /// Limits that an operator has set.
     pub quota: QuotaChange,
 }
 
-/// An image, as it is kept.
+/// Resources of a host that virtual machines placed on it have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostAllocation {
+    pub cores: u32,
+    pub memory_mib: u32,
+    pub nodes: u32,
+}
+
+/// Row of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRow {
-    /// What it is called.
     pub name: Name,
-    /// Where hosts find it.
     pub directory: String,
-    /// SHA-256 of its `image.json`.
+    /// SHA-256 of `image.json`, in hexadecimal.
     pub digest: String,
-    /// Since when.
     pub created: Timestamp,
 }
 
 impl Store {
     /// All tenants, by name.
     pub async fn tenant_list(&self) -> Result<Vec<TenantRow>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM tenants ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT id, name, created, quota FROM tenants ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter().map(tenant).collect()
     }
 
-    /// A tenant.
+    /// Tenant by id.
     pub async fn tenant_show(&self, id: Uuid) -> Result<Option<TenantRow>, StoreError> {
-        let query = sqlx::query("SELECT * FROM tenants WHERE id = ?").bind(id.to_string());
+        let query =
+            sqlx::query("SELECT id, name, created, quota FROM tenants WHERE id = ?").bind(id.to_string());
         query.fetch_optional(&self.readers).await?.as_ref().map(tenant).transpose()
     }
 
-    /// A new tenant.
+    /// Inserts a tenant; [`StoreError::is_taken`] if its name is used.
     pub async fn tenant_create(&self, row: &TenantRow) -> Result<(), StoreError> {
         sqlx::query("INSERT INTO tenants (id, name, created, quota) VALUES (?, ?, ?, ?)")
             .bind(row.tenant.id.to_string())
             .bind(row.tenant.name.as_str())
             .bind(row.created.to_string())
-            .bind(json(&row.quota))
+            .bind(encode_json(&row.quota))
             .execute(&self.writer)
             .await?;
         Ok(())
     }
 
-    /// Keeps the limits that were set for a tenant.
+    /// Replaces the limits of a tenant.
     pub async fn tenant_quota_set(&self, id: Uuid, quota: &QuotaChange) -> Result<(), StoreError> {
-        let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(json(quota));
+        let query = sqlx::query("UPDATE tenants SET quota = ? WHERE id = ?").bind(encode_json(quota));
         query.bind(id.to_string()).execute(&self.writer).await?;
         Ok(())
     }
 
-    /// Removes a tenant that has no clusters, with its tokens; whether there was one.
+    /// Deletes a tenant and its tokens; whether there was one. [`StoreError::is_needed`] if it has clusters.
     pub async fn tenant_delete(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM tenants WHERE name = ?").bind(name.as_str());
         Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// The tenant of a name, if there is one.
+    /// Tenant by name.
     pub async fn tenant_find(&self, name: &Name) -> Result<Option<TenantRef>, StoreError> {
         let query = sqlx::query(TENANT_OF).bind(name.as_str());
         let row = query.fetch_optional(&self.readers).await?;
         row.map(|row| tenant_ref(&row, "id", "name")).transpose()
     }
 
-    /// All hosts, by name. The loops ask for them whenever anything happens: they are read from the file only after they changed.
+    /// All hosts, by name. Cached, since the control loops read them after every event.
     pub async fn host_list(&self) -> Result<Arc<Vec<NewHost>>, StoreError> {
         let version = {
             let known = self.hosts.read().unwrap_or_else(PoisonError::into_inner);
@@ -116,14 +120,16 @@ impl Store {
         Ok(hosts)
     }
 
-    /// Hosts are read again: they have changed.
+    /// Invalidates the cache.
     fn host_changed(&self) {
         let mut known = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         *known = KnownHosts { version: known.version + 1, hosts: None };
     }
 
     async fn host_read(&self) -> Result<Vec<NewHost>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM hosts ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT name, agent, cores, memory_mib, port_guid FROM hosts ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(NewHost {
@@ -132,7 +138,7 @@ impl Store {
                     cores: row.number("cores")?,
                     memory: MemorySize::from_mib(row.number("memory_mib")?),
                     port_guid: row
-                        .maybe_text("port_guid")?
+                        .optional_text("port_guid")?
                         .map(|guid| parsed("GUID of a port", &guid))
                         .transpose()?,
                 })
@@ -140,14 +146,17 @@ impl Store {
             .collect()
     }
 
-    /// What virtual machines were given of a host: cores, MiB, and how many there are.
-    pub async fn host_used(&self, name: &Name) -> Result<(u32, u32, u32), StoreError> {
-        let sql = "SELECT coalesce(sum(cores), 0), coalesce(sum(memory_mib), 0), count(*) \
+    /// Resources of a host that its virtual machines have.
+    pub async fn host_allocation(&self, name: &Name) -> Result<HostAllocation, StoreError> {
+        let sql = "SELECT coalesce(sum(cores), 0) AS cores, coalesce(sum(memory_mib), 0) AS memory_mib, count(*) AS nodes \
                    FROM nodes JOIN clusters ON clusters.id = nodes.cluster WHERE host = ?";
-        Ok(sqlx::query_as(sql).bind(name.as_str()).fetch_one(&self.readers).await?)
+        let row = sqlx::query(sql).bind(name.as_str()).fetch_one(&self.readers).await?;
+        let (cores, memory_mib, nodes) =
+            (row.number("cores")?, row.number("memory_mib")?, row.number("nodes")?);
+        Ok(HostAllocation { cores, memory_mib, nodes })
     }
 
-    /// Hosts, new or with other properties than before: all of them or none.
+    /// Inserts or updates hosts, all or none.
     pub async fn host_put(&self, hosts: &[NewHost]) -> Result<(), StoreError> {
         let sql = "INSERT INTO hosts (name, agent, cores, memory_mib, port_guid) VALUES (?, ?, ?, ?, ?) \
                    ON CONFLICT (name) DO UPDATE SET agent = excluded.agent, cores = excluded.cores, \
@@ -172,7 +181,7 @@ impl Store {
         Ok(())
     }
 
-    /// Binds hosts to ports, by which they are known from then on: all of them or none.
+    /// Binds hosts to ports, all or none.
     pub async fn host_bind(&self, bindings: &[(Name, Guid)]) -> Result<(), StoreError> {
         let mut change = self.writer.begin().await?;
         for (name, port) in bindings {
@@ -184,7 +193,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a host on which nothing is placed; whether there was one.
+    /// Deletes a host; whether there was one. [`StoreError::is_needed`] if nodes are placed on it.
     pub async fn host_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM hosts WHERE name = ?").bind(name.as_str());
         let removed = query.execute(&self.writer).await?.rows_affected() > 0;
@@ -194,7 +203,9 @@ impl Store {
 
     /// All images, by name.
     pub async fn image_list(&self) -> Result<Vec<ImageRow>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM images ORDER BY name").fetch_all(&self.readers).await?;
+        let rows = sqlx::query("SELECT name, directory, digest, created FROM images ORDER BY name")
+            .fetch_all(&self.readers)
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(ImageRow {
@@ -207,9 +218,9 @@ impl Store {
             .collect()
     }
 
-    /// An image, new or another one of that name.
+    /// Inserts or replaces an image.
     pub async fn image_put(&self, image: &ImageRow) -> Result<(), StoreError> {
-        let sql = "INSERT INTO images VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
+        let sql = "INSERT INTO images (name, directory, digest, created) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
                    directory = excluded.directory, digest = excluded.digest, created = excluded.created";
         sqlx::query(sql)
             .bind(image.name.as_str())
@@ -221,31 +232,31 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets an image; clusters that run keep theirs. Whether there was one.
+    /// Deletes an image; whether there was one. Running clusters keep theirs.
     pub async fn image_remove(&self, name: &Name) -> Result<bool, StoreError> {
         let query = sqlx::query("DELETE FROM images WHERE name = ?").bind(name.as_str());
         Ok(query.execute(&self.writer).await?.rows_affected() > 0)
     }
 
-    /// What was decided about the fabric.
+    /// Decisions of the last plan; empty for a new store.
     pub async fn fabric_decisions(&self) -> Result<Decisions, StoreError> {
         let query = sqlx::query_scalar("SELECT decisions FROM fabric");
         let text: Option<String> = query.fetch_optional(&self.readers).await?;
-        text.map_or_else(|| Ok(Decisions::default()), |text| read_json("decisions", &text))
+        text.map_or_else(|| Ok(Decisions::default()), |text| decode_json("decisions", &text))
     }
 
-    /// Keeps what was decided about the fabric.
+    /// Stores the decisions of a plan.
     pub async fn fabric_decide(&self, decisions: &Decisions) -> Result<(), StoreError> {
-        let sql = "INSERT INTO fabric VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
-        sqlx::query(sql).bind(json(decisions)).execute(&self.writer).await?;
+        let sql = "INSERT INTO fabric (one, decisions, last_partition) VALUES (1, ?, 0) ON CONFLICT (one) DO UPDATE SET decisions = excluded.decisions";
+        sqlx::query(sql).bind(encode_json(decisions)).execute(&self.writer).await?;
         Ok(())
     }
 }
 
-/// What requests read, each by an index.
+/// Read by requests, through an index.
 pub(super) const TENANT_OF: &str = "SELECT id, name FROM tenants WHERE name = ?";
 
-/// Puts hosts that are new or have changed to their places by name.
+/// Inserts or replaces hosts in a list that is sorted by name.
 fn put(list: &mut Vec<NewHost>, new: &[NewHost]) {
     for host in new {
         match list.binary_search_by(|known| known.name.cmp(&host.name)) {
@@ -259,11 +270,11 @@ fn tenant(row: &sqlx::sqlite::SqliteRow) -> Result<TenantRow, StoreError> {
     Ok(TenantRow {
         tenant: tenant_ref(row, "id", "name")?,
         created: row.time("created")?,
-        quota: read_json("quota", &row.text("quota")?)?,
+        quota: decode_json("quota", &row.text("quota")?)?,
     })
 }
 
-/// A tenant by the columns of its id and its name.
+/// Tenant by the names of its id and name columns.
 pub(super) fn tenant_ref(
     row: &sqlx::sqlite::SqliteRow,
     id: &'static str,
@@ -273,8 +284,8 @@ pub(super) fn tenant_ref(
     Ok(TenantRef { id: parsed("id of a tenant", &id)?, name: parsed("name of a tenant", &name)? })
 }
 
-/// A partition number that was stored.
+/// Checks a partition number of a column.
 pub fn partition(raw: u16) -> Result<PartitionNumber, StoreError> {
-    let error = || StoreError::Nonsense { what: "partition number", value: raw.to_string() };
+    let error = || StoreError::InvalidValue { what: "partition number", value: raw.to_string() };
     PartitionNumber::from_wire(raw).ok_or_else(error)
 }

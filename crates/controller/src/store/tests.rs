@@ -1,9 +1,9 @@
-//! What the store reads, keeps apart, and brings along from before.
+//! Tests of indices, partition numbers, sealed keys and migrations.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use controller_api::agent::{ClusterKey, ImageOrder};
+use controller_api::agent::{ClusterKey, ImageSpec};
 use controller_api::cluster::{CpuMode, Phase};
 use controller_api::{MemorySize, Name};
 use ib_wire::PartitionNumber;
@@ -11,14 +11,14 @@ use jiff::Timestamp;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use super::words::Columns as _;
+use super::codec::Columns as _;
 use super::*;
 use crate::clock::SystemClock;
 
-/// A clock that a test sets.
+/// A clock that tests set.
 #[derive(Debug, Default)]
 struct Hands {
-    /// Seconds of the wall clock, and of the other one.
+    /// Seconds of the wall clock and of the monotonic clock.
     seconds: Mutex<(i64, u64)>,
 }
 
@@ -33,7 +33,7 @@ impl Clock for Hands {
 }
 
 async fn open(path: &Path, clock: Arc<dyn Clock>) -> Store {
-    Store::open(path, &path.with_extension("key"), Lock::of(path).unwrap(), clock).await.unwrap()
+    Store::open(path, &path.with_extension("key"), StoreLock::acquire(path).unwrap(), clock).await.unwrap()
 }
 
 fn name(text: &str) -> Name {
@@ -51,12 +51,12 @@ fn cluster(tenant: &TenantRef, text: &str, partition: PartitionNumber) -> Cluste
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
-        image: ImageOrder { name: name("image"), directory: "/image".into(), digest: String::new() },
+        image: ImageSpec { name: name("image"), directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,
         partition: Some(partition),
         inner: Vec::new(),
-        wish: None,
+        overlay: None,
         network: Default::default(),
         generation: 1,
         created: Timestamp::UNIX_EPOCH,
@@ -71,9 +71,9 @@ fn keys() -> ClusterKeys {
     ClusterKeys { ssh_keys: Vec::new(), key }
 }
 
-fn happening() -> Happening {
+fn event() -> EventRecord {
     let at = Timestamp::UNIX_EPOCH;
-    Happening { at, tenant: None, cluster: None, kind: "cluster.placed", text: String::new() }
+    EventRecord { at, tenant: None, cluster: None, kind: "cluster.placed", text: String::new() }
 }
 
 async fn tenant(store: &Store, text: &str) -> TenantRef {
@@ -83,16 +83,16 @@ async fn tenant(store: &Store, text: &str) -> TenantRef {
     tenant
 }
 
-/// The next number, given to a new cluster.
+/// A new cluster with the next partition number.
 async fn take(store: &Store, tenant: &TenantRef, text: &str) -> ClusterRow {
     let number = store.number_free(1).await.unwrap().unwrap()[0];
     let row = cluster(tenant, text, number);
-    store.cluster_create(&row, &keys(), &happening()).await.unwrap();
+    store.cluster_create(&row, &keys(), &event()).await.unwrap();
     row
 }
 
 #[tokio::test]
-async fn requests_read_by_indices_alone() {
+async fn requests_use_indices_only() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let queries = [
@@ -108,7 +108,7 @@ async fn requests_read_by_indices_alone() {
         records::EVENTS_AFTER,
         records::EVENTS_OF_AFTER,
         numbers::LAST_NUMBER,
-        numbers::RESTED_NUMBERS,
+        numbers::REUSABLE_NUMBERS,
         numbers::NUMBERS_OF,
     ];
     let plan = async |sql: &str| -> String {
@@ -126,9 +126,9 @@ async fn requests_read_by_indices_alone() {
         assert!(whole.is_empty(), "{sql}:\n{plan}");
         assert!(!plan.contains("TEMP B-TREE") || sql == clusters::CLUSTERS_OF, "{sql}:\n{plan}");
     }
-    // The latest are read backwards until the limit, and then turned round.
+    // The latest events are read backwards up to the limit, and then reversed.
     assert!(plan(records::LATEST_EVENTS_OF).await.contains("SEARCH events USING INDEX events_of_tenant"));
-    assert!(plan("SELECT * FROM clusters WHERE reason = ?").await.contains("SCAN"), "the control");
+    assert!(plan("SELECT id FROM clusters WHERE reason = ?").await.contains("SCAN"), "the control");
 }
 
 #[tokio::test]
@@ -138,11 +138,12 @@ async fn a_number_belongs_to_one_cluster() {
     let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);
     let first = take(&store, &blue, "one").await;
     let number = first.partition.unwrap();
-    // As a partition inside, where no column of its own is unique.
+    // As a sub-partition, whose column is not unique.
     let mut second = take(&store, &red, "two").await;
     let before = second.clone();
     let (full, limited) = Default::default();
-    second.inner = vec![controller_api::cluster::InnerPartition { name: name("io"), number, full, limited }];
+    second.inner =
+        vec![controller_api::cluster::SubPartitionStatus { name: name("io"), number, full, limited }];
     let error = store.cluster_save(&before, &second, false, &[]).await.unwrap_err();
     assert!(matches!(error, StoreError::NumberTaken { .. }), "{error}");
     second.inner[0].number = store.number_free(1).await.unwrap().unwrap()[0];
@@ -150,7 +151,7 @@ async fn a_number_belongs_to_one_cluster() {
 }
 
 #[tokio::test]
-async fn numbers_rest_whatever_the_wall_clock_does() {
+async fn quarantine_ignores_the_wall_clock() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let clock = Arc::new(Hands::default());
@@ -174,10 +175,10 @@ async fn numbers_rest_whatever_the_wall_clock_does() {
     assert!(store.number_free(1).await.unwrap().is_err());
     store.clock_save().await.unwrap();
     drop(store);
-    // Another process goes on where this one was.
+    // Another process continues on the same store.
     let clock = Arc::new(Hands::default());
     let store = loop {
-        match Lock::of(&path) {
+        match StoreLock::acquire(&path) {
             Ok(lock) => {
                 break Store::open(&path, &path.with_extension("key"), lock, clock.clone()).await.unwrap();
             }
@@ -210,7 +211,7 @@ async fn private_keys_are_in_no_file_of_the_store() {
     let private = pair.private.clone();
     let row = cluster(&blue, "one", store.number_free(1).await.unwrap().unwrap()[0]);
     let keys = ClusterKeys { ssh_keys: Vec::new(), key: pair };
-    store.cluster_create(&row, &keys, &happening()).await.unwrap();
+    store.cluster_create(&row, &keys, &event()).await.unwrap();
     assert!(is_in_files(&path, keys.key.public.as_bytes()), "the control: public keys are found");
     let middle = private.lines().nth(2).unwrap();
     let is_leaked = || is_in_files(&path, b"PRIVATE KEY") || is_in_files(&path, middle.as_bytes());
@@ -223,7 +224,7 @@ async fn private_keys_are_in_no_file_of_the_store() {
 
 async fn reopen(path: &Path) -> Result<Store, StoreError> {
     let lock = loop {
-        match Lock::of(path) {
+        match StoreLock::acquire(path) {
             Ok(lock) => break lock,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
@@ -257,7 +258,7 @@ async fn a_lost_or_wrong_key_is_never_replaced() {
 }
 
 #[tokio::test]
-async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
+async fn a_killed_rekey_is_completed_or_undone() {
     let directory = tempfile::tempdir().unwrap();
     let (path, key) = (directory.path().join("store"), directory.path().join("store.key"));
     let store = open(&path, SystemClock::start()).await;
@@ -268,7 +269,7 @@ async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
     // Killed after the change was committed and before the key had its name.
     drop(reopen(&path).await.unwrap());
     let lock = loop {
-        match Lock::of(&path) {
+        match StoreLock::acquire(&path) {
             Ok(lock) => break lock,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
@@ -296,12 +297,12 @@ async fn a_key_is_changed_and_a_killed_change_is_finished_or_undone() {
 }
 
 #[tokio::test]
-async fn what_one_tenant_does_shortens_nobody_elses_history() {
+async fn records_of_one_tenant_do_not_displace_others() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"), SystemClock::start()).await;
     let (blue, red) = (tenant(&store, "blue").await, tenant(&store, "red").await);
     let note = async |tenant: &TenantRef| {
-        store.event_note(&Happening { tenant: Some(tenant.clone()), ..happening() }).await.unwrap();
+        store.event_note(&EventRecord { tenant: Some(tenant.clone()), ..event() }).await.unwrap();
     };
     note(&red).await;
     note(&blue).await;
@@ -315,4 +316,30 @@ async fn what_one_tenant_does_shortens_nobody_elses_history() {
         query.fetch_one(&store.readers).await.unwrap()
     };
     assert_eq!((count(blue.id).await, count(red.id).await), (10_000, 1));
+}
+
+/// A store as schema 5 left it: one cluster, whose tenant has changed its view.
+async fn store_of_schema_5(path: &Path) -> ClusterRow {
+    let store = open(path, SystemClock::start()).await;
+    let blue = tenant(&store, "blue").await;
+    let before = take(&store, &blue, "one").await;
+    let mut after = before.clone();
+    let overlay = StoredOverlay { wire_sls: vec![Default::default()], ..StoredOverlay::default() };
+    after.overlay = Some(overlay);
+    store.cluster_save(&before, &after, false, &[]).await.unwrap();
+    let sql = "ALTER TABLE clusters RENAME COLUMN view_overlay TO view_wish; PRAGMA user_version = 5";
+    sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
+    after
+}
+
+#[tokio::test]
+async fn a_store_of_schema_5_keeps_the_overlays_of_its_views() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let row = store_of_schema_5(&path).await;
+    let store = reopen(&path).await.unwrap();
+    let found = store.cluster_find(row.tenant.id, &row.name).await.unwrap().unwrap();
+    assert!(found.overlay.is_some() && found.overlay == row.overlay);
+    let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&store.readers).await.unwrap();
+    assert_eq!(version, SCHEMA);
 }

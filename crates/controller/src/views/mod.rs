@@ -1,12 +1,12 @@
-//! The networks of clusters, as their tenants see and manage them.
+//! Tenant views: the networks of clusters as their tenants see and manage them.
 //!
-//! One thread serves the views of all clusters behind a socket that only this user may open ([`Views::start`]); doors for
-//! tenants lead there, and each says which virtual machine its stream belongs to ([`seat`]). [`keep`] gives every cluster
-//! that the fabric carries its view, and follows as clusters and plans change.
+//! One thread serves the views of all clusters at a socket that only this user can open ([`ViewService::start`]). Tunnels
+//! of tenants and guests connect to it, and the controller names the adapter of each stream ([`ViewService::attach`]).
+//! [`update_views`] gives every cluster on the fabric its view.
 
-pub mod doors;
-mod host;
-pub mod wishes;
+pub mod overlays;
+mod server;
+pub mod tunnel_sockets;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,75 +26,75 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::lifecycle::node_name;
-use crate::network::Sighting;
+use crate::network::DiscoveredFabric;
 use crate::site::Site;
 use crate::store::ClusterRow;
-use host::Gallery;
-use wishes::Wished;
+use overlays::OverlayQueue;
+use server::ViewServer;
 
-/// Something to be done with the views, on their thread.
-type Task = Box<dyn FnOnce(&mut Gallery, Duration) + Send>;
+/// A task for the thread that serves views.
+type Task = Box<dyn FnOnce(&mut ViewServer, Duration) + Send>;
 
-/// The views of all clusters.
+/// Handle of the thread that serves the views of all clusters. The thread ends when this is dropped.
 #[derive(Debug)]
-pub struct Views {
+pub struct ViewService {
     tasks: mpsc::Sender<Task>,
     waker: Waker,
-    door: PathBuf,
-    wished: Arc<Wished>,
+    socket: PathBuf,
+    overlay_queue: Arc<OverlayQueue>,
     stop: Arc<AtomicBool>,
 }
 
-impl Views {
-    /// Serves views, none yet, behind a socket at `door`.
-    pub fn start(door: &Path) -> anyhow::Result<Self> {
-        let place = door.display();
-        let mut server = Server::private(door).with_context(|| format!("cannot serve views at {place}"))?;
+impl ViewService {
+    /// Starts the thread, without views, at the unix socket `socket`.
+    pub fn start(socket: &Path) -> anyhow::Result<Self> {
+        let place = socket.display();
+        let mut server = Server::private(socket).with_context(|| format!("cannot serve views at {place}"))?;
         let (tasks, received) = mpsc::channel();
         let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
-        let wished = Arc::new(Wished::default());
-        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&wished));
+        let overlay_queue = Arc::new(OverlayQueue::default());
+        let (stopped, queue) = (Arc::clone(&stop), Arc::clone(&overlay_queue));
         let serve = move || {
-            let mut gallery = Gallery::new(received, told);
-            if let Err(error) = server.run(&mut gallery, &stopped) {
+            let mut views = ViewServer::new(received, queue);
+            if let Err(error) = server.run(&mut views, &stopped) {
                 tracing::error!("views are no longer served: {error}");
             }
         };
         std::thread::Builder::new().name("views".to_owned()).spawn(serve).context("cannot serve views")?;
-        Ok(Self { tasks, waker, door: door.to_owned(), wished, stop })
+        Ok(Self { tasks, waker, socket: socket.to_owned(), overlay_queue, stop })
     }
 
-    /// Does something with the views; `None` if they are no longer served.
+    /// Runs a task on the thread; `None` if the thread has ended.
     pub async fn with<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Gallery, Duration) -> T + Send + 'static,
+        task: impl FnOnce(&mut ViewServer, Duration) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        let task: Task = Box::new(move |gallery, now| drop(answer.send(task(gallery, now))));
+        let task: Task = Box::new(move |server, now| drop(answer.send(task(server, now))));
         self.tasks.send(task).ok()?;
         self.waker.wake();
         answered.await.ok()
     }
 
-    /// A stream that ends at the adapter of a virtual machine, whatever is written to it.
-    pub async fn seat(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
-        let mut stream = UnixStream::connect(&self.door).await.context("views are not served")?;
+    /// A stream to the adapter of a node, whatever is written to it.
+    pub async fn attach(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
+        let mut stream = UnixStream::connect(&self.socket).await.context("views are not served")?;
         let mut attach = Vec::new();
-        let node_id = host::node_id(cluster, node);
+        let node_id = server::node_id(cluster, node);
         Frame::Attach(Attach { node_id, role: Role::Ordinary }).encode(&mut attach);
         stream.write_all(&attach).await?;
         Ok(stream)
     }
 }
 
-impl Drop for Views {
+impl Drop for ViewService {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-/// What a view was made from.
+/// Inputs of a view.
 #[derive(Debug)]
 struct Source {
     plan: Arc<FabricPlan>,
@@ -102,23 +102,23 @@ struct Source {
     slice: Slice,
 }
 
-/// Gives every cluster its view, for as long as it is polled.
-pub async fn keep(site: Arc<Site>) -> ! {
+/// Control loop: creates, changes and removes views as clusters and plans change.
+pub async fn update_views(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     let mut sources = HashMap::new();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = keep_once(&site, &mut sources).await {
-            tracing::warn!("views were not brought up to date: {error:#}");
+        if let Err(error) = update_once(&site, &mut sources).await {
+            tracing::warn!("cannot update views: {error:#}");
         }
-        // The site keeps the sender for as long as this runs.
+        // The sender lives in the site, so this never fails.
         let _ = woken.changed().await;
     }
 }
 
-async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
-    let fabric = site.look(|seen| seen.fabric.clone());
-    let (Some(sighting), Some(plan), Some(_)) = (fabric.sighting, fabric.plan, fabric.programmed) else {
+async fn update_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::Result<()> {
+    let fabric = site.with_observed(|observed| observed.fabric.clone());
+    let (Some(discovered), Some(plan), Some(_)) = (fabric.discovered, fabric.plan, fabric.programmed) else {
         return Ok(());
     };
     let clusters = site.store.cluster_list().await?;
@@ -126,7 +126,7 @@ async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::
         sources.keys().filter(|id| clusters.iter().all(|cluster| cluster.id != **id)).copied().collect();
     for id in gone {
         sources.remove(&id);
-        site.views.with(move |gallery, _| gallery.remove(id)).await;
+        site.views.with(move |server, _| server.remove(id)).await;
     }
     for row in &clusters {
         let Some(cluster) = seats(row, &clusters) else { continue };
@@ -134,7 +134,7 @@ async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::
         if sources.get(&row.id).is_some_and(is_known) {
             continue;
         }
-        let slice = slice(&sighting, &plan, &cluster).await?;
+        let slice = slice(&discovered, &plan, &cluster).await?;
         let Some(slice) = slice else { continue };
         let is_same = sources.get(&row.id).is_some_and(|source| source.slice == slice);
         if !is_same {
@@ -145,7 +145,7 @@ async fn keep_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow::
     Ok(())
 }
 
-/// Where the virtual machines of a cluster are that the fabric carries; `None` if there are none.
+/// The nodes of a cluster that are on the fabric; `None` if there are none.
 fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
     if matches!(row.phase, Phase::Deleting | Phase::Failed) {
         return None;
@@ -163,22 +163,22 @@ fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
 }
 
 async fn slice(
-    sighting: &Arc<Sighting>,
+    discovered: &Arc<DiscoveredFabric>,
     plan: &Arc<FabricPlan>,
     cluster: &Cluster,
 ) -> anyhow::Result<Option<Slice>> {
-    let (sighting, plan, cluster) = (Arc::clone(sighting), Arc::clone(plan), cluster.clone());
-    let work = move || Slice::of(&sighting.topology, &plan, &cluster, Shape::Network);
-    match tokio::task::spawn_blocking(work).await.context("the view of a cluster broke")? {
+    let (discovered, plan, cluster) = (Arc::clone(discovered), Arc::clone(plan), cluster.clone());
+    let work = move || Slice::of(&discovered.topology, &plan, &cluster, Shape::Network);
+    match tokio::task::spawn_blocking(work).await.context("slicing the plan panicked")? {
         Ok(slice) => Ok(Some(slice)),
         Err(error) => {
-            tracing::warn!("a cluster has no view: {error}");
+            tracing::warn!("cannot create the view of a cluster: {error}");
             Ok(None)
         }
     }
 }
 
-/// Shows a slice under the names that the cluster has for good. New ones are safe before anybody sees them.
+/// Serves a slice under the permanent names of the cluster. New names are stored before they are served.
 async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()> {
     let before: Names = site.store.view_names(row.id).await?;
     let mut names = before.clone();
@@ -189,7 +189,7 @@ async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()>
     let id = row.id;
     let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
     let tenant = row.tenant.id;
-    let put = move |gallery: &mut Gallery, now| gallery.put(now, (id, tenant), slice, names, numbers);
+    let put = move |server: &mut ViewServer, now| server.put(now, (id, tenant), slice, names, numbers);
     let shown = site.views.with(put).await;
     Ok(shown.context("views are no longer served")??)
 }

@@ -1,23 +1,23 @@
-//! What the controller believes of agents: what they acknowledged and reported, and nothing else.
+//! Agents: the controller relies on what they acknowledged and reported, and on nothing else.
 
 use std::sync::{Arc, Mutex};
 
 use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
-use controller_api::{Client, ClientError, MemorySize};
+use controller_api::{ApiClient, ClientError, MemorySize};
 
-use crate::site::{Conduct, Site, by_name, eventually, wish};
+use crate::site::{Conduct, Site, by_name, eventually, new_cluster};
 
 /// How often a claim is looked at that must never be false.
 const LOOKS: u32 = 100;
 
-fn ready(site: &Site, client: &Client, name: &str) {
-    let operation = site.ask(client.cluster_create(&wish(name, 1))).unwrap();
+fn ready(site: &Site, client: &ApiClient, name: &str) {
+    let operation = site.ask(client.cluster_create(&new_cluster(name, 1))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
 }
 
-fn is_deleted(site: &Site, client: &Client, name: &str) -> bool {
+fn is_deleted(site: &Site, client: &ApiClient, name: &str) -> bool {
     match site.ask(client.cluster_show(&by_name(name))) {
         Ok(_) => false,
         Err(ClientError::Refused(problem)) => problem.kind == "no-such-cluster",
@@ -26,12 +26,12 @@ fn is_deleted(site: &Site, client: &Client, name: &str) -> bool {
 }
 
 #[test]
-fn a_cluster_is_deleted_only_after_agents_said_that_its_nodes_are_gone() {
+fn a_cluster_is_deleted_after_agents_report_its_nodes_gone() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     // The agent takes the order and runs the virtual machine; the controller hears nothing.
     site.world.lock().unwrap().conduct = Conduct::TakesAndIsSilent;
-    site.ask(blue.cluster_create(&wish("one", 1))).unwrap();
+    site.ask(blue.cluster_create(&new_cluster("one", 1))).unwrap();
     eventually("it runs", || !site.world.lock().unwrap().vms.is_empty());
     let deletion = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
     for _ in 0..LOOKS {
@@ -46,17 +46,17 @@ fn a_cluster_is_deleted_only_after_agents_said_that_its_nodes_are_gone() {
 }
 
 #[test]
-fn a_restarted_controller_orders_under_a_newer_version() {
+fn a_restarted_controller_issues_newer_specs() {
     let mut site = Site::new(4);
     let blue = site.tenant("blue");
     ready(&site, &blue, "one");
-    let newest = |site: &Site| site.world.lock().unwrap().orders.values().map(|it| it.version.age()).max();
+    let newest =
+        |site: &Site| site.world.lock().unwrap().specs.values().map(|it| it.version.precedence()).max();
     let before = newest(&site);
     site.kill();
     site.start();
-    eventually("orders are given again", || newest(&site) > before);
-    let epochs: Vec<u64> =
-        site.world.lock().unwrap().orders.values().map(|orders| orders.version.epoch).collect();
+    eventually("specs are sent again", || newest(&site) > before);
+    let epochs: Vec<u64> = site.world.lock().unwrap().specs.values().map(|spec| spec.version.epoch).collect();
     assert!(epochs.iter().all(|epoch| *epoch == 1));
     let deletion = site.ask(site.operator().cluster_list()).unwrap();
     assert_eq!(deletion.len(), 1);
@@ -108,7 +108,7 @@ fn restored() -> Restored {
     site.ask(operator.token_revoke(token.unwrap().id)).unwrap();
     site.stop();
     put_back(&site, &copy);
-    let operator = std::fs::read_to_string(site.settings().operator_token).unwrap().trim().to_owned();
+    let operator = std::fs::read_to_string(site.settings().operator_token_file).unwrap().trim().to_owned();
     Restored { site, revoked, operator }
 }
 
@@ -121,7 +121,7 @@ fn is_unknown(site: &Site, token: &str) -> bool {
 }
 
 #[test]
-fn a_store_put_back_from_an_older_copy_stops_and_asks() {
+fn a_restored_older_store_is_rejected() {
     let Restored { mut site, revoked, operator } = restored();
     let vms = site.world.lock().unwrap().vms.clone();
     let said = site.refusal_to_start();
@@ -132,12 +132,13 @@ fn a_store_put_back_from_an_older_copy_stops_and_asks() {
     site.ask(controller::recover(
         &site.settings().database,
         &site.settings().key_file,
-        controller::Accept::OlderStore,
+        controller::AcceptedLoss::OlderStore,
     ))
     .unwrap();
     site.start();
     eventually("the operator has a new token", || {
-        std::fs::read_to_string(site.settings().operator_token).is_ok_and(|token| token.trim() != operator)
+        std::fs::read_to_string(site.settings().operator_token_file)
+            .is_ok_and(|token| token.trim() != operator)
     });
     assert!(is_unknown(&site, &revoked) && is_unknown(&site, &operator), "no token of the copy is valid");
     let client = site.operator();
@@ -163,7 +164,7 @@ fn a_store_put_back_from_an_older_copy_stops_and_asks() {
 }
 
 #[test]
-fn agents_refuse_an_older_store_and_nothing_is_changed_any_more() {
+fn changes_stop_when_agents_reject_an_older_store() {
     let Restored { mut site, revoked, .. } = restored();
     // The file that would tell was put back, too.
     std::fs::remove_file(site.settings().database.with_file_name("site.json")).unwrap();
@@ -176,7 +177,7 @@ fn agents_refuse_an_older_store_and_nothing_is_changed_any_more() {
     });
     let blue = site.client(revoked);
     let refusals = [
-        site.ask(blue.cluster_create(&wish("more", 1))).map(drop),
+        site.ask(blue.cluster_create(&new_cluster("more", 1))).map(drop),
         site.ask(blue.cluster_list()).map(drop),
         site.ask(blue.view_open(&by_name("one"), 1)).map(drop),
     ];
@@ -209,10 +210,10 @@ fn a_missing_store_is_not_replaced_by_an_empty_one() {
     site.ask(controller::recover(
         &site.settings().database,
         &site.settings().key_file,
-        controller::Accept::EmptyStore,
+        controller::AcceptedLoss::EmptyStore,
     ))
     .unwrap();
-    let _ = std::fs::remove_file(site.settings().operator_token);
+    let _ = std::fs::remove_file(site.settings().operator_token_file);
     site.start();
     site.prepare();
     let operator = site.operator();
@@ -220,7 +221,7 @@ fn a_missing_store_is_not_replaced_by_an_empty_one() {
     assert_eq!(site.world.lock().unwrap().vms, vms, "it keeps running");
 }
 
-/// An agent that takes its orders, and then answers with whatever `answer` writes. Returns the bytes it got rid of per connection.
+/// An agent that accepts its spec and then sends what `answer` returns. Returns the bytes sent per connection.
 fn hostile_agent(site: &Site, answer: fn(u64) -> Vec<u8>) -> Arc<Mutex<Vec<u64>>> {
     use std::io::{Read as _, Write as _};
     let path = site.directory.path().join("hostile");
@@ -285,11 +286,11 @@ fn a_report_of_endless_depth_is_refused() {
 }
 
 #[test]
-fn a_long_reason_of_an_agent_is_cut() {
+fn a_long_reason_of_an_agent_is_truncated() {
     let site = Site::new(4);
     site.world.lock().unwrap().failure = Some("\u{1b}[2Jno ".repeat(100_000));
     let blue = site.tenant("blue");
-    let operation = site.ask(blue.cluster_create(&wish("one", 1))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 1))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
     let events = site.ask(site.operator().event_list(None, false)).unwrap();

@@ -1,4 +1,4 @@
-//! Connections that are held open, slow or too large cost whoever holds them, and nobody else.
+//! Connection limits: idle, slow and oversized connections affect only their peer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::site::http::{Answer, Request, read_answer};
-use crate::site::{Site, by_name, eventually, stays_open, wish};
+use crate::site::http::{HttpRequest, HttpResponse, read_response};
+use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
 /// More than one peer may have open.
 const MANY: usize = 400;
@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const HALF: &[u8] = b"GET /v1/clusters HTTP/1.1\r\nHost: heddle\r\n";
 
 /// By the address of the site: another peer than the user of this process.
-fn by_tcp(site: &Site, request: &Request) -> Answer {
+fn by_tcp(site: &Site, request: &HttpRequest) -> HttpResponse {
     let mut stream = TcpStream::connect(site.address()).unwrap();
     stream.write_all(&request.bytes()).unwrap();
-    read_answer(&mut stream).unwrap()
+    read_response(&mut stream).unwrap()
 }
 
-fn list(token: &str) -> Request<'_> {
-    Request { method: "GET", path: "/v1/clusters", token: Some(token), ..Request::default() }
+fn list(token: &str) -> HttpRequest<'_> {
+    HttpRequest { method: "GET", path: "/v1/clusters", token: Some(token), ..HttpRequest::default() }
 }
 
 /// Waits until the other side closes; what it said before.
@@ -95,12 +95,12 @@ fn slow_headers_and_slow_bodies_are_cut() {
     slow_head.write_all(HALF).unwrap();
     let mut silent = UnixStream::connect(site.socket()).unwrap();
     let body = json!({ "name": "acme" });
-    let request = Request {
+    let request = HttpRequest {
         method: "POST",
         path: "/v1/tenants",
         token: Some(&token),
         body: Some(&body),
-        ..Request::default()
+        ..HttpRequest::default()
     };
     let bytes = request.bytes();
     let mut slow_body = UnixStream::connect(site.socket()).unwrap();
@@ -129,19 +129,19 @@ fn a_body_that_is_declared_too_large_is_refused_at_once() {
             // The largest that may be is waited for: nothing was said yet when the first half has gone.
             stream.write_all(&vec![b' '; length / 2]).unwrap();
             stream.write_all(&vec![b' '; length / 2]).unwrap();
-            assert_eq!(read_answer(&mut stream).unwrap().status, 422);
+            assert_eq!(read_response(&mut stream).unwrap().status, 422);
         } else {
             stream.set_timeout(PATIENCE);
-            assert_eq!(read_answer(&mut stream).unwrap().status, status, "without a byte of it");
+            assert_eq!(read_response(&mut stream).unwrap().status, status, "without a byte of it");
         }
     }
 }
 
 #[test]
-fn streams_and_long_polls_outlast_the_time_for_a_request_to_arrive() {
+fn streams_and_long_polls_outlast_the_request_timeout() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     let mut stream = site.ask(acme.view_open(&by_name("blue"), 1)).unwrap();
@@ -154,11 +154,15 @@ fn streams_and_long_polls_outlast_the_time_for_a_request_to_arrive() {
 }
 
 #[test]
-fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
+fn only_the_tenant_over_its_rate_is_delayed() {
     let site = Site::new(4);
     let (hasty, calm) = (site.tenant_token("hasty"), site.tenant_token("calm"));
-    let delete =
-        Request { method: "DELETE", path: "/v1/clusters/none", token: Some(&hasty), ..Request::default() };
+    let delete = HttpRequest {
+        method: "DELETE",
+        path: "/v1/clusters/none",
+        token: Some(&hasty),
+        ..HttpRequest::default()
+    };
     let mut streams: Vec<UnixStream> = Vec::new();
     for _ in 0..AT_ONCE {
         let mut stream = UnixStream::connect(site.socket()).unwrap();
@@ -167,7 +171,8 @@ fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
         streams.push(stream);
     }
     assert_eq!(list(&calm).send(&site.socket()).status, 200);
-    let answers: Vec<Answer> = streams.iter_mut().map(|stream| read_answer(stream).unwrap()).collect();
+    let answers: Vec<HttpResponse> =
+        streams.iter_mut().map(|stream| read_response(stream).unwrap()).collect();
     let kinds = |status: u16| -> Vec<Value> {
         answers
             .iter()
@@ -186,7 +191,7 @@ fn a_tenant_over_its_rate_is_held_back_and_others_are_not() {
 }
 
 #[test]
-fn a_controller_that_ends_removes_its_socket() {
+fn a_stopped_controller_removes_its_socket() {
     let mut site = Site::new(4);
     site.stop();
     let (settings, socket) = (site.settings(), site.socket());

@@ -1,10 +1,10 @@
-//! What a tenant is told when something cannot be: nothing about hosts, ports, paths or what others have.
+//! Errors and events for tenants name no hosts, ports, paths or resources of others.
 
 use fabric_model::tenancy::{Bandwidth, Class};
 use serde_json::{Value, json};
 
-use crate::site::http::Request;
-use crate::site::{Site, eventually, wish};
+use crate::site::http::HttpRequest;
+use crate::site::{Site, eventually, new_cluster};
 
 /// What an agent may say of a virtual machine that it cannot run.
 const COMPLAINT: &str = "/srv/secret/disk.raw: 512 MiB are promised to other disks";
@@ -19,15 +19,15 @@ struct Asker<'a> {
 impl Asker<'_> {
     fn ask(&self, method: &str, path: &str, body: Option<&Value>, upgrade: Option<&str>) -> String {
         let path = format!("{path}{}", self.whose);
-        let request = Request { method, path: &path, token: Some(&self.token), body, upgrade };
+        let request = HttpRequest { method, path: &path, token: Some(&self.token), body, upgrade };
         request.send(&self.site.socket()).body
     }
 
     /// A request that is refused; what is said.
-    fn create(&self, wish: &controller_api::cluster::NewCluster, status: u64) -> String {
+    fn create(&self, new_cluster: &controller_api::cluster::NewCluster, status: u64) -> String {
         let body = json!(controller_api::cluster::NewCluster {
             tenant: Some("acme".parse().unwrap()),
-            ..wish.clone()
+            ..new_cluster.clone()
         });
         let said = self.ask("POST", "/v1/clusters", Some(&body), None);
         let problem: Value = serde_json::from_str(&said).unwrap();
@@ -37,15 +37,15 @@ impl Asker<'_> {
 }
 
 #[test]
-fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
+fn errors_disclose_nothing_of_the_site_to_tenants() {
     let site = Site::new(8);
     let acme = site.tenant_token("acme");
     let client = site.client(acme.clone());
-    let ready = site.ask(client.cluster_create(&wish("blue", 2))).unwrap();
+    let ready = site.ask(client.cluster_create(&new_cluster("blue", 2))).unwrap();
     site.wait(&client, &ready);
     // Another cluster cannot be run; what its hosts say is kept.
     site.world.lock().unwrap().change(|world| world.failure = Some(COMPLAINT.to_owned()));
-    let failing = site.ask(client.cluster_create(&wish("red", 1))).unwrap();
+    let failing = site.ask(client.cluster_create(&new_cluster("red", 1))).unwrap();
     site.wait(&client, &failing);
     site.world.lock().unwrap().change(|world| world.failure = None);
     // Sessions find no agent any more; what is asked for over the old connection goes on.
@@ -58,8 +58,8 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     secrets.extend(["/srv/secret", "512 MiB", "/v1/hosts"].map(str::to_owned));
     secrets.push(site.directory.path().display().to_string());
 
-    let large = wish("large", 4000);
-    let mut greedy = wish("greedy", 2);
+    let large = new_cluster("large", 4000);
+    let mut greedy = new_cluster("greedy", 2);
     greedy.class =
         Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(9_000_000_000_000), latency_ns: None };
     let open = json!({ "exec": { "argv": ["true"] } });
@@ -89,12 +89,12 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     for (what, said) in &told {
         let leaked: Vec<&String> = secrets.iter().filter(|secret| said.contains(*secret)).collect();
         assert!(leaked.is_empty(), "{what} tells {leaked:?}: {said}");
-        assert!(!said.contains("Gb/s left") && !said.contains("roomiest"), "{what}: {said}");
+        assert!(!said.contains("Gb/s left") && !said.contains("left on one host"), "{what}: {said}");
     }
     // Operators are told all of it.
     let told = views(&Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" });
     let said = |what: &str| &told.iter().find(|(name, _)| *name == what).unwrap().1;
-    assert!(said("no room").contains("roomiest"), "{}", said("no room"));
+    assert!(said("no room").contains("left on one host"), "{}", said("no room"));
     assert!(
         said("cluster").contains(hosts[0].name.as_str().split('-').next().unwrap()),
         "{}",
@@ -104,5 +104,5 @@ fn a_tenant_learns_nothing_of_the_site_from_what_is_refused_or_fails() {
     assert!(said("images").contains(secrets.last().unwrap()), "{}", said("images"));
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     assert!(names.iter().any(|name| said("session").contains(name)), "{}", said("session"));
-    assert!(said("no guarantee").contains("that cannot be promised: "), "{}", said("no guarantee"));
+    assert!(said("no guarantee").contains("the guarantee is not possible: "), "{}", said("no guarantee"));
 }

@@ -1,16 +1,16 @@
-//! Who is told what when a part of the site does not answer, and that all of it is taken back when it does again.
+//! Faults of hosts and the subnet manager: states and events for tenants and operators, and their end.
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::{Cluster, HealthState, NodeState, Phase};
 use controller_api::event::Event;
 use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
 use controller_api::operation::OperationState;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// A site with a ready cluster of two nodes; the tenant that owns it.
-fn with_cluster() -> (Site, Client) {
+fn with_cluster() -> (Site, ApiClient) {
     let site = Site::new(8);
     let token = site.tenant_token("blue");
     let blue = owner(&site, &token);
@@ -18,18 +18,18 @@ fn with_cluster() -> (Site, Client) {
 }
 
 /// The owner of a ready cluster of two nodes.
-fn owner(site: &Site, token: &str) -> Client {
+fn owner(site: &Site, token: &str) -> ApiClient {
     let blue = site.client(token.to_owned());
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     blue
 }
 
-fn cluster(site: &Site, client: &Client) -> Cluster {
+fn cluster(site: &Site, client: &ApiClient) -> Cluster {
     site.ask(client.cluster_show(&by_name("one"))).unwrap()
 }
 
-fn events(site: &Site, client: &Client, kind: &str) -> Vec<Event> {
+fn events(site: &Site, client: &ApiClient, kind: &str) -> Vec<Event> {
     let events = site.ask(client.event_list(None, false)).unwrap();
     events.into_iter().filter(|event| event.kind == kind).collect()
 }
@@ -42,7 +42,7 @@ fn host_of(site: &Site, number: u32) -> String {
 }
 
 #[test]
-fn a_silent_agent_makes_its_nodes_unknown_until_it_answers() {
+fn nodes_of_a_silent_agent_are_unknown() {
     let (site, blue) = with_cluster();
     let operator = site.operator();
     let before = cluster(&site, &blue);
@@ -55,13 +55,13 @@ fn a_silent_agent_makes_its_nodes_unknown_until_it_answers() {
     assert_eq!(seen.phase, Phase::Ready, "what runs goes on");
     let node = seen.nodes.iter().find(|node| node.number == 2).unwrap();
     assert_eq!((node.state, node.since.is_some()), (NodeState::Unknown, true));
-    assert_eq!(seen.health.reasons, ["node 2: its host does not answer"]);
+    assert_eq!(seen.health.reasons, ["node 2: its host does not respond"]);
     assert_eq!(seen.health.since, node.since);
     assert_eq!(seen.nodes.iter().find(|node| node.number == 1).unwrap().state, NodeState::Ready);
     let told = events(&site, &blue, "cluster.nodes-unknown");
     assert_eq!(
         told.iter().map(|event| event.text.as_str()).collect::<Vec<_>>(),
-        ["node 2: its host does not answer"]
+        ["node 2: its host does not respond"]
     );
     let text = serde_json::to_string(&(seen, site.ask(blue.event_list(None, false)).unwrap())).unwrap();
     assert!(!text.contains("host-0"), "no tenant hears of hosts: {text}");
@@ -102,7 +102,7 @@ fn a_silent_agent_makes_its_nodes_unknown_until_it_answers() {
 }
 
 #[test]
-fn a_controller_that_was_killed_tells_once_that_it_began_and_once_that_it_is_over() {
+fn faults_are_reported_once_across_a_restart() {
     let mut site = Site::new(8);
     let token = site.tenant_token("blue");
     let blue = owner(&site, &token);
@@ -124,7 +124,7 @@ fn a_controller_that_was_killed_tells_once_that_it_began_and_once_that_it_is_ove
 }
 
 #[test]
-fn a_subnet_manager_that_hangs_is_noticed_though_it_takes_connections() {
+fn a_subnet_manager_that_hangs_is_detected() {
     let (site, blue) = with_cluster();
     let operator = site.operator();
     let fabric = || site.ask(operator.fabric_show()).unwrap();
@@ -147,15 +147,15 @@ fn a_subnet_manager_that_hangs_is_noticed_though_it_takes_connections() {
 }
 
 #[test]
-fn a_session_with_a_node_whose_host_is_silent_is_refused_with_the_reason() {
+fn a_session_on_a_silent_host_is_rejected_with_the_reason() {
     let (site, blue) = with_cluster();
     let host = host_of(&site, 2);
     site.world.lock().unwrap().silent.insert(host);
     eventually("the tenant sees it", || cluster(&site, &blue).health.state == HealthState::Degraded);
-    let open = controller_api::session::Open::Exec { argv: vec!["true".to_owned()] };
+    let open = controller_api::session::NewSession::Exec { argv: vec!["true".to_owned()] };
     let refused = site.ask(blue.session(&by_name("one"), 2, &open)).err().unwrap().to_string();
     assert!(
-        refused.contains("node 2 of cluster one cannot be reached: its host does not answer"),
+        refused.contains("node 2 of cluster one cannot be reached: its host does not respond"),
         "{refused}"
     );
 }

@@ -1,19 +1,19 @@
-//! The controller through its REST interface, with agents and a subnet manager that are played.
+//! Tests of the controller through its REST interface, with fake agents and a fake subnet manager.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod access_matrix;
 mod agents;
+mod clusters;
 mod connections;
 mod disclosure;
-mod force;
+mod force_delete;
 mod health;
 mod many_hosts;
-mod matrix;
 mod migration;
 mod network_check;
 mod openapi;
-mod shares;
+mod overlays;
 mod site;
-mod story;
+mod tenant_isolation;
 mod tokens;
 mod view_slots;
-mod wishes;

@@ -1,4 +1,4 @@
-//! What a host costs does not depend on how many there are.
+//! The cost of a host does not depend on the number of hosts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller_api::MemorySize;
-use controller_api::agent::{Accelerator, Orders, Report, Share, Version};
+use controller_api::agent::{Accelerator, HostReport, HostSpec, ResourceUse, SpecVersion};
 use controller_api::host::NewHost;
 use std::collections::HashMap;
 use tokio::net::UnixListener;
@@ -18,14 +18,14 @@ use crate::site::{Site, eventually};
 /// Hosts that are added: enough that everybody asking everybody is seen.
 const HOSTS: usize = 100;
 
-/// Requests that a host may cost its agent until it is known: orders and reports, and some more of each.
+/// Requests that a host may cost its agent until it is known: specs and reports, and some more of each.
 const REQUESTS_PER_HOST: usize = 8;
 
-/// What the agent was asked, and which orders its hosts have.
+/// Requests to the agent, and the specs of its hosts.
 #[derive(Default)]
 struct Agent {
     requests: AtomicUsize,
-    versions: Mutex<HashMap<String, Version>>,
+    versions: Mutex<HashMap<String, SpecVersion>>,
 }
 
 type Count = Arc<Agent>;
@@ -35,16 +35,16 @@ async fn tell(
     State(count): State<Count>,
     Path(host): Path<String>,
     Query(query): Query<HashMap<String, u64>>,
-) -> Json<Report> {
+) -> Json<HostReport> {
     count.requests.fetch_add(1, Ordering::Relaxed);
     if query.get("after") != Some(&0) {
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
-    Json(Report {
+    Json(HostReport {
         number: 1,
         acknowledged: count.versions.lock().unwrap().get(&host).copied(),
-        cores: Share { total: 1, used: 0 },
-        memory_mib: Share { total: 65_536, used: 0 },
+        cores: ResourceUse { total: 1, used: 0 },
+        memory_mib: ResourceUse { total: 65_536, used: 0 },
         accelerator: Some(Accelerator::Tcg),
         fabric: true,
         vms: Vec::new(),
@@ -54,15 +54,15 @@ async fn tell(
 async fn take(
     State(count): State<Count>,
     Path(host): Path<String>,
-    Json(orders): Json<Orders>,
+    Json(spec): Json<HostSpec>,
 ) -> StatusCode {
     count.requests.fetch_add(1, Ordering::Relaxed);
-    count.versions.lock().unwrap().insert(host, orders.version);
+    count.versions.lock().unwrap().insert(host, spec.version);
     StatusCode::NO_CONTENT
 }
 
 #[test]
-fn a_host_that_is_added_costs_others_no_requests() {
+fn adding_a_host_causes_no_requests_to_others() {
     let site = Site::new(4);
     let (operator, count) = (site.operator(), Count::default());
     let socket = site.directory.path().join("many");

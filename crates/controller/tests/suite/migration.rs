@@ -1,4 +1,4 @@
-//! A store that an earlier version left is read and goes on.
+//! Migration of stores of earlier versions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use controller_api::cluster::Phase;
 use controller_api::operation::OperationState;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 fn fixture() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/stores/22e25ee"))
 }
 
 #[test]
-fn a_store_of_schema_4_goes_on() {
+fn a_store_of_schema_4_is_migrated() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::copy(fixture().join("store"), directory.path().join("store")).unwrap();
     std::fs::copy(fixture().join("operator.token"), directory.path().join("token")).unwrap();
@@ -42,11 +42,11 @@ fn a_store_of_schema_4_goes_on() {
     });
     for host in site.ask(operator.host_list()).unwrap() {
         let world = site.world.lock().unwrap();
-        let ports = world.orders[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
+        let ports = world.specs[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
         assert!(ports.into_iter().all(|port| port == host.port_guid), "{host:?}");
     }
     // What was before a tenant of the name is operators' alone.
-    let clusters = |client: &controller_api::Client| -> BTreeSet<String> {
+    let clusters = |client: &controller_api::ApiClient| -> BTreeSet<String> {
         site.ask(client.operation_list()).unwrap().iter().map(|it| it.cluster.to_string()).collect()
     };
     assert_eq!(clusters(&phoenix), BTreeSet::from(["new".to_owned()]));
@@ -56,7 +56,7 @@ fn a_store_of_schema_4_goes_on() {
         !events.is_empty() && events.iter().all(|event| event.cluster != Some("secret".parse().unwrap()))
     );
     // A number that nobody has and none that rests.
-    let operation = site.ask(blue.cluster_create(&wish("two", 1))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("two", 1))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let two = site.ask(blue.cluster_show(&by_name("two"))).unwrap();
     assert_eq!(two.partition.unwrap().to_wire(), 0x107);

@@ -1,12 +1,12 @@
-//! What tenants and operators are told of clusters whose network was not checked, is being checked, or does not carry.
+//! Network check of clusters: unchecked, checking, passed and failed.
 
 use controller_api::agent::{NetworkCheck, PacketStop};
 use controller_api::cluster::{NetworkState, NodeState, Phase};
 use controller_api::operation::OperationState;
-use controller_api::{Client, ClusterRef};
+use controller_api::{ApiClient, ClusterRef};
 use ib_wire::PortNum;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 const CARRIES: Option<NetworkCheck> = Some(NetworkCheck { reached: true, heard: true });
 const UNREACHED: Option<NetworkCheck> = Some(NetworkCheck { reached: false, heard: true });
@@ -15,19 +15,19 @@ fn say(site: &Site, network: Option<NetworkCheck>, stop: Option<PacketStop>) {
     site.world.lock().unwrap().change(|world| (world.network, world.stop) = (network, stop));
 }
 
-fn phase(site: &Site, client: &Client, name: &str) -> (Phase, NetworkState) {
+fn phase(site: &Site, client: &ApiClient, name: &str) -> (Phase, NetworkState) {
     let cluster = site.ask(client.cluster_show(&by_name(name))).unwrap();
     (cluster.phase, cluster.network)
 }
 
 #[test]
-fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
+fn a_cluster_is_ready_after_its_network_check_passes() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let leaf =
         PacketStop { node: "leaf".to_owned(), port: PortNum::new(5).unwrap(), reason: "no_route".to_owned() };
     say(&site, UNREACHED, Some(leaf.clone()));
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     eventually("its guests are up", || {
         let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
         cluster.nodes.len() == 2 && cluster.nodes.iter().all(|node| node.state == NodeState::Ready)
@@ -38,7 +38,7 @@ fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
     assert_eq!(site.ask(blue.operation_show(operation.id)).unwrap().state, OperationState::Running);
     let told = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     let reason = told.reason.unwrap();
-    assert!(reason.starts_with("checks its network: one-1 has not yet reached one-2"), "{reason}");
+    assert!(reason.starts_with("checking the network: one-1 has not yet reached one-2"), "{reason}");
     assert_eq!(told.nodes[0].reason.as_deref(), Some("has not yet reached one-2"));
     assert_eq!(told.nodes[0].stop, None, "the fabric is not for tenants");
     let whose = ClusterRef { tenant: Some("blue".parse().unwrap()), ..by_name("one") };
@@ -53,11 +53,11 @@ fn a_cluster_is_ready_only_after_its_nodes_have_reached_each_other() {
 }
 
 #[test]
-fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
+fn guests_without_checks_leave_the_network_unchecked() {
     let mut site = Site::new(16);
     let blue = site.tenant("blue");
     say(&site, None, None);
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     assert_eq!(phase(&site, &blue, "one"), (Phase::Ready, NetworkState::Unchecked));
     // Guests that do: what was found out survives a controller.
@@ -73,13 +73,13 @@ fn a_cluster_of_guests_that_do_not_check_is_ready_and_unchecked() {
 }
 
 #[test]
-fn nodes_are_asked_to_reach_their_successor_and_to_hear_the_first() {
+fn nodes_probe_their_successor_and_the_first_node() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
-    let operation = site.ask(blue.cluster_create(&wish("one", 3))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 3))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let world = site.world.lock().unwrap();
-    let vms = world.orders.values().flat_map(|orders| &orders.vms);
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
     let mut asked: Vec<String> = vms
         .map(|vm| {
             let probes = vm.context.probes.unwrap();

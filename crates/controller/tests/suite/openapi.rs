@@ -1,7 +1,7 @@
-//! The committed description of the interface is the interface.
+//! The committed OpenAPI document is the one that is served.
 
 #[test]
-fn the_committed_description_is_what_is_served() {
+fn the_committed_openapi_document_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
     let served = controller::openapi();
     if std::env::var_os("HEDDLE_UPDATE").is_some() {

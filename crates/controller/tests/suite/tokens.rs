@@ -1,10 +1,10 @@
-//! Tokens: what they are called, how long they last, and what ends with them.
+//! Tokens: names, lifetimes and revocation.
 
-use controller_api::tenant::{Lifetime, NewToken};
-use controller_api::{Client, ClientError};
+use controller_api::tenant::{NewToken, TokenLifetime};
+use controller_api::{ApiClient, ClientError};
 use tokio::io::AsyncReadExt as _;
 
-use crate::site::{Site, by_name, eventually, stays_open, wish};
+use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
     match result {
@@ -13,13 +13,13 @@ fn kind<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
     }
 }
 
-fn operator_token(site: &Site, client: &Client, name: &str) -> controller_api::tenant::IssuedToken {
+fn operator_token(site: &Site, client: &ApiClient, name: &str) -> controller_api::tenant::IssuedToken {
     let new = NewToken { operator: true, name: Some(name.parse().unwrap()), ..NewToken::default() };
     site.ask(client.token_create(&new)).unwrap()
 }
 
 #[test]
-fn tokens_have_a_name_an_end_and_a_last_use() {
+fn tokens_have_a_name_an_expiry_and_a_last_use() {
     let site = Site::new(2);
     let operator = site.operator();
     site.tenant_token("acme");
@@ -41,20 +41,20 @@ fn tokens_have_a_name_an_end_and_a_last_use() {
     let used = found().last_used;
     site.ask(operator.token_list()).unwrap();
     assert_eq!(found().last_used, used);
-    let forever = NewToken { operator: true, lifetime: Lifetime::Never, ..NewToken::default() };
+    let forever = NewToken { operator: true, lifetime: TokenLifetime::Never, ..NewToken::default() };
     assert_eq!(site.ask(operator.token_create(&forever)).unwrap().token.expires, None);
-    let none = NewToken { operator: true, lifetime: Lifetime::Seconds(0), ..NewToken::default() };
+    let none = NewToken { operator: true, lifetime: TokenLifetime::Seconds(0), ..NewToken::default() };
     assert_eq!(kind(site.ask(operator.token_create(&none))).0, 422);
 }
 
 #[test]
-fn revocation_ends_open_streams_and_waits_at_once() {
+fn revocation_ends_open_streams_at_once() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
-    let issued = site.issue("acme", Lifetime::DEFAULT);
+    let issued = site.issue("acme", TokenLifetime::DEFAULT);
     let second = site.client(issued.secret);
     let mut ends = site.ask(second.view_open(&by_name("blue"), 1)).unwrap();
     let mut stays = site.ask(acme.view_open(&by_name("blue"), 1)).unwrap();
@@ -78,11 +78,11 @@ fn revocation_ends_open_streams_and_waits_at_once() {
 fn a_stream_ends_when_its_token_expires() {
     let site = Site::new(4);
     let acme = site.tenant("acme");
-    let operation = site.ask(acme.cluster_create(&wish("blue", 1))).unwrap();
+    let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     // Long enough to be used on a busy machine; a stream looks every half minute.
-    let short = site.client(site.issue("acme", Lifetime::Seconds(20)).secret);
+    let short = site.client(site.issue("acme", TokenLifetime::Seconds(20)).secret);
     let mut stream = site.ask(short.view_open(&by_name("blue"), 1)).unwrap();
     let mut rest = Vec::new();
     site.ask(stream.read_to_end(&mut rest)).unwrap();
@@ -96,7 +96,7 @@ fn the_last_token_of_operators_cannot_be_revoked() {
     let first = site.ask(operator.token_list()).unwrap()[0].id;
     assert_eq!(kind(site.ask(operator.token_revoke(first))), (409, "last-operator-token".to_owned()));
     // One that will not be valid does not count.
-    let short = NewToken { operator: true, lifetime: Lifetime::Seconds(1), ..NewToken::default() };
+    let short = NewToken { operator: true, lifetime: TokenLifetime::Seconds(1), ..NewToken::default() };
     let short = site.client(site.ask(operator.token_create(&short)).unwrap().secret);
     eventually("the other one has expired", || site.ask(short.cluster_list()).is_err());
     assert_eq!(kind(site.ask(operator.token_revoke(first))).0, 409);
@@ -107,7 +107,7 @@ fn the_last_token_of_operators_cannot_be_revoked() {
 }
 
 #[test]
-fn a_tenant_looks_after_its_own_tokens_and_no_others() {
+fn a_tenant_manages_only_its_own_tokens() {
     let site = Site::new(2);
     let acme = site.tenant("acme");
     site.tenant("other");

@@ -1,11 +1,11 @@
-//! What one tenant takes of the view server, and what is left for the others.
+//! Stream slots of the view server are limited per tenant.
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::operation::OperationState;
 use ib_transport::framed::{Frame, FrameReader};
 use tokio::io::AsyncReadExt as _;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// More than the view server has slots for.
 const MANY: usize = 1100;
@@ -16,7 +16,7 @@ struct Opened {
     first: Frame,
 }
 
-fn open(site: &Site, client: &Client, cluster: &str) -> Opened {
+fn open(site: &Site, client: &ApiClient, cluster: &str) -> Opened {
     let opening = async {
         let mut stream = client.view_open(&by_name(cluster), 1).await.unwrap();
         let mut reader = FrameReader::default();
@@ -32,8 +32,8 @@ fn open(site: &Site, client: &Client, cluster: &str) -> Opened {
     site.ask(opening)
 }
 
-fn ready(site: &Site, client: &Client, cluster: &str) {
-    let operation = site.ask(client.cluster_create(&wish(cluster, 2))).unwrap();
+fn ready(site: &Site, client: &ApiClient, cluster: &str) {
+    let operation = site.ask(client.cluster_create(&new_cluster(cluster, 2))).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {
         site.ask(client.view_show(&by_name(cluster))).is_ok_and(|view| view.nodes.len() == 2)
@@ -41,7 +41,7 @@ fn ready(site: &Site, client: &Client, cluster: &str) {
 }
 
 #[test]
-fn a_tenant_that_opens_all_the_streams_it_can_leaves_others_theirs() {
+fn one_tenant_cannot_exhaust_the_view_slots() {
     let site = Site::new(8);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one");

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request.
 #[derive(Clone, Debug, Default)]
-pub struct Request<'a> {
+pub struct HttpRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub token: Option<&'a str>,
@@ -22,19 +22,19 @@ pub struct Request<'a> {
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The body as JSON; `null` if there is none.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
 
-impl Request<'_> {
+impl HttpRequest<'_> {
     /// What goes over the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\nHost: heddle\r\n", self.method, self.path);
@@ -53,16 +53,16 @@ impl Request<'_> {
     }
 
     /// Asks at a socket.
-    pub fn send(&self, socket: &Path) -> Answer {
+    pub fn send(&self, socket: &Path) -> HttpResponse {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&self.bytes()).unwrap();
-        read_answer(&mut stream).unwrap()
+        read_response(&mut stream).unwrap()
     }
 }
 
 /// Reads an answer: all of it, or its head if the connection was upgraded.
-pub fn read_answer(stream: &mut impl Read) -> io::Result<Answer> {
+pub fn read_response(stream: &mut impl Read) -> io::Result<HttpResponse> {
     let (mut text, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let head = text.windows(4).position(|end| end == b"\r\n\r\n");
@@ -80,5 +80,5 @@ pub fn read_answer(stream: &mut impl Read) -> io::Result<Answer> {
     let text = String::from_utf8_lossy(&text);
     let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok(Answer { status: status.ok_or(io::ErrorKind::InvalidData)?, body: body.to_owned() })
+    Ok(HttpResponse { status: status.ok_or(io::ErrorKind::InvalidData)?, body: body.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! A whole site but for virtual machines: a controller, a subnet manager and agents that do what they are told.
+//! A controller with a fake subnet manager and fake agents, without virtual machines.
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its world has failed")]
 
@@ -14,15 +14,15 @@ use axum::http::StatusCode;
 use axum::{Json, Router, routing};
 use controller::Clock;
 use controller_api::agent::{
-    Accelerator, NetworkCheck, OLDER_ORDERS, OTHER_SITE, Orders, PacketStop, Report, Share, Unlisted,
-    VmOrder, VmReport, VmState,
+    Accelerator, HostReport, HostSpec, NetworkCheck, OTHER_SITE, PacketStop, ResourceUse, STALE_SPEC,
+    UnlistedVmDetails, VmReport, VmSpec, VmState,
 };
 use controller_api::cluster::{CpuMode, NewCluster};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
-use controller_api::tenant::{IssuedToken, Lifetime, NewToken};
-use controller_api::{Client, ClusterRef, Endpoint, MemorySize, Name, Problem, TrustedUsers};
+use controller_api::tenant::{IssuedToken, NewToken, TokenLifetime};
+use controller_api::{ApiClient, ClusterRef, ControllerAddress, MemorySize, Name, Problem, TrustedUsers};
 use fabric_model::generate::FatTree;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
@@ -33,11 +33,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-/// How long anything may take before the test gives up.
+/// Longest wait for any condition before a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A cluster of nodes with one core each.
-pub fn wish(name: &str, size: u32) -> NewCluster {
+/// Request for a cluster of nodes with one core each.
+pub fn new_cluster(name: &str, size: u32) -> NewCluster {
     NewCluster {
         name: name.parse().unwrap(),
         size,
@@ -53,62 +53,59 @@ pub fn wish(name: &str, size: u32) -> NewCluster {
     }
 }
 
-/// A cluster of the caller's.
+/// Reference to a cluster of the caller.
 pub fn by_name(name: &str) -> ClusterRef {
     ClusterRef { name: name.parse().unwrap(), tenant: None }
 }
 
-/// How agents treat orders.
+/// Reaction of fake agents to a spec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conduct {
-    /// They follow them.
     #[default]
     Obeys,
-    /// They follow them, but nobody hears of it.
+    /// Follow the spec without answering.
     TakesAndIsSilent,
-    /// They neither follow nor answer.
+    /// Neither follow the spec nor answer.
     IsSilent,
 }
 
-/// What the fakes know.
+/// State of the fake subnet manager and the fake agents.
 #[derive(Default)]
 pub struct World {
-    /// What the fabric was last made equal to.
+    /// Last programmed plan.
     pub plan: Option<FabricPlan>,
-    /// What hosts were told to run.
-    pub orders: BTreeMap<String, Orders>,
-    /// Who is in which partition of a cluster.
+    /// Last spec of each host.
+    pub specs: BTreeMap<String, HostSpec>,
+    /// Members of the partitions of clusters.
     pub members: BTreeSet<(PartitionNumber, Guid)>,
-    /// Every virtual machine that ever ran, with the partition key it was given.
+    /// P_Keys of all virtual machines that ever ran.
     pub ran: BTreeMap<Uuid, u16>,
     /// Virtual machines that ran while their port was not in their partition.
     pub unsafe_vms: Vec<Uuid>,
-    /// The subnet manager takes connections and answers nobody.
+    /// The subnet manager accepts connections and answers nothing.
     pub manager_hangs: bool,
-    /// Agents of these hosts take connections and answer nobody.
+    /// Hosts whose agents accept connections and answer nothing.
     pub silent: BTreeSet<String>,
-    /// What virtual machines are to fail with.
+    /// Reason with which virtual machines fail.
     pub failure: Option<String>,
-    /// What guests say of their network.
+    /// Result of the network check that guests report.
     pub network: Option<NetworkCheck>,
-    /// Where packets stop.
     pub stop: Option<PacketStop>,
-    /// How agents treat orders.
     pub conduct: Conduct,
-    /// Virtual machines that agents were told to remove: they are not started again.
+    /// Virtual machines that a spec has removed; they are never started again.
     pub removed: BTreeSet<Uuid>,
-    /// Virtual machines that agents run: those that were ordered and not removed.
-    pub vms: BTreeMap<Uuid, (String, VmOrder)>,
+    /// Running virtual machines with their hosts.
+    pub vms: BTreeMap<Uuid, (String, VmSpec)>,
     number: u64,
 }
 
-pub type Shared = Arc<Mutex<World>>;
+pub type SharedWorld = Arc<Mutex<World>>;
 
-/// A site.
+/// A controller with a fake subnet manager and fake agents.
 pub struct Site {
     pub directory: tempfile::TempDir,
-    pub world: Shared,
-    /// Where the subnet manager takes commands.
+    pub world: SharedWorld,
+    /// Control socket of the subnet manager.
     manager: PathBuf,
     fakes: Runtime,
     controller: Option<Runtime>,
@@ -117,19 +114,19 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site with a fat-tree of hosts.
+    /// A site with `hosts` hosts on a fat tree.
     pub fn new(hosts: usize) -> Self {
         Self::with_store(hosts, tempfile::tempdir().unwrap(), controller::SystemClock::start())
     }
 
-    /// A site whose clock is a test's.
+    /// A site with a clock that the test sets.
     pub fn with_clock(hosts: usize, clock: Arc<dyn Clock>) -> Self {
         Self::with_store(hosts, tempfile::tempdir().unwrap(), clock)
     }
 
-    /// A site in a directory that may hold a store already.
+    /// A site in a directory that may hold a store.
     pub fn with_store(hosts: usize, directory: tempfile::TempDir, clock: Arc<dyn Clock>) -> Self {
-        let (world, fakes) = (Shared::default(), Runtime::new().unwrap());
+        let (world, fakes) = (SharedWorld::default(), Runtime::new().unwrap());
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(hosts as u32) }.generate().unwrap();
         let names = tree.end_nodes().map(|(_, node)| node.description.parse().unwrap()).collect();
         let path = directory.path().join("sm");
@@ -146,7 +143,7 @@ impl Site {
         let clock = controller::SystemClock::start();
         Self::with(
             tempfile::tempdir().unwrap(),
-            Shared::default(),
+            SharedWorld::default(),
             Runtime::new().unwrap(),
             manager,
             hosts,
@@ -156,7 +153,7 @@ impl Site {
 
     fn with(
         directory: tempfile::TempDir,
-        world: Shared,
+        world: SharedWorld,
         fakes: Runtime,
         manager: PathBuf,
         hosts: Vec<Name>,
@@ -177,23 +174,22 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// What a controller of this site is told.
-    pub fn settings(&self) -> controller::Settings {
-        controller::Settings {
+    /// Settings of the controller.
+    pub fn settings(&self) -> controller::ControllerSettings {
+        controller::ControllerSettings {
             database: self.path("store"),
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             sm_control: self.manager.clone(),
             // One that is killed here gives its socket up a moment later.
-            views: self.path(&format!("views-{}", Uuid::new_v4().simple())),
+            view_socket: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             key_file: self.path("store.key"),
-            operator_token: self.path("token"),
-            endpoint: self.path("endpoint"),
+            operator_token_file: self.path("token"),
+            address_file: self.path("endpoint"),
             clock: self.clock.clone(),
         }
     }
 
-    /// Starts the controller.
     pub fn start(&mut self) {
         let (runtime, settings) = (Runtime::new().unwrap(), self.settings());
         let _ = std::fs::remove_file(&settings.socket);
@@ -203,20 +199,20 @@ impl Site {
         self.controller = Some(runtime);
     }
 
-    /// Ends the controller wherever it is.
+    /// Ends the controller at an arbitrary point.
     pub fn kill(&mut self) {
         self.controller.take().unwrap().shutdown_background();
         self.wait_until_closed();
     }
 
-    /// Ends the controller, and waits until it is.
+    /// Ends the controller, and waits for its end.
     pub fn stop(&mut self) {
         self.controller.take().unwrap().shutdown_timeout(PATIENCE);
         self.wait_until_closed();
     }
 
-    /// A process that has ended has closed its store and given its lock back. Here tasks, and the threads of SQLite, which write
-    /// what is left into the file of the store when they close it, end a moment later.
+    /// Waits until the store is closed. A real process closes it when it ends; here, tasks and the threads of SQLite,
+    /// which checkpoint the file when they close it, end a moment later.
     fn wait_until_closed(&self) {
         let files = self.store_files();
         let is_of_store = |entry: std::fs::DirEntry| {
@@ -232,58 +228,56 @@ impl Site {
         eventually("the store is given up", || lock.try_lock().is_ok());
     }
 
-    /// Files of the store, with what SQLite puts beside it.
+    /// Files of the store, including those that SQLite creates.
     pub fn store_files(&self) -> Vec<PathBuf> {
         ["store", "store-wal", "store-shm"].map(|name| self.path(name)).into()
     }
 
-    /// Why the controller does not start.
+    /// The error with which the controller fails to start.
     pub fn refusal_to_start(&self) -> String {
         let served = controller::serve(self.settings(), std::future::pending());
         let served = self.ask(async { tokio::time::timeout(PATIENCE, served).await });
         format!("{:#}", served.expect("it does not serve").unwrap_err())
     }
 
-    /// Asks as whoever a token belongs to.
-    pub fn client(&self, token: String) -> Client {
+    /// A client with this token.
+    pub fn client(&self, token: String) -> ApiClient {
         eventually("the controller listens", || self.socket().exists());
-        Client::new(self.endpoint(), TrustedUsers::new(None), token)
+        ApiClient::new(self.controller_address(), TrustedUsers::new(None), token)
     }
 
-    /// Where the controller listens.
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint::Unix(self.socket())
+    pub fn controller_address(&self) -> ControllerAddress {
+        ControllerAddress::Unix(self.socket())
     }
 
-    /// The socket at which it listens.
+    /// Unix socket of the REST interface.
     pub fn socket(&self) -> PathBuf {
         self.path("api/heddle.sock")
     }
 
-    /// The address at which it listens besides.
+    /// TCP address of the REST interface.
     pub fn address(&self) -> String {
         let endpoint = std::fs::read_to_string(self.path("endpoint")).unwrap();
         endpoint.trim().strip_prefix("http://").unwrap().to_owned()
     }
 
-    /// Asks as the operator.
-    pub fn operator(&self) -> Client {
+    /// A client with the operator token.
+    pub fn operator(&self) -> ApiClient {
         self.client(self.operator_token())
     }
 
-    /// The operator's token.
     pub fn operator_token(&self) -> String {
         let token = self.path("token");
         eventually("there is a token", || token.exists());
         std::fs::read_to_string(token).unwrap().trim().to_owned()
     }
 
-    /// Waits for an answer.
+    /// Runs a request to completion.
     pub fn ask<T>(&self, question: impl Future<Output = T>) -> T {
         self.fakes.block_on(question)
     }
 
-    /// Makes hosts and an image known, and waits until they are.
+    /// Adds the hosts and an image, and waits until they are usable.
     pub fn prepare(&self) {
         let operator = self.operator();
         for name in &self.hosts {
@@ -306,12 +300,12 @@ impl Site {
         });
     }
 
-    /// A tenant, and who asks for it.
-    pub fn tenant(&self, name: &str) -> Client {
+    /// Creates a tenant; returns its client.
+    pub fn tenant(&self, name: &str) -> ApiClient {
         self.client(self.tenant_token(name))
     }
 
-    /// A tenant, by its token.
+    /// Creates a tenant; returns its token.
     pub fn tenant_token(&self, name: &str) -> String {
         let operator = self.operator();
         let tenant: Name = name.parse().unwrap();
@@ -325,34 +319,34 @@ impl Site {
         self.token_of(name)
     }
 
-    /// Another token of a tenant.
+    /// A new token of a tenant.
     pub fn token_of(&self, tenant: &str) -> String {
-        self.issue(tenant, Lifetime::DEFAULT).secret
+        self.issue(tenant, TokenLifetime::DEFAULT).secret
     }
 
-    /// A token of a tenant that is not valid any more.
+    /// A revoked token of a tenant.
     pub fn revoked_token(&self, tenant: &str) -> String {
-        let issued = self.issue(tenant, Lifetime::DEFAULT);
+        let issued = self.issue(tenant, TokenLifetime::DEFAULT);
         self.ask(self.operator().token_revoke(issued.token.id)).unwrap();
         issued.secret
     }
 
-    /// A token of a tenant whose time is over.
+    /// An expired token of a tenant.
     pub fn expired_token(&self, tenant: &str) -> String {
-        let issued = self.issue(tenant, Lifetime::Seconds(1));
+        let issued = self.issue(tenant, TokenLifetime::Seconds(1));
         let client = self.client(issued.secret.clone());
         eventually("the token has expired", || self.ask(client.cluster_list()).is_err());
         issued.secret
     }
 
-    /// A new token of a tenant.
-    pub fn issue(&self, tenant: &str, lifetime: Lifetime) -> IssuedToken {
+    /// A new token of a tenant, with its lifetime.
+    pub fn issue(&self, tenant: &str, lifetime: TokenLifetime) -> IssuedToken {
         let new = NewToken { tenant: Some(tenant.parse().unwrap()), lifetime, ..NewToken::default() };
         self.ask(self.operator().token_create(&new)).unwrap()
     }
 
     /// Waits until an operation has ended.
-    pub fn wait(&self, client: &Client, operation: &Operation) -> Operation {
+    pub fn wait(&self, client: &ApiClient, operation: &Operation) -> Operation {
         let mut last = operation.clone();
         eventually("the operation ends", || {
             last = self.ask(client.operation_show(operation.id)).unwrap();
@@ -362,7 +356,7 @@ impl Site {
     }
 }
 
-/// Whether a stream is open: what comes is read until nothing comes for a while.
+/// Whether a stream stays open for a while; discards its bytes.
 pub async fn stays_open(stream: &mut controller_api::Upgraded) -> bool {
     use tokio::io::AsyncReadExt as _;
     loop {
@@ -374,7 +368,7 @@ pub async fn stays_open(stream: &mut controller_api::Upgraded) -> bool {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !holds() {
@@ -383,7 +377,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An image of which only the description exists.
+/// An image that consists of its manifest only.
 pub fn image(directory: &Path) -> NewImage {
     let file = json!({ "file": "x", "sha256": "00" });
     let manifest =
@@ -397,14 +391,14 @@ pub fn image(directory: &Path) -> NewImage {
     }
 }
 
-async fn serve_manager(listener: UnixListener, tree: Arc<Topology>, world: Shared) {
+async fn serve_manager(listener: UnixListener, tree: Arc<Topology>, world: SharedWorld) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         tokio::spawn(manage(stream, Arc::clone(&tree), Arc::clone(&world)));
     }
 }
 
-async fn manage(stream: UnixStream, tree: Arc<Topology>, world: Shared) -> std::io::Result<()> {
+async fn manage(stream: UnixStream, tree: Arc<Topology>, world: SharedWorld) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     let Some(line) = lines.next_line().await? else { return Ok(()) };
@@ -444,28 +438,27 @@ async fn manage(stream: UnixStream, tree: Arc<Topology>, world: Shared) -> std::
     write.write_all(b"{\"ok\":\"up\"}\n").await
 }
 
-async fn serve_agent(listener: UnixListener, world: Shared) {
-    let router =
-        Router::new().route("/v1/hosts/{host}", routing::put(take_orders).get(tell)).with_state(world);
+async fn serve_agent(listener: UnixListener, world: SharedWorld) {
+    let router = Router::new().route("/v1/hosts/{host}", routing::put(take_spec).get(tell)).with_state(world);
     axum::serve(listener, router).await.unwrap();
 }
 
-/// An agent that hangs answers when it goes on.
-async fn wait_while_silent(world: &Shared, host: &str) {
+/// An agent that hangs answers later.
+async fn wait_while_silent(world: &SharedWorld, host: &str) {
     while world.lock().unwrap().silent.contains(host) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-async fn take_orders(
-    State(world): State<Shared>,
+async fn take_spec(
+    State(world): State<SharedWorld>,
     UrlPath(host): UrlPath<String>,
-    Json(orders): Json<Orders>,
+    Json(spec): Json<HostSpec>,
 ) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
     wait_while_silent(&world, &host).await;
     let conduct = world.lock().unwrap().conduct;
     if conduct != Conduct::IsSilent {
-        let taken = world.lock().unwrap().take(host, orders)?;
+        let taken = world.lock().unwrap().take(host, spec)?;
         if conduct == Conduct::Obeys {
             return Ok(taken);
         }
@@ -483,16 +476,16 @@ fn refusal(kind: &str) -> Problem {
         title: "refused".to_owned(),
         status: 409,
         detail: None,
-        place: None,
+        field: None,
         hint: None,
     }
 }
 
 async fn tell(
-    State(world): State<Shared>,
+    State(world): State<SharedWorld>,
     UrlPath(host): UrlPath<String>,
     Query(query): Query<HashMap<String, u64>>,
-) -> Json<Report> {
+) -> Json<HostReport> {
     wait_while_silent(&world, &host).await;
     let after = query.get("after").copied().unwrap_or(0);
     for _ in 0..200 {
@@ -508,39 +501,39 @@ async fn tell(
 }
 
 impl World {
-    /// Changes what is told from now on.
+    /// Changes what agents report.
     pub fn change(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
         self.number += 1;
     }
 
-    /// Takes orders as an agent does: newer ones of the same site, and removes only what they say is removed.
-    fn take(&mut self, host: String, orders: Orders) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
+    /// Accepts a spec like an agent: only a newer one of the same site; removes only what it lists as removed.
+    fn take(&mut self, host: String, spec: HostSpec) -> Result<StatusCode, (StatusCode, Json<Box<Problem>>)> {
         let refused = |kind: &str| Err((StatusCode::CONFLICT, Json(Box::new(refusal(kind)))));
-        if let Some(kept) = self.orders.get(&host).map(|kept| kept.version) {
-            if kept.site != orders.version.site {
+        if let Some(kept) = self.specs.get(&host).map(|kept| kept.version) {
+            if kept.site != spec.version.site {
                 return refused(OTHER_SITE);
             }
-            if orders.version.age() < kept.age() {
-                return refused(OLDER_ORDERS);
+            if spec.version.precedence() < kept.precedence() {
+                return refused(STALE_SPEC);
             }
         }
-        for vm in orders.vms.iter().filter(|vm| !self.removed.contains(&vm.id)) {
+        for vm in spec.vms.iter().filter(|vm| !self.removed.contains(&vm.id)) {
             self.ran.insert(vm.id, u16::from(vm.adapter.pkey));
             self.vms.insert(vm.id, (host.clone(), vm.clone()));
         }
-        self.vms.retain(|id, _| !orders.removed.contains(id));
-        self.removed.extend(&orders.removed);
-        self.orders.insert(host, orders);
+        self.vms.retain(|id, _| !spec.removed.contains(id));
+        self.removed.extend(&spec.removed);
+        self.specs.insert(host, spec);
         self.number += 1;
         self.look();
         Ok(StatusCode::NO_CONTENT)
     }
 
-    fn report(&self, host: &str) -> Report {
-        let kept = self.orders.get(host);
+    fn report(&self, host: &str) -> HostReport {
+        let kept = self.specs.get(host);
         let is_listed = |id: Uuid| kept.is_some_and(|kept| kept.vms.iter().any(|vm| vm.id == id));
-        let vm = |order: &VmOrder| VmReport {
+        let vm = |order: &VmSpec| VmReport {
             id: order.id,
             state: if self.failure.is_some() { VmState::Failed } else { VmState::Running },
             ready: self.failure.is_none().then_some(order.context.generation),
@@ -548,7 +541,7 @@ impl World {
             pinned: Vec::new(),
             network: self.network,
             stop: self.stop.clone(),
-            unlisted: (!is_listed(order.id)).then(|| Unlisted {
+            unlisted: (!is_listed(order.id)).then(|| UnlistedVmDetails {
                 label: order.label.clone(),
                 partitions: order.adapter.partitions().collect(),
             }),
@@ -558,21 +551,21 @@ impl World {
         let refused = refused.map(|order| VmReport {
             state: VmState::Failed,
             ready: None,
-            reason: Some("it was removed by earlier orders".to_owned()),
+            reason: Some("it was removed by an earlier spec".to_owned()),
             ..vm(order)
         });
-        Report {
+        HostReport {
             number: self.number + 1,
             acknowledged: kept.map(|kept| kept.version),
-            cores: Share { total: 1, used: 0 },
-            memory_mib: Share { total: 65_536, used: 0 },
+            cores: ResourceUse { total: 1, used: 0 },
+            memory_mib: ResourceUse { total: 65_536, used: 0 },
             accelerator: Some(Accelerator::Tcg),
             fabric: true,
             vms: vms.chain(refused).collect(),
         }
     }
 
-    /// Notes virtual machines that run without their network.
+    /// Records virtual machines that run outside their partition.
     fn look(&mut self) {
         let running = self.vms.values().map(|(_, vm)| vm);
         let outside = running.filter(|vm| {

@@ -1,12 +1,12 @@
-//! What tenants and operators ask of a site, and what they get.
+//! Clusters, sub-partitions and views through the REST interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use controller_api::agent::VmOrder;
-use controller_api::cluster::{CpuMode, NewCluster, Partitions, Phase, Resize, SubPartition};
+use controller_api::agent::VmSpec;
+use controller_api::cluster::{CpuMode, NewCluster, PartitionsUpdate, Phase, ResizeRequest, SubPartition};
 use controller_api::operation::OperationState;
-use controller_api::view::View;
-use controller_api::{Client, ClientError, ClusterRef, Problem};
+use controller_api::view::ViewStatus;
+use controller_api::{ApiClient, ClientError, ClusterRef, Problem};
 use fabric_model::tenancy::Class;
 use ib_transport::framed::{Attached, Frame, FrameReader};
 use ib_wire::{
@@ -14,7 +14,7 @@ use ib_wire::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::site::{self, Site, by_name, eventually, wish};
+use crate::site::{self, Site, by_name, eventually, new_cluster};
 
 fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     match result {
@@ -23,14 +23,14 @@ fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     }
 }
 
-fn ready(site: &Site, client: &Client, name: &str, size: u32) {
-    let operation = site.ask(client.cluster_create(&wish(name, size))).unwrap();
+fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
+    let operation = site.ask(client.cluster_create(&new_cluster(name, size))).unwrap();
     let ended = site.wait(client, &operation);
     assert_eq!((ended.state, ended.reason), (OperationState::Done, None));
 }
 
 #[test]
-fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
+fn a_cluster_is_created_resized_and_deleted_without_remains() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     ready(&site, &blue, "one", 2);
@@ -41,15 +41,15 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     let partition = cluster.partition.unwrap();
     assert_eq!(site.world.lock().unwrap().members.len(), 2);
 
-    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 3 })).unwrap();
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 3 })).unwrap();
     assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
     {
         let world = site.world.lock().unwrap();
         let told: Vec<usize> =
-            world.orders.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
+            world.specs.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
         assert_eq!(told, [3, 3, 3], "everybody knows everybody");
     }
-    let shrink = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 1 })).unwrap();
+    let shrink = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 1 })).unwrap();
     assert_eq!(site.wait(&blue, &shrink).state, OperationState::Done);
     assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().nodes.len(), 1);
     assert_eq!(site.world.lock().unwrap().members.len(), 1);
@@ -58,7 +58,7 @@ fn a_cluster_is_created_grown_shrunk_and_deleted_and_nothing_is_left() {
     assert_eq!(site.wait(&blue, &delete).state, OperationState::Done);
     assert_eq!(problem(site.ask(blue.cluster_show(&by_name("one")))).kind, "no-such-cluster");
     let world = site.world.lock().unwrap();
-    assert!(world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty()));
+    assert!(world.members.is_empty() && world.specs.values().all(|spec| spec.vms.is_empty()));
     assert!(world.unsafe_vms.is_empty(), "{:?}", world.unsafe_vms);
     drop(world);
     ready(&site, &blue, "one", 1);
@@ -74,20 +74,21 @@ fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
 /// The keys that each virtual machine may use, by name.
 fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
-    let vms = world.orders.values().flat_map(|orders| &orders.vms);
-    let key = |vm: &VmOrder| {
-        let further = vm.adapter.further.iter().map(|key| key.pkey);
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
+    let key = |vm: &VmSpec| {
+        let further = vm.adapter.inner_keys.iter().map(|key| key.pkey);
         (vm.context.hostname.clone(), [vm.adapter.pkey].into_iter().chain(further).collect())
     };
     vms.map(key).collect()
 }
 
 #[test]
-fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
+fn sub_partitions_are_assigned_changed_and_released() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
     let partitions = vec![inner("io", &[1, 2], &[]), inner("work", &[3], &[4])];
-    let operation = site.ask(blue.cluster_create(&NewCluster { partitions, ..wish("one", 5) })).unwrap();
+    let operation =
+        site.ask(blue.cluster_create(&NewCluster { partitions, ..new_cluster("one", 5) })).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     let own = cluster.partition.unwrap();
@@ -109,7 +110,8 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
     assert_eq!(numbers(&site), BTreeSet::from([own, io, work]));
 
     // Others in place of them: what keeps its name keeps its number, what goes rests.
-    let change = |partitions| site.ask(blue.cluster_partition(&by_name("one"), &Partitions { partitions }));
+    let change =
+        |partitions| site.ask(blue.cluster_partition(&by_name("one"), &PartitionsUpdate { partitions }));
     let changed = change(vec![inner("work", &[3], &[4]), inner("disk", &[1, 2], &[])]).unwrap();
     assert_eq!(site.wait(&blue, &changed).state, OperationState::Done);
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
@@ -121,15 +123,15 @@ fn partitions_inside_a_cluster_are_given_changed_and_taken_back() {
 
     // What cannot be meant is refused, and changes nothing.
     let refused = problem(change(vec![inner("io", &[6], &[])]));
-    assert_eq!(refused.place.as_deref(), Some("partitions"));
-    assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6, only 1 to 5");
+    assert_eq!(refused.field.as_deref(), Some("partitions"));
+    assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6; nodes are numbered 1 to 5");
     assert_eq!(problem(change(vec![inner("io", &[1], &[1])])).kind, refused.kind);
     assert_eq!(
         problem(change((0..9).map(|n| inner(&format!("p{n}"), &[1], &[])).collect())).kind,
         refused.kind
     );
     let red = site.tenant("red");
-    let foreign = Partitions { partitions: Vec::new() };
+    let foreign = PartitionsUpdate { partitions: Vec::new() };
     assert_eq!(problem(site.ask(red.cluster_partition(&by_name("one"), &foreign))).status, 404);
     assert_eq!(keys(&site), expected(disk));
 
@@ -169,12 +171,12 @@ async fn ask_node_info(mut stream: controller_api::Upgraded) -> (Attached, Box<D
 }
 
 #[test]
-fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_elses() {
+fn a_view_shows_its_tenant_only_its_own_network() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one", 3);
     ready(&site, &red, "two", 3);
-    let view = |client: &Client, name: &str| {
+    let view = |client: &ApiClient, name: &str| {
         eventually("there is a view", || {
             site.ask(client.view_show(&by_name(name))).is_ok_and(|view| view.nodes.len() == 3)
         });
@@ -184,9 +186,10 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     assert_eq!(Some(one.partition), cluster.partition);
     assert_eq!(one.nodes[1].node, "one-2");
-    let numbers = |view: &View| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
+    let numbers =
+        |view: &ViewStatus| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
     assert_eq!(numbers(&one), numbers(&two), "both have the same numbers");
-    assert_eq!((one.managed_by, one.in_force, one.is_open), (None, None, false));
+    assert_eq!((one.managed_by, one.in_force, one.pending), (None, None, false));
 
     // A stream ends at the adapter of the node that was asked for, and at no other cluster's.
     let stream = site.ask(blue.view_open(&by_name("one"), 2)).unwrap();
@@ -201,7 +204,7 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
     site.ask(blue.view_commit(&by_name("one"))).unwrap();
 
     // Names stay while the cluster grows and the controller is started anew.
-    let grow = site.ask(blue.cluster_resize(&by_name("one"), Resize { size: 4 })).unwrap();
+    let grow = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 4 })).unwrap();
     assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
     eventually("the new node is in the view", || {
         site.ask(blue.view_show(&by_name("one"))).is_ok_and(|view| view.nodes.len() == 4)
@@ -211,7 +214,7 @@ fn a_tenant_sees_the_network_of_its_cluster_under_names_of_its_own_and_nobody_el
 }
 
 #[test]
-fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
+fn a_foreign_cluster_looks_like_a_missing_one() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "secret", 1);
@@ -223,8 +226,8 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
     for name in [&foreign, &with_owner] {
         assert_eq!(replace(problem(site.ask(red.cluster_show(name)))), absent);
         assert_eq!(replace(problem(site.ask(red.cluster_delete(name)))), absent);
-        assert_eq!(replace(problem(site.ask(red.cluster_resize(name, Resize { size: 2 })))), absent);
-        let open = controller_api::session::Open::Ssh {};
+        assert_eq!(replace(problem(site.ask(red.cluster_resize(name, ResizeRequest { size: 2 })))), absent);
+        let open = controller_api::session::NewSession::Ssh {};
         assert_eq!(replace(problem(site.ask(red.session(name, 1, &open)).map(|_| ()))), absent);
     }
     assert!(site.ask(red.cluster_list()).unwrap().is_empty());
@@ -238,15 +241,15 @@ fn a_foreign_cluster_cannot_be_told_from_one_that_does_not_exist() {
 }
 
 #[test]
-fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_itself() {
+fn guaranteed_clusters_are_exclusive_or_rejected() {
     let site = Site::new(4);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     let promised = |name: &str, bandwidth: &str| {
         let class = Class::Guaranteed { bandwidth: bandwidth.parse().unwrap(), latency_ns: None };
-        NewCluster { class, ..wish(name, 2) }
+        NewCluster { class, ..new_cluster(name, 2) }
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
-    assert_eq!((too_much.kind.as_str(), too_much.place.as_deref()), ("cannot-promise", Some("class")));
+    assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-guarantee", Some("class")));
     assert!(!too_much.detail.unwrap().contains("Gb/s left"), "what others have left is not told");
     let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..promised("fast", "10000G") };
     let too_much = problem(site.ask(site.operator().cluster_create(&asked)));
@@ -256,7 +259,7 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
         site.ask(blue.cluster_show(&by_name("fast"))).is_ok_and(|cluster| cluster.phase == Phase::Ready)
     });
     // Nobody else gets onto its hosts, however full the others become.
-    let hosts = |client: &Client, tenant: &str, name: &str| {
+    let hosts = |client: &ApiClient, tenant: &str, name: &str| {
         let cluster = ClusterRef { tenant: Some(tenant.parse().unwrap()), ..by_name(name) };
         let nodes = site.ask(client.cluster_show(&cluster)).unwrap().nodes;
         nodes.into_iter().map(|node| node.host.unwrap()).collect::<std::collections::BTreeSet<_>>()
@@ -266,37 +269,37 @@ fn a_promise_that_cannot_be_kept_is_refused_and_one_that_can_has_its_ports_to_it
     let rest = 4 * (4 - own.len() as u32);
     ready(&site, &red, "many", rest);
     assert!(hosts(&operator, "red", "many").is_disjoint(&own));
-    assert_eq!(problem(site.ask(red.cluster_create(&wish("more", 1)))).kind, "no-capacity");
+    assert_eq!(problem(site.ask(red.cluster_create(&new_cluster("more", 1)))).kind, "no-capacity");
 }
 
 #[test]
-fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
+fn bad_requests_are_rejected_with_the_reason() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
-    let refused = |wish: NewCluster| problem(site.ask(blue.cluster_create(&wish)));
-    let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..wish("one", 1) });
+    let refused = |new_cluster: NewCluster| problem(site.ask(blue.cluster_create(&new_cluster)));
+    let no_image = refused(NewCluster { image: "nothing".parse().unwrap(), ..new_cluster("one", 1) });
     assert_eq!(
         (no_image.kind.as_str(), no_image.hint.as_deref()),
-        ("no-such-image", Some("there is debian-mpi"))
+        ("no-such-image", Some("images: debian-mpi"))
     );
-    let too_many = refused(wish("one", 17));
+    let too_many = refused(new_cluster("one", 17));
     assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
-    let said = "there is no room now for 17 nodes of 1 cores and 384M";
+    let said = "there is no capacity now for 17 nodes of 1 cores and 384M";
     assert_eq!(too_many.detail.as_deref(), Some(said), "what was asked for, and nothing of the site");
-    let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
-    assert!(dedicated.detail.unwrap().contains("2 nodes of 1 cores of their own"));
+    let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
+    assert!(dedicated.detail.unwrap().contains("2 nodes with 1 dedicated cores each"));
     // Operators are told what there is.
-    let told = |wish: NewCluster| {
-        let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..wish };
+    let told = |new_cluster: NewCluster| {
+        let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..new_cluster };
         problem(site.ask(site.operator().cluster_create(&asked))).detail.unwrap()
     };
-    assert!(told(wish("one", 17)).contains("16 would"));
-    let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..wish("one", 2) });
+    assert!(told(new_cluster("one", 17)).contains("can take 16"));
+    let dedicated = told(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
     assert!(dedicated.contains("1 of 1 cores for dedicated nodes are left"));
-    assert_eq!(refused(wish("one", 0)).place.as_deref(), Some("size"));
-    assert_eq!(refused(NewCluster { cores: 0, ..wish("one", 1) }).place.as_deref(), Some("cores"));
-    let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..wish("one", 1) };
-    assert_eq!(refused(key).place.as_deref(), Some("ssh_keys"));
+    assert_eq!(refused(new_cluster("one", 0)).field.as_deref(), Some("size"));
+    assert_eq!(refused(NewCluster { cores: 0, ..new_cluster("one", 1) }).field.as_deref(), Some("cores"));
+    let key = NewCluster { ssh_keys: vec!["ssh-rsa x\nroot".to_owned()], ..new_cluster("one", 1) };
+    assert_eq!(refused(key).field.as_deref(), Some("ssh_keys"));
     let stranger = site.client("heddle_0000".to_owned());
     assert_eq!(problem(site.ask(stranger.cluster_list())).status, 401);
     assert_eq!(problem(site.ask(blue.tenant_list())).kind, "not-allowed");
@@ -304,20 +307,20 @@ fn bad_requests_are_refused_with_what_was_wrong_and_leave_nothing() {
     wrong.digest = "00".repeat(32);
     assert_eq!(problem(site.ask(site.operator().image_add(&wrong))).kind, "wrong-checksum");
     ready(&site, &blue, "one", 1);
-    assert_eq!(refused(wish("one", 1)).kind, "name-taken");
+    assert_eq!(refused(new_cluster("one", 1)).kind, "name-taken");
     assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
     assert_eq!(site.world.lock().unwrap().members.len(), 1);
 }
 
 #[test]
-fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
+fn a_cluster_that_cannot_start_fails_with_its_reason() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     site.world
         .lock()
         .unwrap()
         .change(|world| world.failure = Some("the disk is full: 0 of 90 MiB".to_owned()));
-    let operation = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
     // Both fail; whichever is heard first is told. What the host says is for operators.
@@ -327,7 +330,7 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
     assert!(events.iter().any(|event| event.text.ends_with(": the disk is full: 0 of 90 MiB")), "{events:?}");
     eventually("its hosts and ports are given back", || {
         let world = site.world.lock().unwrap();
-        world.members.is_empty() && world.orders.values().all(|orders| orders.vms.is_empty())
+        world.members.is_empty() && world.specs.values().all(|spec| spec.vms.is_empty())
     });
     assert_eq!(site.ask(blue.cluster_show(&by_name("one"))).unwrap().phase, Phase::Failed);
     site.world.lock().unwrap().change(|world| world.failure = None);
@@ -338,7 +341,7 @@ fn what_cannot_be_started_fails_with_its_reason_and_gives_everything_back() {
 
 /// The controller is ended wherever it is, twenty times, while clusters come, grow and go.
 #[test]
-fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
+fn a_killed_controller_continues_where_it_was() {
     let mut site = Site::new(16);
     let blue = site.tenant("blue");
     let token = blue_token(&site);
@@ -348,9 +351,10 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
         let client = site.client(token.clone());
         let name = format!("c{}", round % 5);
         let asked = || match round % 3 {
-            0 => site.ask(client.cluster_create(&wish(&name, 2))),
-            1 => site
-                .ask(client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), Resize { size: 3 })),
+            0 => site.ask(client.cluster_create(&new_cluster(&name, 2))),
+            1 => site.ask(
+                client.cluster_resize(&by_name(&format!("c{}", (round - 1) % 5)), ResizeRequest { size: 3 }),
+            ),
             _ => site.ask(client.cluster_delete(&by_name(&format!("c{}", (round - 2) % 5)))),
         };
         // A controller that was just started has not seen its site yet. Other refusals are as they may be: some because
@@ -374,7 +378,7 @@ fn killed_at_any_instant_the_controller_goes_on_where_it_was() {
     let wanted: usize = clusters.iter().map(|cluster| cluster.nodes.len()).sum();
     assert!(wanted > 0, "something was asked for");
     let world = site.world.lock().unwrap();
-    let running: usize = world.orders.values().map(|orders| orders.vms.len()).sum();
+    let running: usize = world.specs.values().map(|spec| spec.vms.len()).sum();
     assert_eq!((running, world.vms.len()), (wanted, wanted));
     // Two nodes of a cluster may be behind one port, if other hosts were not seen yet when they were placed.
     let ports: BTreeSet<_> =

@@ -1,44 +1,42 @@
-//! What is told when something begins to be wrong, and when that is over: once each, to operators and to the tenants whose
-//! clusters it concerns.
+//! Events for the begin and the end of faults: one each, for operators and for the tenants concerned.
 
 use controller_api::Name;
 use controller_api::cluster::Phase;
 use jiff::Timestamp;
 
 use super::Fault;
-use crate::store::{ClusterRow, Happening};
+use crate::store::{ClusterRow, EventRecord};
 
-/// Hosts that are named in one sentence; of more, the number is told.
+/// Most host names in one event; the rest are counted.
 const NAMED_MAX: usize = 4;
 
-/// Whether something begins or is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It begins.
+pub enum FaultChange {
     Begins,
-    /// It is over.
     Ends,
 }
 
-/// What is told of faults that change together: hosts of one kind are told of together, and so are nodes of one cluster.
-pub fn happenings(
+/// Events for faults that change together. Hosts with the same fault share one event, and so do nodes of one cluster.
+pub fn fault_events(
     faults: &[&Fault],
-    change: Change,
+    change: FaultChange,
     clusters: &[ClusterRow],
     at: Timestamp,
-) -> Vec<Happening> {
-    let mut told = Vec::new();
+) -> Vec<EventRecord> {
+    let mut events = Vec::new();
     let mut note = |cluster: Option<&ClusterRow>, is_whole_tenant: bool, kind: &'static str, text: String| {
         let tenant = cluster.map(|cluster| cluster.tenant.clone());
         let name = cluster.filter(|_| !is_whole_tenant).map(|cluster| cluster.name.clone());
-        told.push(Happening { at, tenant, cluster: name, kind, text });
+        events.push(EventRecord { at, tenant, cluster: name, kind, text });
     };
     for fault in [Fault::ManagerSilent, Fault::FabricStuck].iter().filter(|fault| faults.contains(fault)) {
         let (of_site, of_tenant) = network_kinds(fault, change);
         let text = match change {
-            Change::Begins => fault.to_string(),
-            Change::Ends if *fault == Fault::ManagerSilent => "the subnet manager answers again".to_owned(),
-            Change::Ends => "the fabric is what clusters need again".to_owned(),
+            FaultChange::Begins => fault.to_string(),
+            FaultChange::Ends if *fault == Fault::ManagerSilent => {
+                "the subnet manager responds again".to_owned()
+            }
+            FaultChange::Ends => "the devices match the plan again".to_owned(),
         };
         note(None, false, of_site, text.clone());
         let mut first_of_tenant: Vec<&ClusterRow> = Vec::new();
@@ -64,19 +62,19 @@ pub fn happenings(
             }
         }
     }
-    told
+    events
 }
 
-fn network_kinds(fault: &Fault, change: Change) -> (&'static str, &'static str) {
+fn network_kinds(fault: &Fault, change: FaultChange) -> (&'static str, &'static str) {
     match (fault, change) {
-        (Fault::ManagerSilent, Change::Begins) => ("fabric.manager-silent", "network.unmanaged"),
-        (Fault::ManagerSilent, Change::Ends) => ("fabric.manager-answers", "network.managed"),
-        (_, Change::Begins) => ("fabric.stuck", "network.stuck"),
-        (_, Change::Ends) => ("fabric.unstuck", "network.unstuck"),
+        (Fault::ManagerSilent, FaultChange::Begins) => ("fabric.manager-silent", "network.unmanaged"),
+        (Fault::ManagerSilent, FaultChange::Ends) => ("fabric.manager-answers", "network.managed"),
+        (_, FaultChange::Begins) => ("fabric.stuck", "network.stuck"),
+        (_, FaultChange::Ends) => ("fabric.unstuck", "network.unstuck"),
     }
 }
 
-/// What can be wrong with a host.
+/// Kind of a host fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostFault {
     AgentSilent,
@@ -93,18 +91,18 @@ impl HostFault {
         }
     }
 
-    /// The kinds of the events of operators and of tenants.
-    fn kinds(self, change: Change) -> (&'static str, &'static str) {
+    /// Event kinds for operators and for tenants.
+    fn kinds(self, change: FaultChange) -> (&'static str, &'static str) {
         match (self, change) {
-            (Self::AgentSilent, Change::Begins) => ("host.agent-silent", "cluster.nodes-unknown"),
-            (Self::AgentSilent, Change::Ends) => ("host.agent-answers", "cluster.nodes-known"),
-            (Self::OffFabric, Change::Begins) => ("host.off-fabric", "cluster.nodes-cut-off"),
-            (Self::OffFabric, Change::Ends) => ("host.on-fabric", "cluster.nodes-connected"),
+            (Self::AgentSilent, FaultChange::Begins) => ("host.agent-silent", "cluster.nodes-unknown"),
+            (Self::AgentSilent, FaultChange::Ends) => ("host.agent-answers", "cluster.nodes-known"),
+            (Self::OffFabric, FaultChange::Begins) => ("host.off-fabric", "cluster.nodes-cut-off"),
+            (Self::OffFabric, FaultChange::Ends) => ("host.on-fabric", "cluster.nodes-connected"),
         }
     }
 
-    fn about_hosts(self, hosts: &[&Name], change: Change) -> String {
-        if let ([host], Change::Begins) = (hosts, change) {
+    fn about_hosts(self, hosts: &[&Name], change: FaultChange) -> String {
+        if let ([host], FaultChange::Begins) = (hosts, change) {
             let host = (*host).clone();
             return match self {
                 Self::AgentSilent => Fault::AgentSilent(host).to_string(),
@@ -115,17 +113,17 @@ impl HostFault {
         let more = hosts.len().saturating_sub(NAMED_MAX);
         let named = named.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
         match (self, change) {
-            (Self::AgentSilent, Change::Begins) => {
-                format!("the agents of these hosts do not answer: {named}")
+            (Self::AgentSilent, FaultChange::Begins) => {
+                format!("the agents of these hosts do not respond: {named}")
             }
-            (Self::AgentSilent, Change::Ends) => format!("agents answer again: {named}"),
-            (Self::OffFabric, Change::Begins) => format!("these hosts are not on the fabric: {named}"),
-            (Self::OffFabric, Change::Ends) => format!("back on the fabric: {named}"),
+            (Self::AgentSilent, FaultChange::Ends) => format!("agents respond again: {named}"),
+            (Self::OffFabric, FaultChange::Begins) => format!("these hosts are not on the fabric: {named}"),
+            (Self::OffFabric, FaultChange::Ends) => format!("back on the fabric: {named}"),
         }
     }
 
-    /// For tenants: no names of hosts.
-    fn about_nodes(self, numbers: &[u32], change: Change) -> String {
+    /// Text for tenants, without host names.
+    fn about_nodes(self, numbers: &[u32], change: FaultChange) -> String {
         let list = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let (nodes, host) = match numbers {
             [_] => (format!("node {list}"), "its host"),
@@ -133,28 +131,28 @@ impl HostFault {
         };
         let is_one = numbers.len() == 1;
         let what = match (self, change) {
-            (Self::AgentSilent, Change::Begins) => {
+            (Self::AgentSilent, FaultChange::Begins) => {
                 if is_one {
-                    "does not answer"
+                    "does not respond"
                 } else {
-                    "do not answer"
+                    "do not respond"
                 }
             }
-            (Self::AgentSilent, Change::Ends) => {
+            (Self::AgentSilent, FaultChange::Ends) => {
                 if is_one {
-                    "answers again"
+                    "responds again"
                 } else {
-                    "answer again"
+                    "respond again"
                 }
             }
-            (Self::OffFabric, Change::Begins) => {
+            (Self::OffFabric, FaultChange::Begins) => {
                 if is_one {
                     "is not on the network"
                 } else {
                     "are not on the network"
                 }
             }
-            (Self::OffFabric, Change::Ends) => {
+            (Self::OffFabric, FaultChange::Ends) => {
                 if is_one {
                     "is on the network again"
                 } else {

@@ -1,14 +1,14 @@
-//! Who may call what: every route of the OpenAPI document by every kind of caller.
+//! Access control: every route of the OpenAPI document, called by every kind of caller.
 //!
-//! A route without a line in `EXPECTED` fails, so a new one has to say whom it is for.
+//! A route without a line in `EXPECTED` fails, so every new route must declare its callers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::tenant::NewToken;
 use serde_json::{Value, json};
 
-use crate::site::http::{Answer, Request};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::http::{HttpRequest, HttpResponse};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// For whom a route is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl World {
         let owner = site.tenant("owner");
         let (mut operations, mut tokens) = (BTreeMap::new(), BTreeMap::new());
         for name in CLUSTERS {
-            let operation = site.ask(owner.cluster_create(&wish(name, 1))).unwrap();
+            let operation = site.ask(owner.cluster_create(&new_cluster(name, 1))).unwrap();
             site.wait(&owner, &operation);
             eventually("the network can be seen", || site.ask(owner.view_show(&by_name(name))).is_ok());
             operations.insert(name, operation.id.to_string());
@@ -133,7 +133,13 @@ impl World {
         Self { site, operations, tokens, routes: routes() }
     }
 
-    fn call(&self, route: &Route, cluster: &'static str, token: Option<&str>, whose: Option<&str>) -> Answer {
+    fn call(
+        &self,
+        route: &Route,
+        cluster: &'static str,
+        token: Option<&str>,
+        whose: Option<&str>,
+    ) -> HttpResponse {
         let name = match route.id.as_str() {
             "tenant_show" => "owner",
             _ if route.path.starts_with("/v1/clusters/") => cluster,
@@ -155,7 +161,7 @@ impl World {
             _ => None,
         };
         let body = body(&route.id, cluster);
-        let request = Request { method: &route.method, path: &path, token, body: body.as_ref(), upgrade };
+        let request = HttpRequest { method: &route.method, path: &path, token, body: body.as_ref(), upgrade };
         request.send(&self.site.socket())
     }
 
@@ -166,7 +172,7 @@ impl World {
 }
 
 #[test]
-fn the_table_names_every_route_and_no_other() {
+fn the_access_table_names_every_route_and_no_other() {
     let served: BTreeSet<String> = routes().into_iter().map(|route| route.id).collect();
     let expected: BTreeSet<String> = EXPECTED.iter().map(|(id, _)| (*id).to_owned()).collect();
     assert_eq!(served, expected);
@@ -180,7 +186,7 @@ fn every_route_answers_exactly_those_it_is_for() {
     let other = site.tenant_token("other");
     let (revoked, expired) = (site.revoked_token("other"), site.expired_token("other"));
     let operator = site.operator_token();
-    let is_own = |answer: &Answer| CLUSTERS.iter().any(|name| answer.body.contains(name));
+    let is_own = |answer: &HttpResponse| CLUSTERS.iter().any(|name| answer.body.contains(name));
 
     // Whoever may not, before anything is changed by those who may.
     for route in &world.routes {
@@ -249,7 +255,7 @@ impl World {
         cluster: &'static str,
         token: &str,
         whose: Option<&str>,
-    ) -> Answer {
+    ) -> HttpResponse {
         let mut answer = None;
         eventually("the site has done what was asked before", || {
             let found = self.call(route, cluster, Some(token), whose);

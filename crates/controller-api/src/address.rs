@@ -1,4 +1,4 @@
-//! Where a controller listens, and whether it may be shown a token.
+//! Addresses of controllers, and the check before a token is sent.
 
 use std::fmt;
 use std::fs;
@@ -12,30 +12,30 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// Address of a controller: `unix:/PATH` or `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A socket on this machine. The client checks who serves it before it sends a token.
+pub enum ControllerAddress {
+    /// A socket on this machine. The client checks the user that serves it before it sends a token.
     Unix(PathBuf),
-    /// Plain HTTP. Nothing tells a controller from another program that listens there: only for addresses that the
-    /// user named and trusts, such as the near end of a tunnel.
+    /// Plain HTTP, without authentication of the server: only for addresses that the user named and trusts, such as the
+    /// near end of a tunnel.
     Http {
         /// Host and port, as in the `Host` header.
         authority: String,
     },
 }
 
-/// Port of an `http://` address without one.
+/// Default port of an `http://` address.
 const HTTP_PORT: u16 = 80;
 
 /// The text is not an address of a controller.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is not the address of a controller: expected unix:/PATH or http://HOST:PORT")]
-pub struct NotAnEndpoint(String);
+pub struct InvalidControllerAddress(String);
 
-impl FromStr for Endpoint {
-    type Err = NotAnEndpoint;
+impl FromStr for ControllerAddress {
+    type Err = InvalidControllerAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
-        let wrong = || NotAnEndpoint(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidControllerAddress> {
+        let wrong = || InvalidControllerAddress(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
             return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(wrong()) };
@@ -52,7 +52,7 @@ impl FromStr for Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ControllerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -61,7 +61,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The user ids that may run the controller behind a socket: root, the caller, and one more if the caller says so.
+/// User ids that may serve the controller socket: root, the user of this process, and optionally one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustedUsers {
     own: u32,
@@ -79,34 +79,26 @@ impl TrustedUsers {
     }
 }
 
-/// Why a socket is not shown a token.
+/// Why no token is sent to a socket.
 #[derive(Debug, Error)]
-pub enum Distrust {
-    /// Another user could have put the socket there.
+pub enum UntrustedSocket {
+    /// Other users can replace the socket.
     #[error(
-        "{} can be changed by other users (owner {uid}, mode {mode:o}): it must belong to root or to you, mode 755", path.display()
+        "other users can change {} (owner {uid}, mode {mode:o}): it must belong to root or to you and have mode 755", path.display()
     )]
-    Directory {
-        /// The directory of the socket.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// Another user's process listens.
-    #[error("it is served by user {uid}, neither root nor you; --controller-uid {uid} trusts that user")]
-    Server {
-        /// The user id of the process that listens.
-        uid: u32,
-    },
+    Directory { path: PathBuf, uid: u32, mode: u32 },
+    /// The listening process belongs to an untrusted user.
+    #[error(
+        "the socket is served by user {uid}, who is neither root nor you; to trust that user, pass --controller-uid {uid}"
+    )]
+    Server { uid: u32 },
 }
 
-/// Why there is no connection.
+/// Why a connection was not established.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Unreachable(io::Error),
-    Distrusted(Distrust),
+    Distrusted(UntrustedSocket),
 }
 
 impl From<io::Error> for ConnectError {
@@ -117,21 +109,30 @@ impl From<io::Error> for ConnectError {
 
 /// Connects to a socket that a trusted user serves.
 ///
-/// The kernel notes who called `listen` and tells it of the very connection that the token goes over, so nothing can be
-/// swapped between check and use: whoever replaces the socket on the way is the one whose user id is read. The directory
-/// is checked first, so that a socket which only a stranger could have placed is not even connected to.
+/// The kernel records the user that called `listen` and reports it for this very connection (`SO_PEERCRED`), so nothing
+/// can be swapped between check and use: if the socket is replaced in between, the user id read is that of the replacer.
+/// The directory is checked first, so that a socket that only an untrusted user could have placed is not connected to at
+/// all.
 pub(crate) async fn connect_unix(path: &Path, trusted: TrustedUsers) -> Result<UnixStream, ConnectError> {
     if let Some(directory) = path.parent() {
         let found = fs::metadata(directory)?;
         let mode = found.mode() & 0o7777;
         if !trusted.include(found.uid()) || mode & 0o022 != 0 {
             let path = directory.to_owned();
-            return Err(ConnectError::Distrusted(Distrust::Directory { path, uid: found.uid(), mode }));
+            return Err(ConnectError::Distrusted(UntrustedSocket::Directory {
+                path,
+                uid: found.uid(),
+                mode,
+            }));
         }
     }
     let stream = UnixStream::connect(path).await?;
     let uid = stream.peer_cred()?.uid();
-    if trusted.include(uid) { Ok(stream) } else { Err(ConnectError::Distrusted(Distrust::Server { uid })) }
+    if trusted.include(uid) {
+        Ok(stream)
+    } else {
+        Err(ConnectError::Distrusted(UntrustedSocket::Server { uid }))
+    }
 }
 
 pub(crate) async fn connect_tcp(authority: &str) -> io::Result<TcpStream> {
@@ -146,19 +147,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_sockets_or_plain_http() {
+    fn addresses_are_unix_sockets_or_plain_http() {
         for (text, printed) in [
             ("unix:/var/lib/heddle/api/heddle.sock", "unix:/var/lib/heddle/api/heddle.sock"),
             ("http://127.0.0.1:7420/", "http://127.0.0.1:7420"),
             ("http://[::1]:7420", "http://[::1]:7420"),
             ("http://localhost", "http://localhost:80"),
         ] {
-            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), printed);
+            assert_eq!(text.parse::<ControllerAddress>().unwrap().to_string(), printed);
         }
         for wrong in
             ["", "unix:", "unix:relative", "https://example.org", "http://", "http://a/b", "http://u@h:1"]
         {
-            assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ControllerAddress>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Enums, times and documents as text: written as in the interface.
+//! Column codec: enums, timestamps and JSON documents as text, as in the REST interface.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,8 +9,8 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{StoreError, parsed};
 
-/// A word for a value of an enum.
-pub fn word(value: &impl Serialize) -> String {
+/// A fieldless enum as text, as in the REST interface.
+pub fn encode_enum(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(word)) => word,
         // Only enums without fields are stored this way; anything else is found by the first test that reads it back.
@@ -18,38 +18,31 @@ pub fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// The value behind a word.
-pub fn read_word<T: DeserializeOwned>(what: &'static str, word: &str) -> Result<T, StoreError> {
+/// Reverses [`encode_enum`].
+pub fn decode_enum<T: DeserializeOwned>(what: &'static str, word: &str) -> Result<T, StoreError> {
     serde_json::from_value(Value::String(word.to_owned()))
-        .map_err(|_| StoreError::Nonsense { what, value: word.to_owned() })
+        .map_err(|_| StoreError::InvalidValue { what, value: word.to_owned() })
 }
 
-/// A document as text.
-pub fn json(value: &impl Serialize) -> String {
+/// A value as JSON text.
+pub fn encode_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("what is stored has names as keys only")
 }
 
-/// The document behind a text.
-pub fn read_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
-    // The text may hold what is secret: it is not told.
-    serde_json::from_str(text).map_err(|error| StoreError::Nonsense { what, value: error.to_string() })
+/// Reverses [`encode_json`].
+pub fn decode_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    // The text may hold secrets, so only the parser error is reported.
+    serde_json::from_str(text).map_err(|error| StoreError::InvalidValue { what, value: error.to_string() })
 }
 
-/// Reads columns of a row by name.
+/// Reads columns of a row by name, with range checks.
 pub trait Columns {
-    /// A text.
     fn text(&self, name: &'static str) -> Result<String, StoreError>;
-    /// A text that may be missing.
-    fn maybe_text(&self, name: &'static str) -> Result<Option<String>, StoreError>;
-    /// Bytes.
+    fn optional_text(&self, name: &'static str) -> Result<Option<String>, StoreError>;
     fn bytes(&self, name: &'static str) -> Result<Vec<u8>, StoreError>;
-    /// A number that fits.
     fn number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<T, StoreError>;
-    /// A number that may be missing.
-    fn maybe_number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<Option<T>, StoreError>;
-    /// A flag.
+    fn optional_number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<Option<T>, StoreError>;
     fn flag(&self, name: &'static str) -> Result<bool, StoreError>;
-    /// A time.
     fn time(&self, name: &'static str) -> Result<Timestamp, StoreError>;
 }
 
@@ -58,7 +51,7 @@ impl Columns for SqliteRow {
         Ok(self.try_get(name)?)
     }
 
-    fn maybe_text(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+    fn optional_text(&self, name: &'static str) -> Result<Option<String>, StoreError> {
         Ok(self.try_get(name)?)
     }
 
@@ -68,10 +61,10 @@ impl Columns for SqliteRow {
 
     fn number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<T, StoreError> {
         let number: i64 = self.try_get(name)?;
-        T::try_from(number).map_err(|_| StoreError::Nonsense { what: name, value: number.to_string() })
+        T::try_from(number).map_err(|_| StoreError::InvalidValue { what: name, value: number.to_string() })
     }
 
-    fn maybe_number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<Option<T>, StoreError> {
+    fn optional_number<T: TryFrom<i64>>(&self, name: &'static str) -> Result<Option<T>, StoreError> {
         let number: Option<i64> = self.try_get(name)?;
         number.map(|_| self.number(name)).transpose()
     }

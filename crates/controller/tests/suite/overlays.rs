@@ -1,12 +1,12 @@
-//! What tenants write into the networks of their clusters, and what becomes of it on the fabric.
+//! Overlays: what tenants write into their views, and its effect on the fabric.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::NewCluster;
 use controller_api::operation::OperationState;
-use controller_api::view::View;
+use controller_api::view::ViewStatus;
 use fabric_model::FabricPlan;
 use fabric_model::tenancy::Class;
 use ib_transport::Role;
@@ -18,14 +18,14 @@ use ib_wire::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// How long a view may take to answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster with a host for each of its nodes.
-fn ready(site: &Site, client: &Client, name: &str, size: u32) {
-    let new = NewCluster { cores: 4, ..wish(name, size) };
+fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
+    let new = NewCluster { cores: 4, ..new_cluster(name, size) };
     let operation = site.ask(client.cluster_create(&new)).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
     eventually("there is a view", || {
@@ -44,7 +44,7 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    fn on(site: &'a Site, client: &Client, cluster: &str, node: u32) -> Self {
+    fn on(site: &'a Site, client: &ApiClient, cluster: &str, node: u32) -> Self {
         let stream = site.ask(client.view_open(&by_name(cluster), node)).unwrap();
         let mut program = Self { site, stream, reader: FrameReader::default(), client: 0, asked: 0 };
         let Frame::Attached(seat) = program.next_frame() else { panic!("the view speaks first") };
@@ -129,7 +129,7 @@ impl<'a> Program<'a> {
 }
 
 /// Gives the adapter of a node so many lanes with weights, one level in each and the others in the last.
-fn weigh(site: &Site, client: &Client, cluster: &str, node: u32, weights: &[u8]) {
+fn weigh(site: &Site, client: &ApiClient, cluster: &str, node: u32, weights: &[u8]) {
     let lane = |lane: usize| VirtualLane::from_wire(lane as u8).unwrap();
     let mut program = Program::on(site, client, cluster, node);
     let lanes = SlToVl(std::array::from_fn(|level| lane(level.min(weights.len() - 1))));
@@ -149,7 +149,7 @@ fn weigh(site: &Site, client: &Client, cluster: &str, node: u32, weights: &[u8])
 }
 
 /// Gives the adapter of a node these keys.
-fn hold(site: &Site, client: &Client, cluster: &str, node: u32, keys: &[u16]) {
+fn hold(site: &Site, client: &ApiClient, cluster: &str, node: u32, keys: &[u16]) {
     let mut block = [0; 64];
     for (index, key) in keys.iter().enumerate() {
         block[2 * index..2 * index + 2].copy_from_slice(&key.to_be_bytes());
@@ -157,25 +157,25 @@ fn hold(site: &Site, client: &Client, cluster: &str, node: u32, keys: &[u16]) {
     Program::on(site, client, cluster, node).set(Attribute::PKEY_TABLE, &[], block);
 }
 
-/// Waits until nothing more was written for a while, and a newer wish than the one before is in force.
-fn in_force(site: &Site, client: &Client, cluster: &str, after: Option<u64>) -> View {
+/// Waits until nothing more was written for a while, and a newer new_cluster than the one before is in force.
+fn in_force(site: &Site, client: &ApiClient, cluster: &str, after: Option<u64>) -> ViewStatus {
     let show = || site.ask(client.view_show(&by_name(cluster))).unwrap();
-    eventually("the wish is in force", || {
+    eventually("the new_cluster is in force", || {
         let view = show();
-        view.in_force > after && view.in_force == view.last.and_then(|last| last["number"].as_u64())
+        view.in_force > after && view.in_force == view.last_change.and_then(|last| last["number"].as_u64())
     });
     show()
 }
 
-/// The keys of a cluster's nodes by the hosts' orders.
+/// The keys of a cluster's nodes in the host specs.
 fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
-    let orders = world.orders.values().flat_map(|orders| &orders.vms);
-    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
-    own.map(|order| {
-        let adapter = &order.adapter;
-        let keys = [adapter.pkey].into_iter().chain(adapter.further.iter().map(|key| key.pkey));
-        (order.context.hostname.clone(), keys.collect())
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
+    let own = vms.filter(|vm| vm.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|vm| {
+        let adapter = &vm.adapter;
+        let keys = [adapter.pkey].into_iter().chain(adapter.inner_keys.iter().map(|key| key.pkey));
+        (vm.context.hostname.clone(), keys.collect())
     })
     .collect()
 }
@@ -183,9 +183,9 @@ fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>>
 /// The levels of classes that a cluster's nodes are told of.
 fn levels(site: &Site, tenant: &str, cluster: &str) -> Vec<Vec<ServiceLevel>> {
     let world = site.world.lock().unwrap();
-    let orders = world.orders.values().flat_map(|orders| &orders.vms);
-    let own = orders.filter(|order| order.label.starts_with(&format!("{tenant}/{cluster}-")));
-    own.map(|order| order.context.classes.iter().map(|class| class.sl).collect()).collect()
+    let vms = world.specs.values().flat_map(|spec| &spec.vms);
+    let own = vms.filter(|vm| vm.label.starts_with(&format!("{tenant}/{cluster}-")));
+    own.map(|vm| vm.context.classes.iter().map(|class| class.sl).collect()).collect()
 }
 
 fn plan(site: &Site) -> FabricPlan {
@@ -193,7 +193,7 @@ fn plan(site: &Site) -> FabricPlan {
 }
 
 #[test]
-fn partitions_that_two_tenants_make_with_the_same_numbers_are_different_ones_on_the_wire() {
+fn equal_view_partition_numbers_differ_on_the_wire() {
     let site = Site::new(16);
     let tenants = [(site.tenant("blue"), "blue"), (site.tenant("red"), "red")];
     let (limited, full) = (Membership::Limited, Membership::Full);
@@ -204,9 +204,9 @@ fn partitions_that_two_tenants_make_with_the_same_numbers_are_different_ones_on_
             hold(&site, client, "one", node, &[0x7fff, own]);
         }
         let view = in_force(&site, client, "one", None);
-        let last = view.last.unwrap();
+        let last = view.last_change.unwrap();
         assert_eq!(last["verdict"], "approved", "{last}");
-        let seen: Vec<u16> = view.partitions.iter().map(|partition| partition.seen.to_wire()).collect();
+        let seen: Vec<u16> = view.partitions.iter().map(|partition| partition.view.to_wire()).collect();
         assert_eq!(seen, [0x101, 0x102]);
         let [a, b] = [0, 1].map(|at| view.partitions[at].wire);
         let own = view.partition;
@@ -242,7 +242,7 @@ fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
 }
 
 #[test]
-fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() {
+fn tenant_routes_are_applied_and_loops_rejected() {
     let mut site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     // Two leaves, and the others.
@@ -268,7 +268,7 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
     program.set_exit(&[1, detour], lid, back);
     program.set_exit(&[1], lid, detour);
     let refused = site.ask(blue.view_commit(&by_name("one"))).unwrap();
-    let last = refused.last.unwrap();
+    let last = refused.last_change.unwrap();
     assert_eq!(
         (&last["verdict"], &last["refusal"]["refusal"]),
         (&"refused".into(), &"loop".into()),
@@ -285,9 +285,9 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
     assert_eq!(physical.len(), 1, "one LID of the fabric: {physical:?}");
     assert_eq!(after.decisions().detours.len(), 1);
     let owner = after.lid_owner(*physical.first().unwrap()).unwrap();
-    let orders = site.world.lock().unwrap().orders.clone();
-    let mut vms = orders.values().flat_map(|orders| &orders.vms);
-    let owned = vms.find(|order| order.adapter.port_guid == owner).unwrap();
+    let specs = site.world.lock().unwrap().specs.clone();
+    let mut vms = specs.values().flat_map(|spec| &spec.vms);
+    let owned = vms.find(|vm| vm.adapter.port_guid == owner).unwrap();
     assert_eq!(owned.label, format!("blue/{}", view.nodes[far].node));
     assert_eq!(granted.nodes, view.nodes, "the view stays as it is");
     assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().in_force, None);
@@ -305,12 +305,12 @@ fn routes_that_a_tenant_writes_become_those_of_its_lids_and_a_loop_is_refused() 
 }
 
 #[test]
-fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_there_are_any() {
+fn tenant_classes_get_service_levels_and_lanes_while_available() {
     let mut site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     for (client, name) in [(&blue, "one"), (&red, "two")] {
         let class = Class::Guaranteed { bandwidth: "5G".parse().unwrap(), latency_ns: None };
-        let new = NewCluster { cores: 4, class, ..wish(name, 4) };
+        let new = NewCluster { cores: 4, class, ..new_cluster(name, 4) };
         let operation = site.ask(client.cluster_create(&new)).unwrap();
         assert_eq!(site.wait(client, &operation).state, OperationState::Done);
         eventually("there is a view", || site.ask(client.view_show(&by_name(name))).is_ok());
@@ -323,26 +323,29 @@ fn classes_that_a_tenant_writes_have_levels_and_lanes_of_their_own_as_far_as_the
     });
     let classes = site.ask(blue.view_show(&by_name("one"))).unwrap().classes;
     let seen: Vec<Vec<u8>> =
-        classes.iter().map(|class| class.seen.iter().map(|level| level.to_wire()).collect()).collect();
+        classes.iter().map(|class| class.view_sls.iter().map(|level| level.to_wire()).collect()).collect();
     assert_eq!(seen, [vec![0], (1..16).collect()]);
-    assert_eq!(classes[0].wire, view.service_level);
-    assert_ne!(classes[1].wire, view.service_level);
-    assert!(classes[0].least_part > classes[1].least_part && classes[1].least_part > 100, "{classes:?}");
+    assert_eq!(classes[0].wire_sl, view.service_level);
+    assert_ne!(classes[1].wire_sl, view.service_level);
+    assert!(
+        classes[0].min_share_permille > classes[1].min_share_permille && classes[1].min_share_permille > 100,
+        "{classes:?}"
+    );
     let after = plan(&site);
     assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
     assert_eq!(after.decisions().classes.len(), 1);
     // So are its nodes, and nobody else's.
-    let wire: Vec<ServiceLevel> = classes.iter().map(|class| class.wire).collect();
+    let wire: Vec<ServiceLevel> = classes.iter().map(|class| class.wire_sl).collect();
     eventually("all nodes are told", || levels(&site, "blue", "one") == vec![wire.clone(); 4]);
     assert_eq!(levels(&site, "red", "two"), vec![Vec::new(); 4]);
 
     // More than there are lanes: the lightest are put together.
     (1..=4).for_each(|node| weigh(&site, &red, "two", node, &[8, 7, 6, 5, 4, 3, 2, 1]));
     let view = in_force(&site, &red, "two", None);
-    let last = view.last.unwrap();
+    let last = view.last_change.unwrap();
     assert_eq!(last["verdict"], "adapted", "{last}");
     assert!(last["adaptations"].to_string().contains("classes-folded"), "{last}");
-    let count = |view: &View| view.classes.len();
+    let count = |view: &ViewStatus| view.classes.len();
     eventually("the tenant is told", || {
         (2..8).contains(&count(&site.ask(red.view_show(&by_name("two"))).unwrap()))
     });
@@ -366,7 +369,7 @@ fn stamped(client: u16, number: u64) -> TransactionId {
 }
 
 #[test]
-fn whatever_a_stream_claims_to_be_it_is_what_the_controller_seated() {
+fn a_stream_cannot_impersonate_another_adapter() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     ready(&site, &blue, "one", 4);

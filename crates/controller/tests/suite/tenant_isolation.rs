@@ -1,4 +1,4 @@
-//! What one tenant may have and see beside others.
+//! Quotas, limits and visibility between tenants.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use controller_api::host::NewHost;
 use controller_api::operation::OperationState;
 use controller_api::quota::QuotaChange;
 use controller_api::tenant::TenantChange;
-use controller_api::{Client, MemorySize};
+use controller_api::{ApiClient, MemorySize};
 use fabric_model::tenancy::Class;
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, controller_api::ClientError>) -> String {
     match result {
@@ -21,19 +21,19 @@ fn kind<T: std::fmt::Debug>(result: Result<T, controller_api::ClientError>) -> S
 
 fn guaranteed(name: &str, size: u32, bandwidth: &str) -> NewCluster {
     let class = Class::Guaranteed { bandwidth: bandwidth.parse().unwrap(), latency_ns: None };
-    NewCluster { class, ..wish(name, size) }
+    NewCluster { class, ..new_cluster(name, size) }
 }
 
-fn gone(site: &Site, client: &Client, name: &str) {
+fn gone(site: &Site, client: &ApiClient, name: &str) {
     let operation = site.ask(client.cluster_delete(&by_name(name))).unwrap();
     assert_eq!(site.wait(client, &operation).state, OperationState::Done);
 }
 
 #[test]
-fn a_tenant_sees_nothing_of_a_former_one_of_its_name() {
+fn a_tenant_sees_nothing_of_a_former_namesake() {
     let site = Site::new(4);
     let (operator, old) = (site.operator(), site.tenant("phoenix"));
-    site.ask(old.cluster_create(&wish("secret", 1))).unwrap();
+    site.ask(old.cluster_create(&new_cluster("secret", 1))).unwrap();
     let operation = site.ask(old.operation_list()).unwrap()[0].id;
     gone(&site, &old, "secret");
     assert!(!site.ask(old.event_list(None, false)).unwrap().is_empty(), "the control: it sees its own");
@@ -46,7 +46,7 @@ fn a_tenant_sees_nothing_of_a_former_one_of_its_name() {
 }
 
 #[test]
-fn a_guarantee_of_nothing_is_refused() {
+fn a_guarantee_of_zero_is_rejected() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 1, "0")))), "invalid");
@@ -54,17 +54,17 @@ fn a_guarantee_of_nothing_is_refused() {
 }
 
 #[test]
-fn one_tenant_cannot_hold_the_ports_of_all_hosts() {
+fn one_tenant_cannot_occupy_all_hosts() {
     let site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 16, "1M")))), "quota-exceeded");
     site.ask(blue.cluster_create(&guaranteed("half", 8, "1M"))).expect("the control: half of them");
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("more", 1, "1M")))), "quota-exceeded");
-    site.ask(red.cluster_create(&wish("other", 4))).expect("there is room for others");
+    site.ask(red.cluster_create(&new_cluster("other", 4))).expect("there is room for others");
 }
 
 #[test]
-fn numbers_that_rest_count_against_the_tenant_that_had_them() {
+fn quarantined_numbers_count_against_their_last_tenant() {
     let site = Site::new(4);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
     let inner = |n: u32| SubPartition {
@@ -72,7 +72,7 @@ fn numbers_that_rest_count_against_the_tenant_that_had_them() {
         full: [1].into(),
         limited: BTreeSet::new(),
     };
-    let greedy = NewCluster { partitions: (0..8).map(inner).collect(), ..wish("greedy", 1) };
+    let greedy = NewCluster { partitions: (0..8).map(inner).collect(), ..new_cluster("greedy", 1) };
     let mut refused = None;
     for _ in 0..70 {
         match site.ask(blue.cluster_create(&greedy)) {
@@ -88,7 +88,7 @@ fn numbers_that_rest_count_against_the_tenant_that_had_them() {
 }
 
 #[test]
-fn a_second_controller_on_a_store_ends_and_touches_nothing() {
+fn a_second_controller_on_a_store_is_rejected() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
     let endpoint = std::fs::read_to_string(site.directory.path().join("endpoint")).unwrap();
@@ -98,11 +98,11 @@ fn a_second_controller_on_a_store_ends_and_touches_nothing() {
     let error = format!("{:#}", ended.unwrap_err());
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
     assert_eq!(std::fs::read_to_string(site.directory.path().join("endpoint")).unwrap(), endpoint);
-    site.ask(blue.cluster_create(&wish("one", 1))).expect("the first one works");
+    site.ask(blue.cluster_create(&new_cluster("one", 1))).expect("the first one works");
 }
 
 #[test]
-fn only_so_many_wait_for_the_events_of_a_tenant() {
+fn waiting_event_queries_are_limited_per_tenant() {
     let site = Site::new(4);
     let (blue, red) = (std::sync::Arc::new(site.tenant("blue")), site.tenant("red"));
     let polls: Vec<_> = (0..40)
@@ -125,7 +125,7 @@ fn only_so_many_wait_for_the_events_of_a_tenant() {
 }
 
 #[test]
-fn who_holds_the_hosts_is_told_to_operators_alone() {
+fn only_operators_see_who_occupies_hosts() {
     let site = Site::new(4);
     let (operator, blue, red) = (site.operator(), site.tenant("blue"), site.tenant("red"));
     let quota = QuotaChange { exclusive_share: Some(100), ..QuotaChange::default() };
@@ -137,13 +137,14 @@ fn who_holds_the_hosts_is_told_to_operators_alone() {
     assert_eq!((shown.usage.exclusive_hosts, shown.usage.nodes, shown.usage.partitions), (4, 4, 1));
     assert_eq!(kind(site.ask(red.tenant_show(&tenant))), "no-such-tenant");
     assert_eq!(kind(site.ask(blue.tenant_change(&tenant, &TenantChange { quota }))), "not-allowed");
-    let detail = |client: &Client, new: &NewCluster| match site.ask(client.cluster_create(new)) {
+    let detail = |client: &ApiClient, new: &NewCluster| match site.ask(client.cluster_create(new)) {
         Err(controller_api::ClientError::Refused(problem)) => problem.detail.unwrap(),
         other => panic!("not refused: {other:?}"),
     };
-    assert_eq!(detail(&red, &wish("one", 1)), "no capacity is left now");
-    let told = detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..wish("one", 1) });
-    assert!(told.starts_with("none of 4 hosts can be used now: 4 are in use by"), "{told}");
+    assert_eq!(detail(&red, &new_cluster("one", 1)), "no capacity is left now");
+    let told =
+        detail(&operator, &NewCluster { tenant: Some("red".parse().unwrap()), ..new_cluster("one", 1) });
+    assert!(told.starts_with("none of 4 hosts is usable now: 4 are occupied by"), "{told}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! From inside virtual machines to the network of their cluster: a session of the controller's own in every node that is
-//! ready, in which `heddle-guest view` offers tools the sockets they look for. Where a stream ends is said here, so that
-//! nothing a guest sends comes from another adapter than its own.
+//! Tunnels from virtual machines into the view of their cluster: a session of the controller in every ready node, in
+//! which `heddle-guest view` offers the sockets that stock tools expect. The controller attaches each stream to its
+//! adapter, so nothing a guest sends can come from another one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use controller_api::cluster::{NodeState, Phase};
 use controller_api::host::NewHost;
-use controller_api::session::{Kind, Open, read_frame, write_frame};
+use controller_api::session::{FrameKind, NewSession, read_frame, write_frame};
 use ib_transport::framed::Frame;
 use ib_wire::TransactionId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,95 +17,97 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
-use crate::agents::Agent;
+use crate::agents::AgentClient;
 use crate::site::Site;
 
-/// What offers the sockets.
+/// Guest program that offers the sockets.
 const COMMAND: [&str; 2] = ["/sbin/heddle-guest", "view"];
 
-/// How long to wait before a door that closed is opened again, at first and at most: a guest may have nothing that opens it.
+/// Pause before a closed tunnel is opened again, initially and at most: a guest may lack the program.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// A door that was open for so long was well.
+/// A tunnel that was open for this long resets the pause.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// How often a guest is told something: one that was started anew says then that it knows of no such session.
+/// Interval of empty frames to a guest: one that has restarted then answers that it knows no such session.
 const PROBE: Duration = Duration::from_secs(15);
 
-/// Bytes that are carried at once.
+/// Most bytes per read.
 const PIECE: usize = 16 * 1024;
 
-/// A door that is kept open.
-struct Door {
+/// A tunnel that is kept open; closed when dropped.
+struct Tunnel {
     task: JoinHandle<()>,
 }
 
-impl Drop for Door {
+impl Drop for Tunnel {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// Keeps a door open in every node that is ready, for as long as it is polled.
-pub async fn keep(site: Arc<Site>) -> ! {
+/// Control loop: keeps a tunnel open to every node that is ready.
+pub async fn run(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
-    let mut doors: HashMap<Uuid, Door> = HashMap::new();
+    let mut tunnels: HashMap<Uuid, Tunnel> = HashMap::new();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = keep_once(&site, &mut doors).await {
-            tracing::warn!("doors of guests were not brought up to date: {error:#}");
+        if let Err(error) = update_once(&site, &mut tunnels).await {
+            tracing::warn!("cannot update the tunnels of guests: {error:#}");
         }
-        // The site keeps the sender for as long as this runs.
+        // The sender lives in the site, so this never fails.
         let _ = woken.changed().await;
     }
 }
 
-async fn keep_once(site: &Arc<Site>, doors: &mut HashMap<Uuid, Door>) -> anyhow::Result<()> {
+async fn update_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> anyhow::Result<()> {
     let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
     let clusters = clusters.iter().filter(|it| !matches!(it.phase, Phase::Deleting | Phase::Failed));
     let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster.id, node)));
     let staying: HashMap<Uuid, _> =
         nodes.filter(|(_, node)| !node.leaving).map(|(cluster, node)| (node.id, (cluster, node))).collect();
-    // One that is open stays while its node is told something new: a manager behind it would lose its network, and what it has
-    // set in it.
-    doors.retain(|node, _| staying.contains_key(node));
+    // An open tunnel stays while its node gets a new context: a subnet manager behind it would lose its view and its
+    // overlay.
+    tunnels.retain(|node, _| staying.contains_key(node));
     for (cluster, node) in staying.into_values().filter(|(_, node)| node.state == NodeState::Ready) {
         let Some(host) = hosts.iter().find(|known| known.name == node.host) else { continue };
-        doors.entry(node.id).or_insert_with(|| {
+        tunnels.entry(node.id).or_insert_with(|| {
             let (site, host, vm, number) = (Arc::clone(site), host.clone(), node.id, node.number);
-            Door { task: tokio::spawn(async move { hold(&site, &host, vm, cluster, number).await }) }
+            Tunnel { task: tokio::spawn(async move { keep_open(&site, &host, vm, cluster, number).await }) }
         });
     }
     Ok(())
 }
 
-/// Opens a door, and again whenever it closes.
-async fn hold(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
+/// Opens a tunnel, and again whenever it closes.
+async fn keep_open(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
     let mut pause = PAUSE;
     loop {
         let opened = Instant::now();
-        if let Err(error) = carry(site, host, vm, cluster, node).await {
-            tracing::debug!(%vm, "the door to a view closed: {error:#}");
+        if let Err(error) = forward(site, host, vm, cluster, node).await {
+            tracing::debug!(%vm, "a tunnel to a view closed: {error:#}");
         }
         pause = if opened.elapsed() >= GOOD { PAUSE } else { (2 * pause).min(PAUSE_MAX) };
         sleep(pause).await;
     }
 }
 
-/// Carries what a guest sends to its adapter, and back, until either ends.
-async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
+/// Copies bytes between a guest and its adapter until either side ends.
+async fn forward(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
     let argv = COMMAND.map(str::to_owned).to_vec();
-    let guest = Agent::new(host)?.session(vm, &Open::Exec { argv }).await?;
+    let guest = AgentClient::new(host)?.session(vm, &NewSession::Exec { argv }).await?;
     let (mut from_guest, mut to_guest) = tokio::io::split(guest);
-    let (mut from_view, mut to_view) = site.views.seat(cluster, node).await?.into_split();
+    let (mut from_view, mut to_view) = site.views.attach(cluster, node).await?.into_split();
     let inward = async {
         loop {
             match read_frame(&mut from_guest).await? {
-                Some((Kind::Output, bytes)) => to_view.write_all(&bytes).await.context("the view is gone")?,
-                Some((Kind::Error, _)) => {}
-                Some((Kind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
-                Some((Kind::Exit | Kind::Input, _)) | None => return anyhow::Ok(()),
+                Some((FrameKind::Output, bytes)) => {
+                    to_view.write_all(&bytes).await.context("the view is gone")?
+                }
+                Some((FrameKind::Error, _)) => {}
+                Some((FrameKind::Refused, why)) => bail!("{}", String::from_utf8_lossy(&why)),
+                Some((FrameKind::Exit | FrameKind::Input, _)) | None => return anyhow::Ok(()),
             }
         }
     };
@@ -123,12 +125,12 @@ async fn carry(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) 
                     0 => return Ok(()),
                     count => {
                         has_spoken = true;
-                        write_frame(&mut to_guest, Kind::Input, &buffer[..count]).await?;
+                        write_frame(&mut to_guest, FrameKind::Input, &buffer[..count]).await?;
                     }
                 },
                 _ = probe.tick() => {
                     if has_spoken {
-                        write_frame(&mut to_guest, Kind::Input, &nothing).await?;
+                        write_frame(&mut to_guest, FrameKind::Input, &nothing).await?;
                     }
                 }
             }

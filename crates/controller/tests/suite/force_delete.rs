@@ -1,21 +1,21 @@
-//! A host that does not come back: its nodes leave without its word, once the fabric does not carry them any more.
+//! Forced deletion: nodes of a lost host are dropped after their ports have left the partitions.
 
 use controller_api::cluster::{HealthState, Phase};
 use controller_api::operation::OperationState;
 use controller_api::{ClientError, ClusterRef};
 
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 #[test]
-fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
+fn a_forced_deletion_fences_nodes_on_silent_hosts() {
     let site = Site::new(8);
     let (operator, blue) = (site.operator(), site.tenant("blue"));
-    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
     let clusters = site.ask(operator.cluster_list()).unwrap();
     let dead = clusters[0].nodes[0].clone();
     let host = dead.host.unwrap();
-    let port = site.world.lock().unwrap().orders[host.as_str()].vms[0].adapter.port_guid;
+    let port = site.world.lock().unwrap().specs[host.as_str()].vms[0].adapter.port_guid;
     let is_carried = || site.world.lock().unwrap().members.iter().any(|(_, member)| *member == port);
     site.world.lock().unwrap().silent.insert(host.to_string());
     eventually("the host is known to be silent", || {
@@ -44,7 +44,7 @@ fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
     assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
     assert!(!is_carried(), "the port was closed before the node was let go");
     assert!(
-        site.world.lock().unwrap().orders[host.as_str()].vms.iter().any(|vm| vm.id == dead.id),
+        site.world.lock().unwrap().specs[host.as_str()].vms.iter().any(|vm| vm.id == dead.id),
         "nobody removed it"
     );
 
@@ -59,15 +59,15 @@ fn a_forced_deletion_closes_the_port_of_a_silent_host_and_frees_the_host() {
 }
 
 #[test]
-fn a_forced_deletion_waits_for_hosts_that_answer() {
+fn a_forced_deletion_waits_for_responding_hosts() {
     let site = Site::new(4);
     let (operator, blue) = (site.operator(), site.tenant("blue"));
-    let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+    let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
     let whose = ClusterRef { name: "one".parse().unwrap(), tenant: Some("blue".parse().unwrap()) };
     let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();
     assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
     let world = site.world.lock().unwrap();
-    assert!(world.orders.values().all(|orders| orders.vms.is_empty()), "every agent was told");
+    assert!(world.specs.values().all(|spec| spec.vms.is_empty()), "every agent was told");
     assert!(world.unsafe_vms.is_empty());
 }
