@@ -12,16 +12,16 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::board::HostReport;
-use crate::capacity::Given;
+use crate::capacity::Allocation;
+use crate::context::{AgentContext, HypervisorSurvey, RunningVms};
 use crate::durable;
+use crate::host_spec::{self, InvalidHostSpec, StoredSpec};
 use crate::hypervisor::HypervisorError;
-use crate::image::Images;
-use crate::link::Opener;
-use crate::orders::{self, BadOrders, Kept};
-use crate::place::QemuUser;
-use crate::shared::{Shared, Snapshot, Survey};
-use crate::vm::{self, Wanted};
+use crate::image::ImageCache;
+use crate::link::SessionOpener;
+use crate::reports::SpecStatus;
+use crate::state_dir::QemuUser;
+use crate::vm::{self, DesiredState};
 
 /// How often libvirt is asked what runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -30,32 +30,32 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long those who want a session wait for an agent that does not know yet what runs.
-const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often resting disks are looked at.
-const REST_INTERVAL: Duration = Duration::from_secs(60);
+const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long virtual machines have to stop when the agent ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest file of orders.
-const ORDERS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The agent as a whole.
 #[derive(Debug)]
 pub struct Agent {
-    shared: Arc<Shared>,
+    context: Arc<AgentContext>,
     hosts: Vec<Name>,
     fleet: Mutex<Fleet>,
 }
 
 #[derive(Debug, Default)]
 struct Fleet {
-    /// What hosts keep on disk. Differs from the disk only for hosts in `unsure`.
-    orders: BTreeMap<Name, Kept>,
+    /// What hosts keep on disk. Differs from the disk only for hosts in `unsynced`.
+    specs: BTreeMap<Name, StoredSpec>,
     /// Hosts whose last write failed: their disk may hold either.
-    unsure: BTreeSet<Name>,
-    vms: BTreeMap<Uuid, vm::Handle>,
+    unsynced: BTreeSet<Name>,
+    vms: BTreeMap<Uuid, vm::VmHandle>,
     tasks: BTreeMap<Uuid, tokio::task::JoinHandle<()>>,
     /// The agent ends: nothing is started any more.
     ending: bool,
@@ -63,13 +63,13 @@ struct Fleet {
 
 /// Why orders are not taken.
 #[derive(Debug, Error)]
-pub enum OrdersError {
+pub enum HostSpecError {
     /// This agent does not serve the host.
     #[error("this agent does not serve host {0}")]
     NoSuchHost(Name),
     /// They make no sense.
     #[error(transparent)]
-    Bad(#[from] BadOrders),
+    Invalid(#[from] InvalidHostSpec),
     /// They come from another site.
     #[error("the orders are those of site {found}, but this agent belongs to site {own}")]
     OtherSite {
@@ -110,7 +110,7 @@ pub enum OrdersError {
     Ending,
     /// They cannot be kept.
     #[error("orders cannot be kept in {}: {source}", path.display())]
-    NotKept {
+    NotStored {
         /// Where.
         path: PathBuf,
         /// Why.
@@ -120,10 +120,10 @@ pub enum OrdersError {
 
 /// Why an agent cannot start.
 #[derive(Debug, Error)]
-pub enum StartError {
+pub enum AgentStartError {
     /// Orders cannot be read.
     #[error("orders in {} cannot be read: {what}", path.display())]
-    Orders {
+    UnreadableSpec {
         /// Where.
         path: PathBuf,
         /// What is wrong.
@@ -140,24 +140,24 @@ pub enum StartError {
 
 impl Agent {
     /// With the orders that were kept. Nothing is started before [`Agent::run`].
-    pub fn new(shared: Arc<Shared>, hosts: Vec<Name>) -> Result<Self, StartError> {
+    pub fn new(context: Arc<AgentContext>, hosts: Vec<Name>) -> Result<Self, AgentStartError> {
         let mut fleet = Fleet::default();
-        check_served(&shared, &hosts)?;
+        check_served(&context, &hosts)?;
         for host in &hosts {
-            let path = shared.place.orders(host);
-            let unreadable = |what: String| StartError::Orders { path: path.clone(), what };
+            let path = context.state_dir.spec_path(host);
+            let unreadable = |what: String| AgentStartError::UnreadableSpec { path: path.clone(), what };
             let bytes =
-                durable::read(&path, ORDERS_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
+                durable::read(&path, SPEC_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
             let orders = match bytes {
-                // What serde says may quote a secret: its place is enough.
+                // What serde says may quote a secret: its state_dir is enough.
                 Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                     unreadable(format!("line {}, column {} makes no sense", error.line(), error.column()))
                 })?,
-                None => Kept::default(),
+                None => StoredSpec::default(),
             };
-            fleet.orders.insert(host.clone(), orders);
+            fleet.specs.insert(host.clone(), orders);
         }
-        Ok(Self { shared, hosts, fleet: Mutex::new(fleet) })
+        Ok(Self { context, hosts, fleet: Mutex::new(fleet) })
     }
 
     /// The hosts it serves.
@@ -166,62 +166,62 @@ impl Agent {
     }
 
     /// What virtual machines have in common.
-    pub fn shared(&self) -> &Shared {
-        &self.shared
+    pub fn context(&self) -> &AgentContext {
+        &self.context
     }
 
     /// Accepts the orders of a host. When this returns, they are on disk and followed.
     ///
     /// Check, write and acceptance are one step: it runs to its end in a task of its own, whether or not the caller is still
     /// there, and nothing else reads or changes orders meanwhile.
-    pub async fn order(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
+    pub async fn apply_spec(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), HostSpecError> {
         if !self.hosts.contains(host) {
-            return Err(OrdersError::NoSuchHost(host.clone()));
+            return Err(HostSpecError::NoSuchHost(host.clone()));
         }
-        let orders = orders::check(orders)?;
+        let orders = host_spec::check(orders)?;
         let (this, host) = (Arc::clone(self), host.clone());
         let accepted = tokio::spawn(async move { this.accept(&host, orders).await });
         // Nobody cancels it but the end of the process.
-        accepted.await.unwrap_or(Err(OrdersError::Ending))
+        accepted.await.unwrap_or(Err(HostSpecError::Ending))
     }
 
-    async fn accept(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
+    async fn accept(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), HostSpecError> {
         let mut fleet = self.fleet.lock().await;
         if fleet.ending {
-            return Err(OrdersError::Ending);
+            return Err(HostSpecError::Ending);
         }
         fleet.check_version(host, &orders)?;
         fleet.check(host, &orders)?;
-        let is_known = fleet.orders.get(host).is_some_and(|kept| kept.is(&orders));
-        if is_known && !fleet.unsure.contains(host) {
+        let is_known = fleet.specs.get(host).is_some_and(|kept| kept.matches(&orders));
+        if is_known && !fleet.unsynced.contains(host) {
             return Ok(());
         }
-        let kept = fleet.orders.get(host).cloned().unwrap_or_default().succeeded_by(orders);
-        let path = self.shared.place.orders(host);
+        let kept = fleet.specs.get(host).cloned().unwrap_or_default().updated_by(orders);
+        let path = self.context.state_dir.spec_path(host);
         let bytes = serde_json::to_vec(&kept).expect("orders came in as JSON");
-        fleet.unsure.insert(host.clone());
+        fleet.unsynced.insert(host.clone());
         let written = {
             let path = path.clone();
-            tokio::task::spawn_blocking(move || durable::write(&path, &bytes))
+            tokio::task::spawn_blocking(move || durable::replace(&path, &bytes))
                 .await
                 .expect("writing does not panic")
         };
-        written.map_err(|source| OrdersError::NotKept { path, source })?;
-        fleet.unsure.remove(host);
-        tokio::spawn(look_at(Arc::clone(&self.shared.images), kept.images.clone()));
-        fleet.orders.insert(host.clone(), kept);
+        written.map_err(|source| HostSpecError::NotStored { path, source })?;
+        fleet.unsynced.remove(host);
+        tokio::spawn(verify_images(Arc::clone(&self.context.images), kept.images.clone()));
+        fleet.specs.insert(host.clone(), kept);
         // Before libvirt was asked what is there, orders are only kept.
-        if self.shared.is_surveyed() {
-            self.follow(&mut fleet);
+        if self.context.is_surveyed() {
+            self.reconcile(&mut fleet);
         }
-        durable::kill_point("before-reply", &self.shared.place.orders(host));
+        durable::kill_point("before-reply", &self.context.state_dir.spec_path(host));
         Ok(())
     }
 
     /// By which a virtual machine's guest is reached; `None` if there is no such virtual machine, or it does not run.
-    pub async fn opener(&self, host: &Name, id: Uuid) -> Option<Option<Opener>> {
+    pub async fn session_opener(&self, host: &Name, id: Uuid) -> Option<Option<SessionOpener>> {
         // Whoever asks an agent that has just been started waits until it knows what runs.
-        let _ = timeout(SURVEY_PATIENCE, self.shared.ready()).await;
+        let _ = timeout(SURVEY_TIMEOUT, self.context.ready()).await;
         let fleet = self.fleet.lock().await;
         let vm = fleet.vms.get(&id).filter(|vm| vm.host == *host)?;
         Some(vm.opener.borrow().clone())
@@ -231,7 +231,7 @@ impl Agent {
     pub async fn run(self: &Arc<Self>, early_images: PathBuf) {
         let mut silent = false;
         let user = loop {
-            match self.survey().await {
+            match self.survey_domains().await {
                 Ok(user) => break user,
                 Err(error) if !silent => tracing::warn!("{error}"),
                 Err(_) => {}
@@ -239,15 +239,15 @@ impl Agent {
             silent = true;
             sleep(HYPERVISOR_PAUSE).await;
         };
-        self.shared.accelerators.probe_early(&early_images, user);
+        self.context.accelerator_probe.probe_early(&early_images, user);
         self.poll().await
     }
 
     /// Ends; if asked for, stops virtual machines first. Their disks and orders stay.
-    pub async fn end(&self, stop_vms: bool) {
+    pub async fn shut_down(&self, stop_vms: bool) {
         let mut fleet = self.fleet.lock().await;
         fleet.ending = true;
-        self.shared.accelerators.end().await;
+        self.context.accelerator_probe.shut_down().await;
         if !stop_vms {
             return;
         }
@@ -259,10 +259,10 @@ impl Agent {
             let _ = guest.await;
         }
         for vm in handles.values() {
-            vm.wanted.send_if_modified(|wanted| {
-                let stays = !matches!(wanted, Wanted::Gone);
+            vm.desired.send_if_modified(|desired| {
+                let stays = !matches!(desired, DesiredState::Removed);
                 if stays {
-                    *wanted = Wanted::Stop;
+                    *desired = DesiredState::Stop;
                 }
                 stays
             });
@@ -277,141 +277,145 @@ impl Agent {
         }
     }
 
-    /// Tells every virtual machine what is wanted of it, and starts tasks for new ones. Those that failed take it as
+    /// Tells every virtual machine what is desired of it, and starts tasks for new ones. Those that failed take it as
     /// the word to try again.
-    fn follow(self: &Arc<Self>, fleet: &mut Fleet) {
+    fn reconcile(self: &Arc<Self>, fleet: &mut Fleet) {
         let mut ordered: BTreeMap<Uuid, (Name, VmOrder)> = BTreeMap::new();
-        for (host, orders) in &fleet.orders {
+        for (host, orders) in &fleet.specs {
             ordered.extend(orders.all().map(|order| (order.id, (host.clone(), order.clone()))));
         }
-        let wanted = |fleet: &Fleet, order: VmOrder| match fleet.obstacle(&order) {
-            Some(why) => Wanted::Refused(why.into()),
-            None => Wanted::Run(Arc::new(order)),
+        let desired = |fleet: &Fleet, order: VmOrder| match fleet.start_blocker(&order) {
+            Some(why) => DesiredState::Blocked(why.into()),
+            None => DesiredState::Run(Arc::new(order)),
         };
         for (id, vm) in &fleet.vms {
-            let wanted = match ordered.remove(id) {
-                _ if matches!(*vm.wanted.borrow(), Wanted::Gone) => continue,
-                _ if fleet.is_removed(*id) && !matches!(*vm.wanted.borrow(), Wanted::Refused(_)) => {
-                    Wanted::Gone
+            let desired = match ordered.remove(id) {
+                _ if matches!(*vm.desired.borrow(), DesiredState::Removed) => continue,
+                _ if fleet.is_removed(*id) && !matches!(*vm.desired.borrow(), DesiredState::Blocked(_)) => {
+                    DesiredState::Removed
                 }
                 // What runs is not stopped for what was found out later.
-                Some((_, order)) if matches!(*vm.wanted.borrow(), Wanted::Run(_)) => {
-                    Wanted::Run(Arc::new(order))
+                Some((_, order)) if matches!(*vm.desired.borrow(), DesiredState::Run(_)) => {
+                    DesiredState::Run(Arc::new(order))
                 }
-                Some((_, order)) => wanted(fleet, order),
+                Some((_, order)) => desired(fleet, order),
                 // Nothing is removed because nobody speaks of it.
-                None => Wanted::Leave,
+                None => DesiredState::Unmanaged,
             };
-            vm.wanted.send_replace(wanted);
+            vm.desired.send_replace(desired);
         }
         for (id, (host, order)) in ordered {
-            let wanted = wanted(fleet, order);
-            self.begin(fleet, host, id, wanted);
+            let desired = desired(fleet, order);
+            self.spawn_vm(fleet, host, id, desired);
         }
         // Last, so that a report that acknowledges orders tells of every virtual machine in them.
         for host in &self.hosts {
-            self.shared.board.set_host(host, fleet.host_report(host));
+            self.context.reports.set_spec_status(host, fleet.spec_status(host));
         }
     }
 
     /// Starts the task of a virtual machine.
-    fn begin(self: &Arc<Self>, fleet: &mut Fleet, host: Name, id: Uuid, wanted: Wanted) {
-        let (handle, task) = vm::spawn(Arc::clone(&self.shared), host, id, wanted);
+    fn spawn_vm(self: &Arc<Self>, fleet: &mut Fleet, host: Name, id: Uuid, desired: DesiredState) {
+        let (handle, task) = vm::spawn(Arc::clone(&self.context), host, id, desired);
         let this = Arc::clone(self);
         let task = tokio::spawn(async move {
             let _ = task.await;
-            this.ended(id).await;
+            this.vm_ended(id).await;
         });
         fleet.vms.insert(id, handle);
         fleet.tasks.insert(id, task);
     }
 
     /// The task of a virtual machine has ended: it is gone. If it was ordered again meanwhile, it is made anew.
-    async fn ended(self: &Arc<Self>, id: Uuid) {
+    async fn vm_ended(self: &Arc<Self>, id: Uuid) {
         let mut fleet = self.fleet.lock().await;
         fleet.vms.remove(&id);
         fleet.tasks.remove(&id);
         if !fleet.ending {
-            self.follow(&mut fleet);
+            self.reconcile(&mut fleet);
         }
     }
 
     /// Asks libvirt what is there: what is ordered keeps what it has, what was removed is cleared away, and the rest is left
     /// alone and reported.
-    async fn survey(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
-        let Shared { hypervisor, place, .. } = &*self.shared;
+    async fn survey_domains(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
         let user = hypervisor.qemu_user().await?;
         let mut fleet = self.fleet.lock().await;
-        let marks = hypervisor.marks(place.instance()).await?;
+        let domains = hypervisor.domains(state_dir.instance()).await?;
         // A survey that broke off may have begun with some.
-        for mark in marks.into_iter().filter(|mark| !fleet.vms.contains_key(&mark.id)).collect::<Vec<_>>() {
-            if fleet.order_of(mark.id).is_some_and(|(host, order)| mark.is_for(host, order)) {
-                self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-            } else if fleet.order_of(mark.id).is_none() && self.hosts.contains(&mark.host) {
+        for metadata in
+            domains.into_iter().filter(|metadata| !fleet.vms.contains_key(&metadata.id)).collect::<Vec<_>>()
+        {
+            if fleet.order_of(metadata.id).is_some_and(|(host, order)| metadata.matches(host, order)) {
+                self.context
+                    .adopt(metadata.id, Allocation { cores: metadata.cores, memory: metadata.memory });
+            } else if fleet.order_of(metadata.id).is_none() && self.hosts.contains(&metadata.host) {
                 // What it has stays its own until it is gone.
-                self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-                let wanted = fleet.remains(mark.id);
-                tracing::info!(vm = %mark.id, ?wanted, "runs, and is not ordered");
-                self.begin(&mut fleet, mark.host, mark.id, wanted);
+                self.context
+                    .adopt(metadata.id, Allocation { cores: metadata.cores, memory: metadata.memory });
+                let desired = fleet.desired_without_order(metadata.id);
+                tracing::info!(vm = %metadata.id, ?desired, "runs, and is not ordered");
+                self.spawn_vm(&mut fleet, metadata.host, metadata.id, desired);
             } else {
                 // A probe, or not what is ordered.
-                hypervisor.destroy(place.instance(), mark.id).await?;
+                hypervisor.destroy(state_dir.instance(), metadata.id).await?;
             }
         }
-        self.take_in_strays(&mut fleet);
-        self.follow(&mut fleet);
-        if let Some(Err(error)) = user.map(|user| place.check_reachable(user)) {
+        self.adopt_unlisted_files(&mut fleet);
+        self.reconcile(&mut fleet);
+        if let Some(Err(error)) = user.map(|user| state_dir.check_reachable(user)) {
             tracing::warn!("{error}");
         }
         // While the fleet is held: from here on, orders are followed at once.
-        self.shared.set_surveyed(Survey { user });
+        self.context.set_survey(HypervisorSurvey { user });
         Ok(user)
     }
 
     /// Files of virtual machines that are not ordered: a removal that was interrupted goes on, other disks are left alone.
-    fn take_in_strays(self: &Arc<Self>, fleet: &mut Fleet) {
-        let place = &self.shared.place;
-        let found = match place.vms() {
+    fn adopt_unlisted_files(self: &Arc<Self>, fleet: &mut Fleet) {
+        let state_dir = &self.context.state_dir;
+        let found = match state_dir.vm_ids() {
             Ok(found) => found,
-            Err(error) => return tracing::warn!("{}", crate::told_whole(&error)),
+            Err(error) => return tracing::warn!("{}", crate::error_chain(&error)),
         };
         for id in found {
             if fleet.vms.contains_key(&id) || fleet.order_of(id).is_some() {
                 continue;
             }
-            let files = place.vm(id);
+            let files = state_dir.vm(id);
             if !files.overlay.exists() {
                 // Nothing on it is anybody's.
                 if let Err(error) = files.remove() {
-                    tracing::warn!("what is left of {id} cannot be removed: {}", crate::told_whole(&error));
+                    tracing::warn!("what is left of {id} cannot be removed: {}", crate::error_chain(&error));
                 }
                 continue;
             }
             // Whose it was is not known any more.
             let host = fleet.host_of_removed(id).or(self.hosts.first()).cloned();
             let Some(host) = host else { continue };
-            let wanted = fleet.remains(id);
-            self.begin(fleet, host, id, wanted);
+            let desired = fleet.desired_without_order(id);
+            self.spawn_vm(fleet, host, id, desired);
         }
     }
 
     async fn poll(&self) {
-        let Shared { hypervisor, place, .. } = &*self.shared;
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
         let mut silent = false;
-        let mut rested = Instant::now();
+        let mut aged_at = Instant::now();
         loop {
-            if rested.elapsed() >= REST_INTERVAL {
-                self.shared.let_rest(rested.elapsed()).await;
-                rested = Instant::now();
+            if aged_at.elapsed() >= RETENTION_INTERVAL {
+                self.context.age_retained_disks(aged_at.elapsed()).await;
+                aged_at = Instant::now();
             }
             let taken = Instant::now();
-            match hypervisor.running(place.instance()).await {
+            match hypervisor.running(state_dir.instance()).await {
                 Ok(running) => {
                     if silent {
                         tracing::info!("libvirt answers again");
                     }
                     silent = false;
-                    self.shared.set_snapshot(Snapshot { taken, running: Arc::new(running) });
+                    self.context.set_running_vms(RunningVms { taken, running: Arc::new(running) });
                     sleep(POLL_INTERVAL).await;
                 }
                 Err(error) => {
@@ -427,10 +431,10 @@ impl Agent {
 }
 
 /// Reads images before a virtual machine waits for them; what is wrong with them is told when one does.
-async fn look_at(images: Arc<Mutex<Images>>, orders: Vec<ImageOrder>) {
+async fn verify_images(images: Arc<Mutex<ImageCache>>, orders: Vec<ImageOrder>) {
     for order in orders {
         let mut images = Arc::clone(&images).lock_owned().await;
-        let looked = tokio::task::spawn_blocking(move || images.check(&order).map(drop));
+        let looked = tokio::task::spawn_blocking(move || images.verify(&order).map(drop));
         if let Ok(Err(error)) = looked.await {
             tracing::warn!("an image that may be asked for: {error}");
         }
@@ -439,43 +443,45 @@ async fn look_at(images: Arc<Mutex<Images>>, orders: Vec<ImageOrder>) {
 
 impl Fleet {
     fn order_of(&self, id: Uuid) -> Option<(&Name, &VmOrder)> {
-        self.orders.iter().find_map(|(host, orders)| {
+        self.specs.iter().find_map(|(host, orders)| {
             let order = orders.all().find(|order| order.id == id)?;
             Some((host, order))
         })
     }
 
     fn host_of_removed(&self, id: Uuid) -> Option<&Name> {
-        self.orders.iter().find(|(_, orders)| orders.removed.contains(&id)).map(|(host, _)| host)
+        self.specs.iter().find(|(_, orders)| orders.removed.contains(&id)).map(|(host, _)| host)
     }
 
     fn is_removed(&self, id: Uuid) -> bool {
         self.host_of_removed(id).is_some()
     }
 
-    /// What is wanted of a virtual machine that is there and not ordered.
-    fn remains(&self, id: Uuid) -> Wanted {
-        if self.is_removed(id) { Wanted::Gone } else { Wanted::Leave }
+    /// What is desired of a virtual machine that is there and not ordered.
+    fn desired_without_order(&self, id: Uuid) -> DesiredState {
+        if self.is_removed(id) { DesiredState::Removed } else { DesiredState::Unmanaged }
     }
 
     /// Why a virtual machine must not be started, whatever is ordered.
-    fn obstacle(&self, order: &VmOrder) -> Option<String> {
+    fn start_blocker(&self, order: &VmOrder) -> Option<String> {
         if self.is_removed(order.id) {
             return Some("it was removed by earlier orders, and is not started again".to_owned());
         }
-        let is_listed = self.orders.values().any(|kept| kept.vms.iter().any(|it| it.id == order.id));
+        let is_listed = self.specs.values().any(|kept| kept.vms.iter().any(|it| it.id == order.id));
         if !is_listed {
             return None;
         }
         // Nodes of one cluster share its numbers, and its key.
         let foreign = self
-            .orders
+            .specs
             .values()
             .flat_map(|kept| &kept.unlisted)
             .filter(|other| other.context.cluster_key.public != order.context.cluster_key.public);
         foreign.into_iter().find_map(|other| {
-            let number =
-                order.adapter.partitions().find(|it| other.adapter.partitions().any(|his| his == *it))?;
+            let number = order
+                .adapter
+                .partitions()
+                .find(|it| other.adapter.partitions().any(|theirs| theirs == *it))?;
             let (id, label) = (other.id, &other.label);
             Some(format!(
                 "its partition {number} is held by virtual machine {id} ({label}), which no orders list"
@@ -484,48 +490,48 @@ impl Fleet {
     }
 
     /// What a report of a host says besides its virtual machines.
-    fn host_report(&self, host: &Name) -> HostReport {
-        let Some(kept) = self.orders.get(host) else { return HostReport::default() };
-        let known = kept.unlisted.iter().map(|order| (order.id, orders::unlisted(order)));
-        let nobodys = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
-        let nobodys =
-            nobodys.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
-        HostReport { acknowledged: kept.version, unlisted: known.chain(nobodys).collect() }
+    fn spec_status(&self, host: &Name) -> SpecStatus {
+        let Some(kept) = self.specs.get(host) else { return SpecStatus::default() };
+        let known = kept.unlisted.iter().map(|order| (order.id, host_spec::unlisted_vm(order)));
+        let unknown = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
+        let unknown =
+            unknown.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
+        SpecStatus { acknowledged: kept.version, unlisted: known.chain(unknown).collect() }
     }
 
     /// Whether orders are newer than what the host has, or the same, and of the same site as all of the agent's.
-    fn check_version(&self, host: &Name, orders: &Orders) -> Result<(), OrdersError> {
+    fn check_version(&self, host: &Name, orders: &Orders) -> Result<(), HostSpecError> {
         let found = orders.version;
-        for (of, kept) in &self.orders {
+        for (of, kept) in &self.specs {
             let Some(kept) = kept.version else { continue };
             if kept.site != found.site {
-                return Err(OrdersError::OtherSite { own: kept.site, found: found.site });
+                return Err(HostSpecError::OtherSite { own: kept.site, found: found.site });
             }
             let is_older = if of == host { found.age() < kept.age() } else { found.epoch < kept.epoch };
             if is_older {
-                return Err(OrdersError::Older { kept, found });
+                return Err(HostSpecError::Older { kept, found });
             }
         }
-        match self.orders.get(host) {
-            Some(kept) if kept.version == Some(found) && !kept.is(orders) => {
-                Err(OrdersError::Ambiguous(found))
+        match self.specs.get(host) {
+            Some(kept) if kept.version == Some(found) && !kept.matches(orders) => {
+                Err(HostSpecError::Ambiguous(found))
             }
             _ => Ok(()),
         }
     }
 
     /// Whether orders for a host fit to what there is.
-    fn check(&self, host: &Name, orders: &Orders) -> Result<(), OrdersError> {
+    fn check(&self, host: &Name, orders: &Orders) -> Result<(), HostSpecError> {
         for order in &orders.vms {
             let id = order.id;
             let elsewhere = self.vms.get(&id).map(|vm| &vm.host).or(self.order_of(id).map(|(host, _)| host));
             if let Some(elsewhere) = elsewhere.filter(|elsewhere| *elsewhere != host) {
-                return Err(OrdersError::Elsewhere { id, host: elsewhere.clone() });
+                return Err(HostSpecError::Elsewhere { id, host: elsewhere.clone() });
             }
             if let Some((_, before)) = self.order_of(id)
-                && let Some(what) = orders::difference(before, order)
+                && let Some(what) = host_spec::immutable_change(before, order)
             {
-                return Err(OrdersError::Changed { id, what });
+                return Err(HostSpecError::Changed { id, what });
             }
         }
         Ok(())
@@ -533,22 +539,25 @@ impl Fleet {
 }
 
 /// Orders for hosts that are not served would make their virtual machines look like nobody's.
-fn check_served(shared: &Shared, hosts: &[Name]) -> Result<(), StartError> {
+fn check_served(context: &AgentContext, hosts: &[Name]) -> Result<(), AgentStartError> {
     let any: Name = "any".parse().expect("a name");
-    let path = shared.place.orders(&any);
+    let path = context.state_dir.spec_path(&any);
     let directory = path.parent().expect("a file is in a directory").to_owned();
-    let unreadable =
-        |error: std::io::Error| StartError::Orders { path: directory.clone(), what: error.to_string() };
+    let unreadable = |error: std::io::Error| AgentStartError::UnreadableSpec {
+        path: directory.clone(),
+        what: error.to_string(),
+    };
     for entry in std::fs::read_dir(&directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         let host =
             path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse::<Name>().ok());
         let Some(host) = host.filter(|host| !hosts.contains(host)) else { continue };
-        let bytes = durable::read(&path, ORDERS_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
-        let empty = serde_json::from_slice::<Kept>(&bytes).is_ok_and(|kept| kept.all().next().is_none());
+        let bytes = durable::read(&path, SPEC_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
+        let empty =
+            serde_json::from_slice::<StoredSpec>(&bytes).is_ok_and(|kept| kept.all().next().is_none());
         if !empty {
             tracing::debug!("orders for {host}");
-            return Err(StartError::NotServed(path));
+            return Err(AgentStartError::NotServed(path));
         }
     }
     Ok(())

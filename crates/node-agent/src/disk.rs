@@ -15,8 +15,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::durable;
-use crate::image::CheckedImage;
-use crate::place::{OwnGroup, PlaceError, QemuUser, VmPlace, give};
+use crate::image::VerifiedImage;
+use crate::state_dir::{GroupOwner, QemuUser, StateDirError, VmFiles, chown_to_qemu};
 
 /// How long a tool may take; on a busy machine they take a second.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub enum DiskError {
     },
     /// A file cannot be used.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    StateDir(#[from] StateDirError),
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -60,14 +60,14 @@ pub enum DiskError {
 
 /// Makes the overlay, unless there is one: what a virtual machine wrote stays as long as it is ordered.
 pub async fn make_overlay(
-    place: &VmPlace,
-    image: &CheckedImage,
+    files: &VmFiles,
+    image: &VerifiedImage,
     user: Option<QemuUser>,
 ) -> Result<(), DiskError> {
-    if place.overlay.exists() {
-        return give(&place.overlay, user, OwnGroup::Given).map_err(DiskError::from);
+    if files.overlay.exists() {
+        return chown_to_qemu(&files.overlay, user, GroupOwner::Qemu).map_err(DiskError::from);
     }
-    let beside = place.directory.join("overlay.new");
+    let beside = files.directory.join("overlay.new");
     let format = match image.root_format {
         DiskFormat::Raw => "raw",
         DiskFormat::Qcow2 => "qcow2",
@@ -75,13 +75,13 @@ pub async fn make_overlay(
     let mut command = Command::new("qemu-img");
     command.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(&image.root).arg(&beside);
     run("qemu-img", "qemu-utils", command).await?;
-    finish(&beside, &place.overlay, user)
+    finish(&beside, &files.overlay, user)
 }
 
 /// Makes the seed from the order's context, in place of the one that was there.
-pub async fn make_seed(place: &VmPlace, order: &VmOrder, user: Option<QemuUser>) -> Result<(), DiskError> {
+pub async fn make_seed(files: &VmFiles, order: &VmOrder, user: Option<QemuUser>) -> Result<(), DiskError> {
     // Nobody else gets into it: documents and seed hold a private key, and tools make files as the mask has it.
-    let private = place.directory.join("making");
+    let private = files.directory.join("making");
     let made = async {
         let (documents, beside) = (private.join("documents"), private.join("seed.iso"));
         write_documents(&private, &documents, &seed(order)).map_err(io_error(&documents))?;
@@ -91,7 +91,7 @@ pub async fn make_seed(place: &VmPlace, order: &VmOrder, user: Option<QemuUser>)
             .arg(&beside)
             .arg(&documents);
         run("genisoimage", "genisoimage", command).await?;
-        finish(&beside, &place.seed, user)
+        finish(&beside, &files.seed, user)
     }
     .await;
     durable::remove(&private).map_err(io_error(&private))?;
@@ -161,7 +161,7 @@ fn write_documents(private: &Path, documents: &Path, seed: &Seed) -> io::Result<
 /// Puts a file that was made beside its place into it, for QEMU alone.
 fn finish(beside: &Path, path: &Path, user: Option<QemuUser>) -> Result<(), DiskError> {
     fs::set_permissions(beside, fs::Permissions::from_mode(0o600)).map_err(io_error(beside))?;
-    give(beside, user, OwnGroup::Given)?;
+    chown_to_qemu(beside, user, GroupOwner::Qemu)?;
     fs::rename(beside, path).map_err(io_error(path))
 }
 

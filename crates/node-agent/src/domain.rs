@@ -13,13 +13,13 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::cores::Cores;
+use crate::cpu_set::CpuSet;
 use crate::image::hex;
-use crate::place::QemuUser;
+use crate::state_dir::QemuUser;
 use crate::xml::{Element, element};
 
 /// Namespace of the mark.
-pub const MARK_NAMESPACE: &str = "urn:heddle:agent:1";
+pub const METADATA_NAMESPACE: &str = "urn:heddle:agent:1";
 
 /// Namespace of arguments that libvirt hands on to QEMU.
 const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
@@ -41,16 +41,16 @@ fn at(slot: &str) -> Element {
 }
 
 /// What the kernel is told before what the image says, which may overrule it.
-const COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
+const DEFAULT_COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
 
-/// Changes when the same order is written in other bytes: digests of another form are not compared.
-const DIGEST_FORM: &str = "2";
+/// Changes when the same order is written in other bytes: digests of another version are not compared.
+const DIGEST_VERSION: &str = "2";
 
 /// A domain for libvirt.
 #[derive(Debug)]
 pub struct Domain<'a> {
     /// Whose it is.
-    pub mark: Mark,
+    pub metadata: DomainMetadata,
     /// For people.
     pub title: &'a str,
     /// How it runs.
@@ -60,9 +60,9 @@ pub struct Domain<'a> {
     /// Memory.
     pub memory: MemorySize,
     /// Where it runs.
-    pub cpus: Cpus,
+    pub cpus: CpuPlacement,
     /// What it boots.
-    pub boot: Boot<'a>,
+    pub boot: DirectBoot<'a>,
     /// Disks, root first.
     pub disks: Vec<Disk<'a>>,
     /// What it says on its serial line.
@@ -77,25 +77,25 @@ pub struct Domain<'a> {
 
 /// Where a domain runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cpus {
+pub enum CpuPlacement {
     /// Wherever the host likes.
-    Anywhere,
+    Unpinned,
     /// Anywhere on these cores.
-    Floating(Cores),
+    Shared(CpuSet),
     /// Each virtual core on a core of its own.
     Pinned {
         /// In the order of virtual cores.
-        cores: Cores,
+        cores: CpuSet,
         /// Where everything else of the domain runs.
-        emulation: Cores,
+        emulator_cores: CpuSet,
         /// How memory is backed.
-        backing: Backing,
+        backing: MemoryBacking,
     },
 }
 
 /// How memory is backed from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
+pub enum MemoryBacking {
     /// By huge pages of 2 MiB.
     HugePages,
     /// By ordinary pages.
@@ -104,7 +104,7 @@ pub enum Backing {
 
 /// What a domain boots.
 #[derive(Clone, Copy, Debug)]
-pub struct Boot<'a> {
+pub struct DirectBoot<'a> {
     /// Kernel.
     pub kernel: &'a Path,
     /// Initial file system.
@@ -142,7 +142,7 @@ pub struct Adapter<'a> {
 
 /// Says whose a domain is and what for: kept by libvirt, found again by the next agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct DomainMetadata {
     /// The agent's id.
     pub instance: String,
     /// The virtual machine.
@@ -150,14 +150,14 @@ pub struct Mark {
     /// The host it is on.
     pub host: Name,
     /// What was ordered; see [`order_digest`].
-    pub order: String,
-    /// Cores of its own.
-    pub cores: Cores,
+    pub order_digest: String,
+    /// CpuSet of its own.
+    pub cores: CpuSet,
     /// Memory it was given.
     pub memory: MemorySize,
 }
 
-impl Mark {
+impl DomainMetadata {
     /// The domain's name: an agent touches only domains that are called so and marked.
     pub fn domain_name(&self) -> String {
         domain_name(&self.instance, self.id)
@@ -181,27 +181,28 @@ impl Mark {
                 instance: attribute("instance")?,
                 id: attribute("id")?.parse().ok()?,
                 host: attribute("host")?.parse().ok()?,
-                order: attribute("order")?,
-                cores: if cores.is_empty() { Cores::default() } else { cores.parse().ok()? },
+                order_digest: attribute("order")?,
+                cores: if cores.is_empty() { CpuSet::default() } else { cores.parse().ok()? },
                 memory: attribute("memory")?.parse().ok()?,
             });
         }
     }
 
     /// Whether a domain is what an order asks for, as far as can be told.
-    pub fn is_for(&self, host: &Name, order: &VmOrder) -> bool {
-        let form = |digest: &str| digest.split_once(':').map(|(form, _)| form.to_owned());
+    pub fn matches(&self, host: &Name, order: &VmOrder) -> bool {
+        let version = |digest: &str| digest.split_once(':').map(|(version, _)| version.to_owned());
         let ordered = order_digest(order);
-        self.host == *host && (self.order == ordered || form(&self.order) != form(&ordered))
+        self.host == *host
+            && (self.order_digest == ordered || version(&self.order_digest) != version(&ordered))
     }
 
     fn to_element(&self) -> Element {
         element("heddle:vm")
-            .with("xmlns:heddle", MARK_NAMESPACE)
+            .with("xmlns:heddle", METADATA_NAMESPACE)
             .with("instance", &self.instance)
             .with("id", self.id)
             .with("host", &self.host)
-            .with("order", &self.order)
+            .with("order", &self.order_digest)
             .with("cores", &self.cores)
             .with("memory", self.memory)
     }
@@ -226,7 +227,7 @@ pub fn order_digest(order: &VmOrder) -> String {
     let seat = order.adapter.seat();
     let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, seat);
     let bytes = serde_json::to_vec(&fixed).expect("orders came in as JSON");
-    format!("{DIGEST_FORM}:{}", hex(&Sha256::digest(bytes)))
+    format!("{DIGEST_VERSION}:{}", hex(&Sha256::digest(bytes)))
 }
 
 impl Domain<'_> {
@@ -239,10 +240,10 @@ impl Domain<'_> {
         element("domain")
             .with("type", kind)
             .with("xmlns:qemu", QEMU_NAMESPACE)
-            .child(element("name").text(self.mark.domain_name()))
-            .child(element("uuid").text(self.mark.id))
+            .child(element("name").text(self.metadata.domain_name()))
+            .child(element("uuid").text(self.metadata.id))
             .child(element("title").text(self.title))
-            .child(element("metadata").child(self.mark.to_element()))
+            .child(element("metadata").child(self.metadata.to_element()))
             .child(element("memory").with("unit", "MiB").text(self.memory.mib()))
             .children(self.cpus.backing())
             .child(self.cpus.vcpu(self.cores))
@@ -255,7 +256,7 @@ impl Domain<'_> {
             .child(element("on_reboot").text("destroy"))
             .child(element("on_crash").text("destroy"))
             .child(self.devices())
-            .children(self.user.map(label))
+            .children(self.user.map(dac_label))
             .children(self.adapter.map(|adapter| adapter.arguments()))
             .to_xml()
     }
@@ -303,28 +304,28 @@ impl Domain<'_> {
     }
 }
 
-impl Cpus {
+impl CpuPlacement {
     fn backing(&self) -> Option<Element> {
         let Self::Pinned { backing, .. } = self else { return None };
         let source = match backing {
-            Backing::HugePages => {
+            MemoryBacking::HugePages => {
                 element("hugepages").child(element("page").with("size", 2).with("unit", "M"))
             }
-            Backing::Pages => element("source").with("type", "memfd"),
+            MemoryBacking::Pages => element("source").with("type", "memfd"),
         };
         let (kept, now) = (element("nosharepages"), element("allocation").with("mode", "immediate"));
         // The order is the schema's.
         Some(match backing {
-            Backing::HugePages => element("memoryBacking").children([source, kept, now]),
-            Backing::Pages => element("memoryBacking").children([kept, source, now]),
+            MemoryBacking::HugePages => element("memoryBacking").children([source, kept, now]),
+            MemoryBacking::Pages => element("memoryBacking").children([kept, source, now]),
         })
     }
 
     fn vcpu(&self, count: u32) -> Element {
         let vcpu = element("vcpu").with("placement", "static");
         let vcpu = match self {
-            Self::Floating(cores) => vcpu.with("cpuset", cores),
-            Self::Anywhere | Self::Pinned { .. } => vcpu,
+            Self::Shared(cores) => vcpu.with("cpuset", cores),
+            Self::Unpinned | Self::Pinned { .. } => vcpu,
         };
         vcpu.text(count)
     }
@@ -332,21 +333,21 @@ impl Cpus {
     fn tuning(&self) -> Element {
         let tuning = element("cputune");
         match self {
-            Self::Anywhere => tuning,
-            Self::Floating(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
-            Self::Pinned { cores, emulation, .. } => {
+            Self::Unpinned => tuning,
+            Self::Shared(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
+            Self::Pinned { cores, emulator_cores, .. } => {
                 let pins = cores.iter().enumerate();
                 let pins =
                     pins.map(|(vcpu, core)| element("vcpupin").with("vcpu", vcpu).with("cpuset", core));
-                tuning.children(pins).child(element("emulatorpin").with("cpuset", emulation))
+                tuning.children(pins).child(element("emulatorpin").with("cpuset", emulator_cores))
             }
         }
     }
 }
 
-impl Boot<'_> {
+impl DirectBoot<'_> {
     fn to_element(self) -> Element {
-        let command_line = format!("{COMMAND_LINE} {}", self.command_line);
+        let command_line = format!("{DEFAULT_COMMAND_LINE} {}", self.command_line);
         element("os")
             .child(element("type").with("arch", "x86_64").with("machine", "q35").text("hvm"))
             // Starts a kernel in a fraction of the time that a full BIOS takes.
@@ -407,7 +408,7 @@ impl Adapter<'_> {
 }
 
 /// Files were given to the user of this QEMU already, and those of images are left to their owner.
-fn label(user: QemuUser) -> Element {
+fn dac_label(user: QemuUser) -> Element {
     let owner = format!("+{}:+{}", user.uid, user.gid);
     element("seclabel")
         .with("type", "static")

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Writes a file whole or not at all, for its owner only. When this returns, it is on disk.
-pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not the path of a file"));
     };
@@ -102,10 +102,10 @@ mod tests {
     fn what_a_killed_writer_left_behind_does_no_harm() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("orders");
-        write(&path, b"old").unwrap();
+        replace(&path, b"old").unwrap();
         fs::write(scratch.path().join("orders.new"), b"half of the n").unwrap();
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"old");
-        write(&path, b"new").unwrap();
+        replace(&path, b"new").unwrap();
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"new");
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -115,7 +115,7 @@ mod tests {
     fn a_file_that_is_too_long_is_not_read() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("long");
-        write(&path, &[0; 11]).unwrap();
+        replace(&path, &[0; 11]).unwrap();
         assert_eq!(read(&path, 11).unwrap().unwrap().len(), 11);
         assert_eq!(read(&path, 10).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert!(read(&scratch.path().join("none"), 10).unwrap().is_none());

@@ -27,12 +27,12 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::agent::{Agent, OrdersError};
-use crate::link::NoSession;
+use crate::agent::{Agent, HostSpecError};
+use crate::link::SessionError;
 use crate::session;
 
 /// Longest orders: a full host in a large cluster.
-const ORDERS_BYTES_MAX: usize = 32 * 1024 * 1024;
+const SPEC_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Longest request for a session: a command with its arguments.
 const OPEN_BYTES_MAX: usize = 64 * 1024;
@@ -41,7 +41,7 @@ const OPEN_BYTES_MAX: usize = 64 * 1024;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the head of a request may take, and how long a connection may wait for its next request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a request may take in all, with its body: a report is waited for at most two times [`REPORT_TIMEOUT`].
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,32 +52,32 @@ const CONNECTIONS_MAX: usize = 1024;
 /// How long to wait if no connection can be accepted, for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Limits on those who ask.
+/// HttpLimits on those who ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct HttpLimits {
     /// For the head of a request, and between requests.
-    pub head: Duration,
+    pub header: Duration,
     /// For a whole request but a session.
     pub request: Duration,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
 }
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
-        Self { head: HEAD_TIMEOUT, request: REQUEST_TIMEOUT, connections: CONNECTIONS_MAX }
+        Self { header: HEADER_TIMEOUT, request: REQUEST_TIMEOUT, connections: CONNECTIONS_MAX }
     }
 }
 
 /// Answers requests at a socket, within limits, for ever. A connection that became a session does not count: sessions have limits
 /// of their own.
-pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! {
+pub async fn serve(listener: UnixListener, router: Router, limits: HttpLimits) -> ! {
     let within = axum::middleware::from_fn(move |request: Request, next: Next| async move {
         match timeout(limits.request, next.run(request)).await {
             Ok(response) => response,
             Err(_) => {
                 let what = format!("the request took longer than {} s", limits.request.as_secs());
-                Refusal::new(StatusCode::REQUEST_TIMEOUT, "too-slow", &what).into_response()
+                ProblemResponse::new(StatusCode::REQUEST_TIMEOUT, "too-slow", &what).into_response()
             }
         }
     });
@@ -95,7 +95,7 @@ pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! 
             }
         };
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.head);
+        http.timer(TokioTimer::new()).header_read_timeout(limits.header);
         let connection = http.serve_connection(TokioIo::new(stream), service.clone()).with_upgrades();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -108,13 +108,13 @@ pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! 
 
 /// Why there is no socket.
 #[derive(Debug, Error)]
-pub enum ListenError {
+pub enum AgentSocketError {
     /// Something is there that is no socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// Somebody serves it.
     #[error("somebody else serves {}", .0.display())]
-    Taken(PathBuf),
+    InUse(PathBuf),
     /// It cannot be made.
     #[error("cannot listen at {}: {source}", path.display())]
     Io {
@@ -126,14 +126,16 @@ pub enum ListenError {
 }
 
 /// Opens the socket. One that nobody serves any more is replaced; anything else that is there stays.
-pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
-    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+pub fn listen(path: &Path) -> Result<UnixListener, AgentSocketError> {
+    let failed = |source| AgentSocketError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NotASocket(path.to_owned())),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(AgentSocketError::NotASocket(path.to_owned()));
+        }
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(ListenError::Taken(path.to_owned()));
+            return Err(AgentSocketError::InUse(path.to_owned()));
         }
         Ok(_) => {}
     }
@@ -150,10 +152,12 @@ pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
 pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/v1/hosts", get(host_list))
-        .route("/v1/hosts/{host}", get(report).put(order))
+        .route("/v1/hosts/{host}", get(get_report).put(put_spec))
         .route("/v1/hosts/{host}/vms/{id}/sessions", post(open_session))
-        .fallback(|| async { Refusal::new(StatusCode::NOT_FOUND, "no-such-path", "there is nothing here") })
-        .layer(DefaultBodyLimit::max(ORDERS_BYTES_MAX))
+        .fallback(|| async {
+            ProblemResponse::new(StatusCode::NOT_FOUND, "no-such-path", "there is nothing here")
+        })
+        .layer(DefaultBodyLimit::max(SPEC_BYTES_MAX))
         .with_state(agent)
 }
 
@@ -162,22 +166,22 @@ async fn host_list(State(agent): State<Arc<Agent>>) -> Json<Vec<Name>> {
 }
 
 #[derive(Deserialize)]
-struct After {
+struct ReportQuery {
     after: Option<u64>,
 }
 
-async fn report(
+async fn get_report(
     State(agent): State<Arc<Agent>>,
     UrlPath(host): UrlPath<String>,
-    Query(After { after }): Query<After>,
-) -> Result<Json<Report>, Refusal> {
+    Query(ReportQuery { after }): Query<ReportQuery>,
+) -> Result<Json<Report>, ProblemResponse> {
     let name = host.parse::<Name>().ok();
-    let reports = name.and_then(|name| agent.shared().board.reports(&name));
-    let mut reports = reports.ok_or_else(|| Refusal::no_such_host(&host))?;
+    let reports = name.and_then(|name| agent.context().reports.subscribe(&name));
+    let mut reports = reports.ok_or_else(|| ProblemResponse::no_such_host(&host))?;
     // Before libvirt was asked what is there, a report without a virtual machine would say that it is gone.
-    if timeout(REPORT_TIMEOUT, agent.shared().ready()).await.is_err() {
+    if timeout(REPORT_TIMEOUT, agent.context().ready()).await.is_err() {
         let what = "libvirt does not answer yet, so it is not known what runs";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-known-yet", what));
+        return Err(ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "not-known-yet", what));
     }
     if let Some(after) = after {
         // Whether or not it has changed by then, the report is sent.
@@ -187,18 +191,18 @@ async fn report(
     Ok(Json(report))
 }
 
-async fn order(
+async fn put_spec(
     State(agent): State<Arc<Agent>>,
     UrlPath(host): UrlPath<String>,
     body: Bytes,
-) -> Result<StatusCode, Refusal> {
-    let name: Name = host.parse().map_err(|_| Refusal::no_such_host(&host))?;
+) -> Result<StatusCode, ProblemResponse> {
+    let name: Name = host.parse().map_err(|_| ProblemResponse::no_such_host(&host))?;
     let orders: Orders = serde_json::from_slice(&body).map_err(|error| {
         // What serde says may quote a secret: its place is enough.
         let what = format!("line {}, column {} makes no sense", error.line(), error.column());
-        Refusal::new(StatusCode::BAD_REQUEST, "not-orders", &format!("orders cannot be read: {what}"))
+        ProblemResponse::new(StatusCode::BAD_REQUEST, "not-orders", &format!("orders cannot be read: {what}"))
     })?;
-    agent.order(&name, orders).await.map_err(Refusal::from)?;
+    agent.apply_spec(&name, orders).await.map_err(ProblemResponse::from)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -206,29 +210,34 @@ async fn open_session(
     State(agent): State<Arc<Agent>>,
     UrlPath((host, id)): UrlPath<(String, String)>,
     mut request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ProblemResponse> {
     let no_vm = || {
-        Refusal::new(StatusCode::NOT_FOUND, "no-such-vm", &format!("host {host} has no virtual machine {id}"))
+        ProblemResponse::new(
+            StatusCode::NOT_FOUND,
+            "no-such-vm",
+            &format!("host {host} has no virtual machine {id}"),
+        )
     };
     if !wants_session(request.headers()) {
         let what = format!("a session needs `Connection: upgrade` and `Upgrade: {PROTOCOL}`");
-        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", &what));
+        return Err(ProblemResponse::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", &what));
     }
     let name: Name = host.parse().map_err(|_| no_vm())?;
     let vm: Uuid = id.parse().map_err(|_| no_vm())?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let bad = |what: String| Refusal::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
+    let bad = |what: String| ProblemResponse::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
     let body = axum::body::to_bytes(request.into_body(), OPEN_BYTES_MAX).await;
     let body = body.map_err(|error| bad(format!("what is to be opened cannot be read: {error}")))?;
     let what: Open =
         serde_json::from_slice(&body).map_err(|error| bad(format!("cannot be opened: {error}")))?;
-    let opener = agent.opener(&name, vm).await.ok_or_else(no_vm)?;
-    let silent =
-        |why: &str| Refusal::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {why}"));
+    let opener = agent.session_opener(&name, vm).await.ok_or_else(no_vm)?;
+    let silent = |why: &str| {
+        ProblemResponse::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {why}"))
+    };
     let opened = opener.ok_or_else(|| silent("it does not run"))?.open(what).await;
     let opened = opened.map_err(|error| match error {
-        NoSession::NoGuest(why) => silent(&why),
-        NoSession::TooMany => Refusal::new(
+        SessionError::GuestUnavailable(why) => silent(&why),
+        SessionError::TooManySessions => ProblemResponse::new(
             StatusCode::TOO_MANY_REQUESTS,
             "too-many-sessions",
             &format!("virtual machine {vm}: {error}"),
@@ -261,9 +270,9 @@ fn wants_session(headers: &HeaderMap) -> bool {
 
 /// An answer that says no.
 #[derive(Debug)]
-struct Refusal(Problem);
+struct ProblemResponse(Problem);
 
-impl Refusal {
+impl ProblemResponse {
     fn new(status: StatusCode, kind: &str, detail: &str) -> Self {
         Self(Problem {
             kind: kind.to_owned(),
@@ -281,28 +290,28 @@ impl Refusal {
     }
 }
 
-impl From<OrdersError> for Refusal {
-    fn from(error: OrdersError) -> Self {
+impl From<HostSpecError> for ProblemResponse {
+    fn from(error: HostSpecError) -> Self {
         let (status, kind) = match &error {
-            OrdersError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
-            OrdersError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
-            OrdersError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
-            OrdersError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
-            OrdersError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
-            OrdersError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
-            OrdersError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
-            OrdersError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
-            OrdersError::NotKept { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
+            HostSpecError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
+            HostSpecError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
+            HostSpecError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
+            HostSpecError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
+            HostSpecError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
+            HostSpecError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
+            HostSpecError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
+            HostSpecError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+            HostSpecError::NotStored { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
         };
         let mut refusal = Self::new(status, kind, &error.to_string());
-        if let OrdersError::Bad(bad) = error {
-            refusal.0.place = Some(bad.place);
+        if let HostSpecError::Invalid(bad) = error {
+            refusal.0.place = Some(bad.field);
         }
         refusal
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, [(CONTENT_TYPE, Problem::MEDIA_TYPE)], Json(self.0)).into_response()

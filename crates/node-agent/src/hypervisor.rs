@@ -13,20 +13,20 @@ use virt::domain::Domain;
 use virt::error::ErrorNumber;
 use virt::sys;
 
-use crate::cores::Cores;
-use crate::domain::{MARK_NAMESPACE, Mark, domain_name};
-use crate::place::QemuUser;
+use crate::cpu_set::CpuSet;
+use crate::domain::{DomainMetadata, METADATA_NAMESPACE, domain_name};
+use crate::state_dir::QemuUser;
 
 /// Longest message of libvirt that is told on: QEMU's words may come with pages of output.
-const MESSAGE_LETTERS_MAX: usize = 400;
+const MESSAGE_CHARS_MAX: usize = 400;
 
 /// libvirt at one address.
 #[derive(Clone)]
 pub struct Hypervisor {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     uri: String,
     connection: Mutex<Option<Connect>>,
 }
@@ -34,7 +34,7 @@ struct Shared {
 /// Why libvirt did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HypervisorError {
-    /// It does not answer: what was asked may or may not have been done.
+    /// It does not answer: what was result may or may not have been done.
     #[error("libvirt does not answer at {uri}: {message}")]
     Unreachable {
         /// Where.
@@ -58,15 +58,15 @@ pub enum DomainState {
     /// It runs.
     Running,
     /// It is there, but stands still.
-    Halted(Halt),
+    Halted(HaltReason),
 }
 
 /// Why a domain stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Halt {
+pub enum HaltReason {
     /// Its disk cannot be written.
     #[error("its disk cannot be written; the host's may be full")]
-    Disk,
+    DiskError,
     /// Somebody paused it.
     #[error("it was paused")]
     Paused,
@@ -75,21 +75,21 @@ pub enum Halt {
     Crashed,
     /// Unknown.
     #[error("libvirt does not say why")]
-    Other,
+    Unknown,
 }
 
 impl std::fmt::Debug for Hypervisor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hypervisor({})", self.shared.uri)
+        write!(f, "Hypervisor({})", self.inner.uri)
     }
 }
 
 impl Hypervisor {
-    /// libvirt at an address such as `qemu:///system`. Nothing is asked yet.
+    /// libvirt at an address such as `qemu:///system`. Nothing is result yet.
     pub fn new(uri: String) -> Self {
         // The library prints every error otherwise, also those that are expected.
         virt::error::clear_error_callback();
-        Self { shared: Arc::new(Shared { uri, connection: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { uri, connection: Mutex::new(None) }) }
     }
 
     /// Starts a domain that libvirt forgets when it ends.
@@ -102,8 +102,8 @@ impl Hypervisor {
     pub async fn destroy(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
-            Ok(domain) => none_is_fine(domain.destroy()),
-            Err(error) => none_is_fine(Err(error)),
+            Ok(domain) => ignore_missing(domain.destroy()),
+            Err(error) => ignore_missing(Err(error)),
         })
         .await
     }
@@ -112,7 +112,7 @@ impl Hypervisor {
     pub async fn resume(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| {
-            none_is_fine(Domain::lookup_by_name(connection, &name)?.resume().map(drop))
+            ignore_missing(Domain::lookup_by_name(connection, &name)?.resume().map(drop))
         })
         .await
     }
@@ -127,24 +127,28 @@ impl Hypervisor {
         .await
     }
 
-    /// All domains of an agent, by their marks.
-    pub async fn marks(&self, instance: &str) -> Result<Vec<Mark>, HypervisorError> {
+    /// All domains of an agent, by their found.
+    pub async fn domains(&self, instance: &str) -> Result<Vec<DomainMetadata>, HypervisorError> {
         let (instance, prefix) = (instance.to_owned(), domain_prefix(instance));
         self.call(move |connection| {
             let domains = connection.list_all_domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?;
             let ours = domains.iter().filter(|domain| id_of(domain, &prefix).is_some());
             // One that ends meanwhile, or that somebody else called so, has no mark.
-            let marks = ours.filter_map(|domain| mark(domain).ok().flatten());
-            Ok(marks.filter(|mark| mark.instance == instance).collect())
+            let found = ours.filter_map(|domain| read_metadata(domain).ok().flatten());
+            Ok(found.filter(|metadata| metadata.instance == instance).collect())
         })
         .await
     }
 
     /// The mark of one virtual machine's domain, if there is one.
-    pub async fn find(&self, instance: &str, id: Uuid) -> Result<Option<Mark>, HypervisorError> {
+    pub async fn domain_metadata(
+        &self,
+        instance: &str,
+        id: Uuid,
+    ) -> Result<Option<DomainMetadata>, HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
-            Ok(domain) => mark(&domain),
+            Ok(domain) => read_metadata(&domain),
             Err(error) if error.code() == ErrorNumber::NoDomain => Ok(None),
             Err(error) => Err(error),
         })
@@ -157,7 +161,7 @@ impl Hypervisor {
         self.call(move |connection| {
             let found = Domain::lookup_by_name(connection, &name).and_then(|domain| domain.get_state());
             match found {
-                Ok((state, reason)) => Ok(meaning(state, reason)),
+                Ok((state, reason)) => Ok(domain_state(state, reason)),
                 Err(error) if error.code() == ErrorNumber::NoDomain => Ok(DomainState::Gone),
                 Err(error) => Err(error),
             }
@@ -166,14 +170,14 @@ impl Hypervisor {
     }
 
     /// Keeps a running domain, all of it, on these cores.
-    pub async fn confine(
+    pub async fn pin_domain(
         &self,
         instance: &str,
         id: Uuid,
         vcpus: u32,
-        cores: &Cores,
+        cores: &CpuSet,
     ) -> Result<(), HypervisorError> {
-        let (name, bits) = (domain_name(instance, id), cores.to_bits());
+        let (name, bits) = (domain_name(instance, id), cores.to_bitmap());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
             for vcpu in 0..vcpus {
@@ -185,13 +189,13 @@ impl Hypervisor {
     }
 
     /// Keeps the emulation of a running domain on these cores; its virtual cores stay where they are.
-    pub async fn confine_emulation(
+    pub async fn pin_emulator(
         &self,
         instance: &str,
         id: Uuid,
-        cores: &Cores,
+        cores: &CpuSet,
     ) -> Result<(), HypervisorError> {
-        let (name, bits) = (domain_name(instance, id), cores.to_bits());
+        let (name, bits) = (domain_name(instance, id), cores.to_bitmap());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
             domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_CURRENT).map(drop)
@@ -211,21 +215,21 @@ impl Hypervisor {
 
     async fn call<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Connect) -> Result<T, virt::error::Error> + Send + 'static,
+        operation: impl FnOnce(&Connect) -> Result<T, virt::error::Error> + Send + 'static,
     ) -> Result<T, HypervisorError> {
-        let shared = Arc::clone(&self.shared);
-        let asked = tokio::task::spawn_blocking(move || shared.call(ask));
-        asked.await.expect("calls of libvirt do not panic, and nobody cancels them")
+        let inner = Arc::clone(&self.inner);
+        let result = tokio::task::spawn_blocking(move || inner.call(operation));
+        result.await.expect("calls of libvirt do not panic, and nobody cancels them")
     }
 }
 
-impl Shared {
+impl Inner {
     fn call<T>(
         &self,
-        ask: impl FnOnce(&Connect) -> Result<T, virt::error::Error>,
+        operation: impl FnOnce(&Connect) -> Result<T, virt::error::Error>,
     ) -> Result<T, HypervisorError> {
         let connection = self.connection().map_err(|error| self.unreachable(&error))?;
-        ask(&connection).map_err(|error| {
+        operation(&connection).map_err(|error| {
             if connection.is_alive().unwrap_or(false) {
                 return HypervisorError::Refused { message: shorten(error.message()) };
             }
@@ -255,10 +259,10 @@ fn id_of(domain: &Domain, prefix: &str) -> Option<Uuid> {
     domain.get_name().ok()?.strip_prefix(prefix)?.parse().ok()
 }
 
-fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
+fn read_metadata(domain: &Domain) -> Result<Option<DomainMetadata>, virt::error::Error> {
     let kind = sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed();
-    match domain.get_metadata(kind, Some(MARK_NAMESPACE), sys::VIR_DOMAIN_AFFECT_CURRENT) {
-        Ok(xml) => Ok(Mark::read(&xml)),
+    match domain.get_metadata(kind, Some(METADATA_NAMESPACE), sys::VIR_DOMAIN_AFFECT_CURRENT) {
+        Ok(xml) => Ok(DomainMetadata::read(&xml)),
         Err(error) if [ErrorNumber::NoDomainMetadata, ErrorNumber::NoDomain].contains(&error.code()) => {
             Ok(None)
         }
@@ -266,7 +270,7 @@ fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
     }
 }
 
-fn none_is_fine(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
+fn ignore_missing(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
     match done {
         // It was there a moment ago and has ended by itself.
         Err(error) if [ErrorNumber::NoDomain, ErrorNumber::OperationInvalid].contains(&error.code()) => {
@@ -276,27 +280,27 @@ fn none_is_fine(done: Result<(), virt::error::Error>) -> Result<(), virt::error:
     }
 }
 
-fn meaning(state: sys::virDomainState, reason: i32) -> DomainState {
+fn domain_state(state: sys::virDomainState, reason: i32) -> DomainState {
     match state {
         sys::VIR_DOMAIN_RUNNING | sys::VIR_DOMAIN_BLOCKED => DomainState::Running,
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_IOERROR.cast_signed() => {
-            DomainState::Halted(Halt::Disk)
+            DomainState::Halted(HaltReason::DiskError)
         }
         // libvirt has it as paused for a moment while it starts.
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => {
             DomainState::Running
         }
-        sys::VIR_DOMAIN_PAUSED => DomainState::Halted(Halt::Paused),
-        sys::VIR_DOMAIN_CRASHED => DomainState::Halted(Halt::Crashed),
+        sys::VIR_DOMAIN_PAUSED => DomainState::Halted(HaltReason::Paused),
+        sys::VIR_DOMAIN_CRASHED => DomainState::Halted(HaltReason::Crashed),
         sys::VIR_DOMAIN_SHUTDOWN | sys::VIR_DOMAIN_SHUTOFF => DomainState::Gone,
-        _ => DomainState::Halted(Halt::Other),
+        _ => DomainState::Halted(HaltReason::Unknown),
     }
 }
 
 /// The first line that says something, and not too much of it.
 fn shorten(message: &str) -> String {
     let plain = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    plain.chars().take(MESSAGE_LETTERS_MAX).collect()
+    plain.chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
 /// Reads `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` out of libvirt's capabilities.

@@ -15,34 +15,34 @@
 //! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt, and whether KVM works |
 //! | [`fabric`] | the emulated fabric |
 //! | [`link`], [`session`] | the guest's channel; sessions of people and tools |
-//! | [`board`], [`http`] | reports; the interface |
+//! | [`reports`], [`http`] | reports; the interface |
 
 pub mod accelerator;
 pub mod agent;
-pub mod board;
 pub mod capacity;
-pub mod cores;
+pub mod context;
+pub mod cpu_set;
 pub mod disk;
+pub mod disk_space;
 pub mod domain;
 pub mod durable;
 pub mod fabric;
+pub mod host_spec;
 pub mod http;
 pub mod hypervisor;
 pub mod image;
 pub mod link;
-pub mod orders;
-pub mod place;
-pub mod promise;
-pub mod resting;
-pub mod room;
+pub mod pinning_check;
+pub mod reports;
+pub mod retention;
 pub mod session;
-pub mod shared;
+pub mod state_dir;
 pub mod users;
 pub mod vm;
 pub mod xml;
 
 /// An error with all it came from, in one line.
-pub fn told_whole(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -10,18 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use controller_api::{MemorySize, Name};
-use node_agent::accelerator::{Accelerators, Choice};
+use node_agent::accelerator::{AcceleratorChoice, AcceleratorProbe};
 use node_agent::agent::Agent;
-use node_agent::board::{Board, MachineReport, first_number};
-use node_agent::capacity::{Ledger, Machine};
-use node_agent::cores::Cores;
-use node_agent::fabric::Fabric;
-use node_agent::http::{self, Limits};
+use node_agent::capacity::{Allocations, HostCapacity};
+use node_agent::context::{AgentContext, FileTables};
+use node_agent::cpu_set::CpuSet;
+use node_agent::fabric::FabricAttachments;
+use node_agent::http::{self, HttpLimits};
 use node_agent::hypervisor::Hypervisor;
-use node_agent::place::Place;
-use node_agent::resting::Resting;
-use node_agent::shared::{Files, Shared};
-use node_agent::users::Users;
+use node_agent::reports::{MachineStatus, Reports, next_report_number};
+use node_agent::retention::RetainedDisks;
+use node_agent::state_dir::StateDir;
+use node_agent::users::QemuUsers;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -48,12 +48,12 @@ struct Args {
     #[arg(long, value_name = "URI", default_value = "qemu:///system")]
     uri: String,
     /// How virtual machines run; `auto` is KVM if a probe guest runs by it.
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    accelerator: Choice,
-    /// Cores that may be used, such as 0-3,6; all that this process may use if not given.
+    #[arg(long, value_enum, default_value_t = AcceleratorChoice::Auto)]
+    accelerator: AcceleratorChoice,
+    /// CpuSet that may be used, such as 0-3,6; all that this process may use if not given.
     #[arg(long, value_name = "LIST")]
-    cores: Option<Cores>,
-    /// Cores that no virtual machine has to itself: emulation, shared virtual machines and the host run there.
+    cores: Option<CpuSet>,
+    /// CpuSet that no virtual machine has to itself: emulation, context virtual machines and the host run there.
     #[arg(long, value_name = "N", default_value_t = 1)]
     reserve_cores: u32,
     /// Memory for guests in all, such as 16G; seven eighths of the machine's if not given.
@@ -115,63 +115,69 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Some(memory) => memory,
         None => own_memory()?,
     };
-    let ledger = Ledger::new(Machine::new(cores, args.reserve_cores, memory)?);
-    let place = Arc::new(Place::open(&args.state, &args.runtime)?);
-    let machine = MachineReport {
-        cores: ledger.cores(),
-        memory_mib: ledger.memory(),
-        accelerator: args.accelerator.given(),
+    let allocations = Allocations::new(HostCapacity::new(cores, args.reserve_cores, memory)?);
+    let state_dir = Arc::new(StateDir::open(&args.state, &args.runtime)?);
+    let machine = MachineStatus {
+        cores: allocations.cores(),
+        memory_mib: allocations.memory(),
+        accelerator: args.accelerator.fixed(),
         fabric: false,
     };
-    let number = first_number(&place.number()).context("cannot keep the number of reports")?;
-    let board = Arc::new(Board::new(&args.hosts, machine, number));
+    let number =
+        next_report_number(&state_dir.report_number_path()).context("cannot keep the number of reports")?;
+    let reports = Arc::new(Reports::new(&args.hosts, machine, number));
     let hypervisor = Hypervisor::new(args.uri);
-    let fabric = Arc::new(Fabric::new(args.sim_control, Arc::clone(&place)));
-    let accelerators =
-        Accelerators::new(args.accelerator, Arc::clone(&place), hypervisor.clone(), Arc::clone(&board));
+    let fabric = Arc::new(FabricAttachments::new(args.sim_control, Arc::clone(&state_dir)));
+    let accelerator_probe = AcceleratorProbe::new(
+        args.accelerator,
+        Arc::clone(&state_dir),
+        hypervisor.clone(),
+        Arc::clone(&reports),
+    );
     let grace = Duration::from_secs(u64::from(args.disk_grace_hours) * 3600);
-    let resting = Resting::open(Arc::clone(&place), grace).context("cannot look at disks that rest")?;
-    let users =
-        Users::open(Arc::clone(&place), args.first_vm_uid).context("cannot tell who has which user")?;
-    let shared = Shared::new(
-        place,
+    let retained_disks =
+        RetainedDisks::open(Arc::clone(&state_dir), grace).context("cannot look at disks that rest")?;
+    let users = QemuUsers::open(Arc::clone(&state_dir), args.first_vm_uid)
+        .context("cannot tell who has which user")?;
+    let context = AgentContext::new(
+        state_dir,
         hypervisor,
         Arc::clone(&fabric),
-        Arc::clone(&board),
-        Arc::new(accelerators),
-        ledger,
-        Files { resting, users },
+        Arc::clone(&reports),
+        Arc::new(accelerator_probe),
+        allocations,
+        FileTables { retained_disks, users },
     );
-    let agent = Arc::new(Agent::new(Arc::new(shared), args.hosts)?);
+    let agent = Arc::new(Agent::new(Arc::new(context), args.hosts)?);
     let listener = http::listen(&args.socket)?;
 
     let (mut terminated, mut interrupted) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut seen = fabric.seen();
+    let mut fabric_status = fabric.status();
     // Also while the agent ends: virtual machines that stop are taken off the fabric.
-    tokio::spawn(async move { fabric.keep().await });
-    let watching = async {
-        while seen.changed().await.is_ok() {
-            let answers = seen.borrow_and_update().answers;
-            board.set_machine(|machine| machine.fabric = answers);
+    tokio::spawn(async move { fabric.run().await });
+    let publish_fabric_status = async {
+        while fabric_status.changed().await.is_ok() {
+            let is_reachable = fabric_status.borrow_and_update().is_reachable;
+            reports.set_machine(|machine| machine.fabric = is_reachable);
         }
     };
     tokio::select! {
-        _ = http::serve(listener, http::router(Arc::clone(&agent)), Limits::default()) => {}
+        _ = http::serve(listener, http::router(Arc::clone(&agent)), HttpLimits::default()) => {}
         () = agent.run(args.images) => {}
-        () = watching => {}
+        () = publish_fabric_status => {}
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
     // Whoever asks now finds nobody, and asks the next agent.
     let _ = fs::remove_file(&args.socket);
-    agent.end(args.stop_vms_at_exit).await;
-    agent.shared().place.leave();
+    agent.shut_down(args.stop_vms_at_exit).await;
+    agent.context().state_dir.remove_runtime_directory();
     Ok(())
 }
 
-/// Cores this process may use.
-fn own_cores() -> anyhow::Result<Cores> {
+/// CpuSet this process may use.
+fn own_cores() -> anyhow::Result<CpuSet> {
     let status = fs::read_to_string("/proc/self/status").context("cannot tell which cores there are")?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     Ok(line.context("cannot tell which cores there are: use --cores")?.trim().parse()?)

@@ -7,10 +7,10 @@ use controller_api::session::{FRAME_BYTES_MAX, Kind, read_frame, write_frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::link::{FromGuest, Session};
+use crate::link::{Session, SessionEvent};
 
 /// How long a client has to hear the last word. A socket that is closed with input unread takes back what was not read.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Carries frames both ways until either side has ended.
 pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io::Result<()> {
@@ -34,15 +34,17 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
     };
     let outward = async {
         loop {
-            match session.hear().await {
-                FromGuest::Output(bytes) => hand_on(&mut to_client, Kind::Output, &bytes, &session).await?,
-                FromGuest::Error(bytes) => hand_on(&mut to_client, Kind::Error, &bytes, &session).await?,
-                FromGuest::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
-                FromGuest::Exit(status) => {
+            match session.recv().await {
+                SessionEvent::Output(bytes) => {
+                    forward(&mut to_client, Kind::Output, &bytes, &session).await?
+                }
+                SessionEvent::Error(bytes) => forward(&mut to_client, Kind::Error, &bytes, &session).await?,
+                SessionEvent::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
+                SessionEvent::Exit(status) => {
                     write_frame(&mut to_client, Kind::Exit, &status.to_be_bytes()).await?;
                     return to_client.shutdown().await;
                 }
-                FromGuest::Refused(why) => {
+                SessionEvent::Refused(why) => {
                     write_frame(&mut to_client, Kind::Refused, why.as_bytes()).await?;
                     return to_client.shutdown().await;
                 }
@@ -55,11 +57,11 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
     }
     let drain = async { while from_client.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {} };
     // Who stays longer has heard it, or does not listen.
-    let _ = timeout(LAST_WORD_TIMEOUT, drain).await;
+    let _ = timeout(CLOSE_TIMEOUT, drain).await;
     Ok(())
 }
 
-async fn hand_on(
+async fn forward(
     client: &mut (impl AsyncWrite + Unpin),
     kind: Kind,
     bytes: &[u8],

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use crate::context::{AgentContext, RunningVms};
 use crate::disk;
-use crate::hypervisor::{DomainState, Halt};
+use crate::disk_space;
+use crate::hypervisor::{DomainState, HaltReason};
 use crate::image::manifest;
-use crate::link::{FromGuest, Link, Opener, Standing, Told};
-use crate::room;
-use crate::shared::{Shared, Snapshot};
+use crate::link::{GuestContext, GuestLink, GuestState, SessionEvent, SessionOpener};
 use start::StartError;
 
 /// How long to wait before a virtual machine that ended by itself is started again: doubled each time.
@@ -26,7 +26,7 @@ const RESTART_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Who has run so long starts again without a pause worth the name.
-const WELL_AFTER: Duration = Duration::from_secs(120);
+const STABLE_AFTER: Duration = Duration::from_secs(120);
 
 /// How long to wait for libvirt before asking again.
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
@@ -38,68 +38,68 @@ const QUIESCE_TIMEOUT: Duration = Duration::from_secs(4);
 const QUIESCE: [&str; 3] =
     ["/bin/sh", "-c", "sync; echo s >/proc/sysrq-trigger; echo u >/proc/sysrq-trigger"];
 
-/// What is wanted of a virtual machine.
+/// What is desired of a virtual machine.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum DesiredState {
     /// To run.
     Run(Arc<VmOrder>),
     /// Not to run; says why.
-    Refused(Arc<str>),
+    Blocked(Arc<str>),
     /// To be left as it is: nobody knows its order.
-    Leave,
+    Unmanaged,
     /// To stop, with everything kept for the next start.
     Stop,
     /// To be gone.
-    Gone,
+    Removed,
 }
 
-/// By which a virtual machine is told what is wanted, and reached.
+/// By which a virtual machine is context_sender what is desired, and reached.
 #[derive(Debug)]
-pub struct Handle {
+pub struct VmHandle {
     /// Where it is.
     pub host: Name,
-    /// What is wanted.
-    pub wanted: watch::Sender<Wanted>,
+    /// What is desired.
+    pub desired: watch::Sender<DesiredState>,
     /// For sessions, while it runs.
-    pub opener: watch::Receiver<Option<Opener>>,
+    pub opener: watch::Receiver<Option<SessionOpener>>,
 }
 
-/// Starts the task of a virtual machine. It ends when the virtual machine is gone or has stopped, as wanted.
+/// Starts the task of a virtual machine. It ends when the virtual machine is gone or has stopped, as desired.
 pub fn spawn(
-    shared: Arc<Shared>,
+    context: Arc<AgentContext>,
     host: Name,
     id: Uuid,
-    wanted: Wanted,
-) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (wanted, receiver) = watch::channel(wanted);
+    desired: DesiredState,
+) -> (VmHandle, tokio::task::JoinHandle<()>) {
+    let (desired, receiver) = watch::channel(desired);
     let (opener, opener_receiver) = watch::channel(None);
     let vm = Vm {
         id,
         host: host.clone(),
-        shared,
-        wanted: receiver,
+        context,
+        desired: receiver,
         opener,
         restarts: Restarts::default(),
         has_guest: true,
     };
     // Reported from here on: who asks in the next moment must not find it missing.
-    match *vm.wanted.borrow() {
-        Wanted::Run(_) => vm.report(VmState::Preparing, None),
-        Wanted::Refused(ref why) => vm.report(VmState::Failed, Some(why.to_string())),
-        Wanted::Leave => vm.report_left(false),
-        Wanted::Stop => {}
-        Wanted::Gone => vm.report(VmState::Removing, None),
+    match *vm.desired.borrow() {
+        DesiredState::Run(_) => vm.report(VmState::Preparing, None),
+        DesiredState::Blocked(ref why) => vm.report(VmState::Failed, Some(why.to_string())),
+        DesiredState::Unmanaged => vm.report_unmanaged(false),
+        DesiredState::Stop => {}
+        DesiredState::Removed => vm.report(VmState::Removing, None),
     }
     let task = tokio::spawn(vm.run());
-    (Handle { host, wanted, opener: opener_receiver }, task)
+    (VmHandle { host, desired, opener: opener_receiver }, task)
 }
 
 struct Vm {
     id: Uuid,
     host: Name,
-    shared: Arc<Shared>,
-    wanted: watch::Receiver<Wanted>,
-    opener: watch::Sender<Option<Opener>>,
+    context: Arc<AgentContext>,
+    desired: watch::Receiver<DesiredState>,
+    opener: watch::Sender<Option<SessionOpener>>,
     restarts: Restarts,
     /// Whether its image has a `heddle-guest` that will say how it stands.
     has_guest: bool,
@@ -120,32 +120,32 @@ impl Restarts {
 
 /// How a domain that ran came to its end.
 #[derive(Debug)]
-enum End {
+enum DomainEnd {
     /// By itself.
-    Ended,
-    /// Something else is wanted.
-    Unwanted,
+    Exited,
+    /// Something else is desired.
+    Superseded,
 }
 
 impl Vm {
     async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
+        let context = Arc::clone(&self.context);
         tokio::select! {
-            () = shared.ready() => {}
+            () = context.ready() => {}
             // Nobody knows what runs, so there is nothing to stop.
-            _ = self.wanted.wait_for(|wanted| matches!(wanted, Wanted::Stop)) => return,
+            _ = self.desired.wait_for(|desired| matches!(desired, DesiredState::Stop)) => return,
         }
         loop {
-            let wanted = self.wanted.borrow_and_update().clone();
-            match wanted {
-                Wanted::Gone => return self.remove().await,
-                Wanted::Stop => return self.stop().await,
-                Wanted::Run(order) => self.make_so(&order).await,
-                Wanted::Leave => self.leave().await,
-                Wanted::Refused(why) => {
+            let desired = self.desired.borrow_and_update().clone();
+            match desired {
+                DesiredState::Removed => return self.remove().await,
+                DesiredState::Stop => return self.stop().await,
+                DesiredState::Run(order) => self.run_domain(&order).await,
+                DesiredState::Unmanaged => self.watch_unmanaged().await,
+                DesiredState::Blocked(why) => {
                     self.report(VmState::Failed, Some(why.to_string()));
                     // An error means that the agent ends.
-                    if self.wanted.changed().await.is_err() {
+                    if self.desired.changed().await.is_err() {
                         return;
                     }
                 }
@@ -154,19 +154,19 @@ impl Vm {
     }
 
     /// Leaves it as it is, and reports whether it runs.
-    async fn leave(&mut self) {
-        let mut snapshots = self.shared.snapshots();
+    async fn watch_unmanaged(&mut self) {
+        let mut snapshots = self.context.running_vms();
         loop {
-            self.report_left(snapshots.borrow_and_update().running.contains(&self.id));
+            self.report_unmanaged(snapshots.borrow_and_update().running.contains(&self.id));
             tokio::select! {
-                _ = self.wanted.changed() => return,
+                _ = self.desired.changed() => return,
                 Ok(()) = snapshots.changed() => {}
             }
         }
     }
 
-    /// Starts it, and stays until something else is wanted, or it ended and is to be started again.
-    async fn make_so(&mut self, order: &Arc<VmOrder>) {
+    /// Starts it, and stays until something else is desired, or it ended and is to be started again.
+    async fn run_domain(&mut self, order: &Arc<VmOrder>) {
         self.report(VmState::Preparing, None);
         match self.start(order).await {
             Ok(()) => {}
@@ -175,7 +175,7 @@ impl Vm {
                 self.report(VmState::Preparing, Some(why));
                 tokio::select! {
                     () = sleep(HYPERVISOR_PAUSE) => {}
-                    _ = self.wanted.changed() => {}
+                    _ = self.desired.changed() => {}
                 }
                 return;
             }
@@ -183,35 +183,40 @@ impl Vm {
                 tracing::warn!(vm = %self.id, label = order.label, "cannot be: {why}");
                 self.report(VmState::Failed, Some(why));
                 // Tried again when orders change.
-                let _ = self.wanted.changed().await;
+                let _ = self.desired.changed().await;
                 return;
             }
         }
         let started = Instant::now();
-        match self.attend(order).await {
-            End::Unwanted => {}
-            End::Ended => self.rest(started).await,
+        match self.monitor(order).await {
+            DomainEnd::Superseded => {}
+            DomainEnd::Exited => self.back_off(started).await,
         }
     }
 
     /// Watches it while it runs.
-    async fn attend(&mut self, order: &Arc<VmOrder>) -> End {
+    async fn monitor(&mut self, order: &Arc<VmOrder>) -> DomainEnd {
         self.has_guest = has_guest(order).await;
-        let (told, receiver) = watch::channel(told(order));
-        let link = Link::start(self.id, self.shared.place.vm(self.id).channel, receiver);
-        let end = self.attend_linked(order, &link, &told).await;
+        let (context_sender, receiver) = watch::channel(guest_context(order));
+        let link = GuestLink::start(self.id, self.context.state_dir.vm(self.id).channel, receiver);
+        let end = self.monitor_linked(order, &link, &context_sender).await;
         self.opener.send_replace(None);
         end
     }
 
-    async fn attend_linked(&mut self, order: &Arc<VmOrder>, link: &Link, told: &watch::Sender<Told>) -> End {
+    async fn monitor_linked(
+        &mut self,
+        order: &Arc<VmOrder>,
+        link: &GuestLink,
+        context_sender: &watch::Sender<GuestContext>,
+    ) -> DomainEnd {
         let mut order = Arc::clone(order);
-        let (mut standing, mut snapshots) = (link.standing(), self.shared.snapshots());
-        let (mut fabric, since) = (self.shared.fabric.seen(), Instant::now());
+        let (mut state, mut snapshots) = (link.state(), self.context.running_vms());
+        let (mut fabric, since) = (self.context.fabric.status(), Instant::now());
         let mut halted = None;
         loop {
             match halted {
-                None => self.report_running(&standing.borrow_and_update().clone(), &order),
+                None => self.report_running(&state.borrow_and_update().clone(), &order),
                 // Its guest hears and says nothing.
                 Some(why) => self.report(VmState::Stopped, Some(format!("it stands still: {why}"))),
             }
@@ -223,14 +228,14 @@ impl Vm {
                 modified
             });
             tokio::select! {
-                changed = self.wanted.changed() => {
-                    let wanted = self.wanted.borrow_and_update().clone();
-                    match wanted {
-                        Wanted::Run(next) if changed.is_ok() => {
-                            told.send_if_modified(|told| {
+                changed = self.desired.changed() => {
+                    let desired = self.desired.borrow_and_update().clone();
+                    match desired {
+                        DesiredState::Run(next) if changed.is_ok() => {
+                            context_sender.send_if_modified(|context_sender| {
                                 let changed = next.context != order.context;
                                 if changed {
-                                    *told = self::told(&next);
+                                    *context_sender = guest_context(&next);
                                 }
                                 changed
                             });
@@ -241,23 +246,23 @@ impl Vm {
                                 self.attach(&order).await;
                             }
                         }
-                        // The agent ends, or `run` does what is wanted.
+                        // The agent ends, or `run` does what is desired.
                         _ => {
-                            return End::Unwanted;
+                            return DomainEnd::Superseded;
                         }
                     }
                 }
-                Ok(()) = standing.changed() => {}
+                Ok(()) = state.changed() => {}
                 Ok(()) = fabric.changed() => {}
                 Ok(()) = snapshots.changed() => {
                     let snapshot = snapshots.borrow_and_update().clone();
-                    match self.look(&snapshot, since).await {
+                    match self.domain_state(&snapshot, since).await {
                         DomainState::Running => halted = None,
                         DomainState::Halted(why) => {
                             self.resume(why).await;
                             halted = Some(why);
                         }
-                        DomainState::Gone => return End::Ended,
+                        DomainState::Gone => return DomainEnd::Exited,
                     }
                 }
             }
@@ -265,34 +270,34 @@ impl Vm {
     }
 
     /// What its domain does, by a look at all of them; one that is not among those that run is looked at itself.
-    async fn look(&self, snapshot: &Snapshot, since: Instant) -> DomainState {
+    async fn domain_state(&self, snapshot: &RunningVms, since: Instant) -> DomainState {
         if snapshot.taken < since || snapshot.running.contains(&self.id) {
             return DomainState::Running;
         }
         // Without an answer, nothing is known to have changed.
-        let state = self.shared.hypervisor.state(self.shared.place.instance(), self.id).await;
+        let state = self.context.hypervisor.state(self.context.state_dir.instance(), self.id).await;
         state.unwrap_or(DomainState::Running)
     }
 
     /// Lets one that could not write go on when the host's disk has room again: it tries once more what it could not do.
-    async fn resume(&self, why: Halt) {
-        let Shared { hypervisor, place, .. } = &*self.shared;
-        if why != Halt::Disk {
+    async fn resume(&self, why: HaltReason) {
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
+        if why != HaltReason::DiskError {
             return;
         }
-        if !room::has_reserve(place) {
-            self.shared.evict_rested().await;
+        if !disk_space::has_reserve(state_dir) {
+            self.context.evict_retained_disk().await;
         }
-        if room::has_reserve(place)
-            && let Err(error) = hypervisor.resume(place.instance(), self.id).await
+        if disk_space::has_reserve(state_dir)
+            && let Err(error) = hypervisor.resume(state_dir.instance(), self.id).await
         {
             tracing::warn!(vm = %self.id, "does not go on: {error}");
         }
     }
 
     /// It has ended by itself: waits before the next start.
-    async fn rest(&mut self, started: Instant) {
-        if started.elapsed() > WELL_AFTER {
+    async fn back_off(&mut self, started: Instant) {
+        if started.elapsed() > STABLE_AFTER {
             self.restarts.count = 0;
         }
         self.restarts.count += 1;
@@ -305,70 +310,70 @@ impl Vm {
         tokio::select! {
             () = sleep(pause) => {}
             // Orders of others change too; only an end is worth hurrying for.
-            () = wait_for_end(&mut self.wanted) => {}
+            () = wait_until_not_run(&mut self.desired) => {}
         }
     }
 
     /// Removes it with everything it had; tries until it is done.
     async fn remove(&self) {
         self.report(VmState::Removing, None);
-        while let Err(why) = self.clear_away(Remains::RestingDisk).await {
+        while let Err(why) = self.tear_down(Keep::RetainedDisk).await {
             tracing::warn!(vm = %self.id, "cannot be removed yet: {why}");
             self.report(VmState::Removing, Some(why));
             sleep(HYPERVISOR_PAUSE).await;
         }
-        self.shared.board.remove_vm(&self.host, self.id);
+        self.context.reports.remove_vm(&self.host, self.id);
     }
 
     /// Ends its domain and keeps its disk.
     async fn stop(&self) {
-        if let Err(why) = self.clear_away(Remains::Disk).await {
+        if let Err(why) = self.tear_down(Keep::Disk).await {
             tracing::warn!(vm = %self.id, "cannot be stopped: {why}");
         }
     }
 
-    /// Takes away its domain, its place on the fabric, what it was given of the machine, and its files.
-    async fn clear_away(&self, remains: Remains) -> Result<(), String> {
-        let Shared { hypervisor, place, fabric, .. } = &*self.shared;
-        hypervisor.destroy(place.instance(), self.id).await.map_err(|error| error.to_string())?;
+    /// Takes away its domain, its state_dir on the fabric, what it was given of the machine, and its files.
+    async fn tear_down(&self, keep: Keep) -> Result<(), String> {
+        let AgentContext { hypervisor, state_dir, fabric, .. } = &*self.context;
+        hypervisor.destroy(state_dir.instance(), self.id).await.map_err(|error| error.to_string())?;
         fabric.detach(self.id).await;
-        self.shared.release(self.id).await;
-        let files = place.vm(self.id);
-        let removed = match remains {
-            Remains::Disk | Remains::RestingDisk => files.remove_sockets(),
-            Remains::Nothing => files.remove(),
+        self.context.release(self.id).await;
+        let files = state_dir.vm(self.id);
+        let removed = match keep {
+            Keep::Disk | Keep::RetainedDisk => files.remove_sockets(),
+            Keep::Nothing => files.remove(),
         };
-        removed.map_err(|error| crate::told_whole(&error))?;
-        if remains == Remains::RestingDisk {
-            let (shared, id) = (Arc::clone(&self.shared), self.id);
-            let put = tokio::task::spawn_blocking(move || shared.resting.put(id, &files));
+        removed.map_err(|error| crate::error_chain(&error))?;
+        if keep == Keep::RetainedDisk {
+            let (context, id) = (Arc::clone(&self.context), self.id);
+            let put = tokio::task::spawn_blocking(move || context.retained_disks.retain(id, &files));
             let put = put.await.map_err(|error| error.to_string())?;
             put.map_err(|error| format!("its disk cannot be put to rest: {error}"))?;
         }
-        if remains != Remains::Disk {
-            self.shared.users.release(self.id);
-            crate::shared::remove_logs(place.instance(), self.id);
+        if keep != Keep::Disk {
+            self.context.users.release(self.id);
+            crate::context::remove_logs(state_dir.instance(), self.id);
         }
         Ok(())
     }
 
-    fn report_running(&self, standing: &Standing, order: &VmOrder) {
-        let (ready, network, said) = match standing {
+    fn report_running(&self, state: &GuestState, order: &VmOrder) {
+        let (ready, network, said) = match state {
             // Nobody will say more than that it runs.
             _ if !self.has_guest => (Some(order.context.generation), None, None),
-            Standing::Silent | Standing::Greeted => (None, None, None),
-            // Of contexts that were never told, a guest knows nothing.
-            Standing::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
-            Standing::Ready(generation, network) => (Some(*generation), *network, None),
-            Standing::Failed(why) => (None, None, Some(format!("its guest says: {why}"))),
-            Standing::Misbehaving(what) => (None, None, Some(format!("its guest {what}"))),
+            GuestState::Silent | GuestState::Greeted => (None, None, None),
+            // Of contexts that were never context_sender, a guest knows nothing.
+            GuestState::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
+            GuestState::Ready(generation, network) => (Some(*generation), *network, None),
+            GuestState::Failed(why) => (None, None, Some(format!("its guest says: {why}"))),
+            GuestState::Misbehaving(what) => (None, None, Some(format!("its guest {what}"))),
         };
-        let reason = self.shared.fabric.complaint(self.id).or(said);
-        let stop = self.shared.fabric.stop(self.id);
+        let reason = self.context.fabric.attach_error(self.id).or(said);
+        let stop = self.context.fabric.packet_stop(self.id);
         self.set(VmReport { ready, network, reason, stop, ..self.bare_report(VmState::Running) });
     }
 
-    fn report_left(&self, runs: bool) {
+    fn report_unmanaged(&self, runs: bool) {
         let state = if runs { VmState::Running } else { VmState::Stopped };
         self.report(state, Some("no orders list it; it is left as it is".to_owned()));
     }
@@ -378,7 +383,7 @@ impl Vm {
     }
 
     fn bare_report(&self, state: VmState) -> VmReport {
-        let pinned = self.shared.given(self.id).cores.iter().collect();
+        let pinned = self.context.allocation(self.id).cores.iter().collect();
         VmReport {
             id: self.id,
             state,
@@ -392,26 +397,26 @@ impl Vm {
     }
 
     fn set(&self, report: VmReport) {
-        self.shared.board.set_vm(&self.host, report);
+        self.context.reports.set_vm(&self.host, report);
     }
 }
 
 /// What is left when a virtual machine was cleared away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remains {
+enum Keep {
     Nothing,
     /// Where it was, for the next start.
     Disk,
     /// Out of reach, until its grace period is over.
-    RestingDisk,
+    RetainedDisk,
 }
 
-async fn wait_for_end(wanted: &mut watch::Receiver<Wanted>) {
+async fn wait_until_not_run(desired: &mut watch::Receiver<DesiredState>) {
     // An error means that the agent ends.
-    let _ = wanted.wait_for(|wanted| !matches!(wanted, Wanted::Run(_))).await;
+    let _ = desired.wait_for(|desired| !matches!(desired, DesiredState::Run(_))).await;
 }
 
-/// Whether the image of an order has a guest, as far as can be told.
+/// Whether the image of an order has a guest, as far as can be context_sender.
 async fn has_guest(order: &VmOrder) -> bool {
     let image = order.image.clone();
     let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;
@@ -419,21 +424,23 @@ async fn has_guest(order: &VmOrder) -> bool {
     !matches!(manifest, Ok(Ok(manifest)) if !manifest.guest)
 }
 
-fn told(order: &VmOrder) -> Told {
-    Told { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
+fn guest_context(order: &VmOrder) -> GuestContext {
+    GuestContext { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
 }
 
 /// Asks a guest to write its disks and close them, so that they are whole when it is stopped.
-pub async fn quiesce(opener: Opener) {
+pub async fn quiesce(opener: SessionOpener) {
     let argv = QUIESCE.map(str::to_owned).to_vec();
     let done = async {
         let session = opener.open(controller_api::session::Open::Exec { argv }).await.ok()?;
         loop {
-            match session.hear().await {
-                FromGuest::Output(bytes) | FromGuest::Error(bytes) => session.consumed(bytes.len()).await,
-                FromGuest::Exit(status) => return Some(status),
-                FromGuest::Note(_) => {}
-                FromGuest::Refused(_) => return None,
+            match session.recv().await {
+                SessionEvent::Output(bytes) | SessionEvent::Error(bytes) => {
+                    session.consumed(bytes.len()).await
+                }
+                SessionEvent::Exit(status) => return Some(status),
+                SessionEvent::Note(_) => {}
+                SessionEvent::Refused(_) => return None,
             }
         }
     };

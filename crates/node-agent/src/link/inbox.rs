@@ -14,7 +14,7 @@ const PIECE_BYTES_MAX: usize = controller_api::session::FRAME_BYTES_MAX;
 
 /// What a guest says in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FromGuest {
+pub enum SessionEvent {
     /// Standard output.
     Output(Vec<u8>),
     /// Standard error.
@@ -30,21 +30,21 @@ pub enum FromGuest {
 /// What a guest said in a session, until it is handed on.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    pieces: Mutex<VecDeque<FromGuest>>,
+    pieces: Mutex<VecDeque<SessionEvent>>,
     filled: Notify,
 }
 
 /// There are too many pieces.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct InboxFull;
 
 impl Inbox {
     /// Takes a piece; those of one kind that follow each other become one.
-    pub fn push(&self, piece: FromGuest) -> Result<(), Full> {
+    pub fn push(&self, piece: SessionEvent) -> Result<(), InboxFull> {
         let mut pieces = self.pieces();
         let joined = match (pieces.back_mut(), &piece) {
-            (Some(FromGuest::Output(last)), FromGuest::Output(bytes))
-            | (Some(FromGuest::Error(last)), FromGuest::Error(bytes))
+            (Some(SessionEvent::Output(last)), SessionEvent::Output(bytes))
+            | (Some(SessionEvent::Error(last)), SessionEvent::Error(bytes))
                 if last.len() + bytes.len() <= PIECE_BYTES_MAX =>
             {
                 last.extend_from_slice(bytes);
@@ -52,10 +52,10 @@ impl Inbox {
             }
             _ => false,
         };
-        let is_last_word = matches!(piece, FromGuest::Exit(_) | FromGuest::Refused(_));
+        let is_last_event = matches!(piece, SessionEvent::Exit(_) | SessionEvent::Refused(_));
         if !joined {
-            if pieces.len() >= PIECES_MAX && !is_last_word {
-                return Err(Full);
+            if pieces.len() >= PIECES_MAX && !is_last_event {
+                return Err(InboxFull);
             }
             pieces.push_back(piece);
         }
@@ -65,7 +65,7 @@ impl Inbox {
     }
 
     /// The next piece, as soon as there is one.
-    pub async fn pop(&self) -> FromGuest {
+    pub async fn pop(&self) -> SessionEvent {
         loop {
             if let Some(piece) = self.pieces().pop_front() {
                 return piece;
@@ -74,7 +74,7 @@ impl Inbox {
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, VecDeque<FromGuest>> {
+    fn pieces(&self) -> MutexGuard<'_, VecDeque<SessionEvent>> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,13 +86,13 @@ mod tests {
     #[tokio::test]
     async fn pieces_of_one_kind_become_one_and_order_is_kept() {
         let inbox = Inbox::default();
-        let output = |text: &str| FromGuest::Output(text.into());
+        let output = |text: &str| SessionEvent::Output(text.into());
         for piece in
-            [output("a"), output("b"), FromGuest::Error(b"e".to_vec()), output("c"), FromGuest::Exit(0)]
+            [output("a"), output("b"), SessionEvent::Error(b"e".to_vec()), output("c"), SessionEvent::Exit(0)]
         {
             inbox.push(piece).unwrap();
         }
-        let wanted = [output("ab"), FromGuest::Error(b"e".to_vec()), output("c"), FromGuest::Exit(0)];
+        let wanted = [output("ab"), SessionEvent::Error(b"e".to_vec()), output("c"), SessionEvent::Exit(0)];
         for piece in wanted {
             assert_eq!(inbox.pop().await, piece);
         }
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn single_bytes_by_turns_fill_it_and_the_last_word_still_fits() {
         let inbox = Inbox::default();
-        let pieces =
-            (0..).map(|i| if i % 2 == 0 { FromGuest::Output(vec![0]) } else { FromGuest::Error(vec![0]) });
+        let pieces = (0..)
+            .map(|i| if i % 2 == 0 { SessionEvent::Output(vec![0]) } else { SessionEvent::Error(vec![0]) });
         let taken = pieces.map(|piece| inbox.push(piece)).take_while(Result::is_ok).count();
         assert_eq!(taken, PIECES_MAX);
-        inbox.push(FromGuest::Exit(1)).unwrap();
+        inbox.push(SessionEvent::Exit(1)).unwrap();
     }
 }

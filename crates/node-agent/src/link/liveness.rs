@@ -1,7 +1,7 @@
 //! Whether a guest with sessions still answers. A command may be quiet for hours; a guest that hangs is quiet for ever.
 //!
 //! A guest that was not heard for a while is asked for a session without a command, which every guest refuses at once. If it does
-//! not, those who wait are told, and in the end their sessions are given up.
+//! not, those who wait are context, and in the end their sessions are given up.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use guest::channel::{SessionId, ToGuest, What};
 use tokio::time::Instant;
 
 /// The number under which no session is ever opened: those in use are below `SESSIONS_MAX`.
-const PROBE: SessionId = SessionId(u16::MAX);
+const PROBE_SESSION: SessionId = SessionId(u16::MAX);
 
 /// How long a guest with sessions may be quiet.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct LivenessTimeouts {
     /// Before it is asked whether it is there.
     pub probe: Duration,
-    /// Before those who wait are told.
+    /// Before those who wait are context.
     pub warn: Duration,
     /// Before sessions are given up.
     pub end: Duration,
 }
 
-impl Default for Patience {
+impl Default for LivenessTimeouts {
     /// A translated guest on a busy machine answers within seconds; a person waits for half a minute before doubts arise.
     fn default() -> Self {
         Self { probe: Duration::from_secs(10), warn: Duration::from_secs(30), end: Duration::from_secs(180) }
@@ -31,27 +31,27 @@ impl Default for Patience {
 
 /// What is to be done about a guest that is quiet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LivenessAction {
     /// Ask whether it is there.
-    Ask(ToGuest),
+    Probe(ToGuest),
     /// Tell those who wait.
     Warn(String),
     /// Give up sessions.
-    End(String),
+    GiveUp(String),
 }
 
 /// When a guest was last heard, and what was done since.
 #[derive(Debug)]
 pub struct Liveness {
-    patience: Patience,
+    timeouts: LivenessTimeouts,
     heard: Instant,
     steps: u8,
 }
 
 impl Liveness {
     /// Heard now.
-    pub fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, heard: now, steps: 0 }
+    pub fn new(timeouts: LivenessTimeouts, now: Instant) -> Self {
+        Self { timeouts, heard: now, steps: 0 }
     }
 
     /// The guest said something, or the first session was opened.
@@ -59,29 +59,32 @@ impl Liveness {
         (self.heard, self.steps) = (now, 0);
     }
 
-    /// When [`Liveness::step`] has something to do next.
-    pub fn at(&self) -> Instant {
-        let Patience { probe, warn, end } = self.patience;
+    /// When [`Liveness::poll`] has something to do next.
+    pub fn deadline(&self) -> Instant {
+        let LivenessTimeouts { probe, warn, end } = self.timeouts;
         self.heard + [probe, warn, end][usize::from(self.steps.min(2))]
     }
 
     /// What is to be done at this time.
-    pub fn step(&mut self, now: Instant) -> Option<Step> {
-        if now < self.at() {
+    pub fn poll(&mut self, now: Instant) -> Option<LivenessAction> {
+        if now < self.deadline() {
             return None;
         }
         self.steps += 1;
-        let Patience { warn, end, .. } = self.patience;
+        let LivenessTimeouts { warn, end, .. } = self.timeouts;
         Some(match self.steps {
-            1 => Step::Ask(ToGuest::Open { session: PROBE, what: What::Exec { argv: Vec::new() } }),
-            2 => Step::Warn(format!(
+            1 => LivenessAction::Probe(ToGuest::Open {
+                session: PROBE_SESSION,
+                what: What::Exec { argv: Vec::new() },
+            }),
+            2 => LivenessAction::Warn(format!(
                 "heddle: the node has not answered for {} s; waiting until {} s have passed, Ctrl-C ends this now\n",
                 warn.as_secs(),
                 end.as_secs()
             )),
             _ => {
                 self.heard(now);
-                Step::End(format!("the node has not answered for {} s", end.as_secs()))
+                LivenessAction::GiveUp(format!("the node has not answered for {} s", end.as_secs()))
             }
         })
     }

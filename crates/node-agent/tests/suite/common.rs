@@ -25,7 +25,7 @@ pub fn name(text: &str) -> Name {
 }
 
 /// An order for a virtual machine; its number tells it from others.
-pub fn order(number: u8, mode: CpuMode) -> VmOrder {
+pub fn vm_order(number: u8, mode: CpuMode) -> VmOrder {
     let pkey = Pkey::from_wire(0x8001).expect("a key");
     VmOrder {
         id: Uuid::from_u128(0x1111_2222_4333_8444_5555_0000_0000_0000 + u128::from(number)),
@@ -66,7 +66,7 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
 }
 
 /// Orders of a site, by their sequence.
-pub fn orders(sequence: u64, vms: Vec<VmOrder>) -> Orders {
+pub fn host_spec(sequence: u64, vms: Vec<VmOrder>) -> Orders {
     Orders {
         version: Version { site: SITE, epoch: 1, sequence },
         vms,

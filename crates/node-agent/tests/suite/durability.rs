@@ -9,11 +9,11 @@ use controller_api::cluster::CpuMode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use node_agent::durable::KILL_POINTS;
-use node_agent::orders::Kept;
+use node_agent::host_spec::StoredSpec;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::agent::{Agent, Answer, command, orders, removing, with_image};
+use crate::agent::{Agent, Answer, command, host_spec, removing, with_image};
 use crate::common::SITE;
 
 /// An agent that is killed at a step of writing the orders of host one.
@@ -47,7 +47,7 @@ fn put(host: &str, body: &str) -> String {
     )
 }
 
-fn kept(scratch: &Path) -> Kept {
+fn kept(scratch: &Path) -> StoredSpec {
     let text = std::fs::read(scratch.join("state/orders/one.json"));
     text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default()
 }
@@ -71,7 +71,7 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
         let first = with_image(scratch.path(), CpuMode::Shared);
         let id = first.vms[0].id;
         let agent = Agent::start(scratch.path());
-        assert_eq!(agent.order("one", &first).status, 204);
+        assert_eq!(agent.put_spec("one", &first).status, 204);
         agent.until("one", runs);
         killed(agent);
 
@@ -87,7 +87,7 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
             agent.until("one", |report| if is_renamed { report.vms.is_empty() } else { runs(report) });
         assert_eq!(report.acknowledged.unwrap().sequence, sequence, "{point}");
         // With the controller, who knows only that it was not answered.
-        assert_eq!(agent.order("one", &removing(2, id)).status, 204, "{point}");
+        assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204, "{point}");
         agent.until("one", |report| report.vms.is_empty());
         killed(agent);
         let agent = Agent::start(scratch.path());
@@ -105,7 +105,7 @@ fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
         let mut agent = doomed(scratch.path(), point);
         order_unanswered(&mut agent, &wanted);
         let agent = Agent::start(scratch.path());
-        assert_eq!(agent.order("one", &removing(2, id)).status, 204, "{point}");
+        assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204, "{point}");
         killed(agent);
         let agent = Agent::start(scratch.path());
         agent.until("one", |report| report.vms.is_empty());
@@ -121,7 +121,7 @@ fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(0, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(0, [])).status, 204);
     let pid = Pid::from_raw(agent.process.id().cast_signed());
     kill(pid, Signal::SIGSTOP).unwrap();
     let body = serde_json::to_string(&wanted).unwrap();
@@ -135,9 +135,9 @@ fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
     let report = agent.report("one", 0);
     let on_disk = kept(scratch.path());
     assert!(on_disk.version.map(|it| it.age()) >= report.acknowledged.map(|it| it.age()));
-    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     killed(agent);
-    assert!(kept(scratch.path()).is(&removing(2, id)));
+    assert!(kept(scratch.path()).matches(&removing(2, id)));
     let agent = Agent::start(scratch.path());
     agent.until("one", |report| report.vms.is_empty());
     assert!(!is_there(scratch.path(), id));
@@ -149,7 +149,7 @@ fn older_and_foreign_orders_are_refused() {
     let agent = Agent::start(scratch.path());
     let of = |host, site, epoch, sequence, numbers: &[u8]| {
         let version = Version { site, epoch, sequence };
-        agent.order(host, &Orders { version, ..orders(0, numbers.iter().copied()) })
+        agent.put_spec(host, &Orders { version, ..host_spec(0, numbers.iter().copied()) })
     };
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204);
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "the same once more");
@@ -168,7 +168,7 @@ fn older_and_foreign_orders_are_refused() {
     assert_eq!(of("two", SITE, 2, 1, &[]).status, 204);
     let acknowledged = agent.report("one", 0).acknowledged.unwrap();
     assert_eq!(acknowledged, Version { site: SITE, epoch: 2, sequence: 1 });
-    let unversioned = agent.ask("PUT", "/v1/hosts/one", r#"{"vms":[]}"#);
+    let unversioned = agent.request("PUT", "/v1/hosts/one", r#"{"vms":[]}"#);
     assert_eq!(kind(unversioned), (400, "not-orders".to_owned()));
 }
 
@@ -178,9 +178,9 @@ fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let (id, number) = (wanted.vms[0].id, wanted.vms[0].adapter.pkey.partition());
     let mut agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &wanted).status, 204);
+    assert_eq!(agent.put_spec("one", &wanted).status, 204);
     agent.until("one", runs);
-    assert_eq!(agent.order("one", &orders(2, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(2, [])).status, 204);
     for _ in 0..2 {
         let report = agent.until("one", |report| runs(report) && report.vms[0].unlisted.is_some());
         let unlisted = report.vms[0].unlisted.clone().unwrap();
@@ -193,14 +193,14 @@ fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
     // A cluster that is given the same number is not started beside it.
     let mut other = with_image(scratch.path(), CpuMode::Shared).vms.remove(0);
     (other.id, other.context.cluster_key.public) = (Uuid::from_u128(77), "another cluster's".to_owned());
-    let mut next = orders(3, []);
+    let mut next = host_spec(3, []);
     next.vms.push(other);
-    assert_eq!(agent.order("one", &next).status, 204);
+    assert_eq!(agent.put_spec("one", &next).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.state == VmState::Failed));
     let reason = report.vms.iter().find_map(|vm| vm.reason.clone()).unwrap();
     assert!(reason.contains("partition") && reason.contains("blue/red/1"), "{reason}");
     let gone = Orders { removed: vec![id], version: Version { sequence: 4, ..next.version }, ..next };
-    assert_eq!(agent.order("one", &gone).status, 204);
+    assert_eq!(agent.put_spec("one", &gone).status, 204);
     agent.until("one", |report| report.vms.len() == 1 && runs(report));
 }
 
@@ -214,10 +214,10 @@ fn orders_kept_by_earlier_versions_are_adopted_and_nothing_is_lost() {
     let agent = Agent::start(scratch.path());
     let report = agent.until("one", runs);
     assert_eq!(report.acknowledged, None);
-    assert_eq!(agent.order("one", &orders(1, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [])).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.unlisted.is_some()));
     assert!(runs(&report) && report.acknowledged.is_some());
-    assert_eq!(agent.order("one", &Orders { version: orders(2, []).version, ..wanted }).status, 204);
+    assert_eq!(agent.put_spec("one", &Orders { version: host_spec(2, []).version, ..wanted }).status, 204);
     agent.until("one", |report| runs(report) && report.vms[0].unlisted.is_none());
 }
 
@@ -227,13 +227,13 @@ fn an_older_store_does_not_revive_what_was_removed() {
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;
     let mut agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &wanted).status, 204);
+    assert_eq!(agent.put_spec("one", &wanted).status, 204);
     agent.until("one", runs);
-    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
-    assert_eq!(agent.order("one", &orders(3, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(3, [])).status, 204);
     let again = Orders { version: Version { site: SITE, epoch: 2, sequence: 1 }, ..wanted };
-    assert_eq!(agent.order("one", &again).status, 204);
+    assert_eq!(agent.put_spec("one", &again).status, 204);
     for _ in 0..2 {
         let report = agent.until("one", |report| report.vms.len() == 1);
         assert_eq!(report.vms[0].state, VmState::Failed);

@@ -4,12 +4,12 @@
 
 mod agent;
 mod apparmor;
+mod capacity;
 mod common;
 mod domains;
 mod durability;
 mod fabric;
-mod guests;
+mod guest_link;
+mod http_limits;
 mod images;
-mod limits;
-mod machine;
 mod users;

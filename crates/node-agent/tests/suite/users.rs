@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use controller_api::cluster::CpuMode;
 use node_agent::disk;
-use node_agent::image::Images;
-use node_agent::place::{Place, QemuUser};
-use node_agent::users::Users;
+use node_agent::image::ImageCache;
+use node_agent::state_dir::{QemuUser, StateDir};
+use node_agent::users::QemuUsers;
 
 /// Whether a user can open a file in a way of the shell: `<` or `>>`.
 fn opens(user: QemuUser, way: &str, path: &Path) -> bool {
@@ -26,14 +26,16 @@ async fn disks_and_seeds_are_open_to_their_own_qemu_alone() {
     std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
     let images = scratch.path().join("images");
     std::fs::create_dir(&images).unwrap();
-    let image = Images::open(scratch.path().join("known")).check(&crate::common::image(&images)).unwrap();
-    let place = Arc::new(Place::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
-    let users = Users::open(Arc::clone(&place), 2_000_000).unwrap();
+    let image =
+        ImageCache::open(scratch.path().join("known")).verify(&crate::common::image(&images)).unwrap();
+    let state_dir =
+        Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+    let users = QemuUsers::open(Arc::clone(&state_dir), 2_000_000).unwrap();
     let qemu = QemuUser { uid: 64055, gid: 107 };
     let mut owners = Vec::new();
     for number in [1, 2] {
-        let order = crate::common::order(number, CpuMode::Shared);
-        let (files, user) = (place.vm(order.id), users.of(order.id, qemu).unwrap());
+        let order = crate::common::vm_order(number, CpuMode::Shared);
+        let (files, user) = (state_dir.vm(order.id), users.user_for(order.id, qemu).unwrap());
         files.make(Some(user)).unwrap();
         disk::make_overlay(&files, &image, Some(user)).await.unwrap();
         disk::make_seed(&files, &order, Some(user)).await.unwrap();

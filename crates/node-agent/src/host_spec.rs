@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// Virtual machines of one host: what a machine can hold many times over.
 const VMS_MAX: usize = 256;
 
-/// Images that may be asked for.
+/// ImageCache that may be asked for.
 const IMAGES_MAX: usize = 1024;
 
 /// Virtual cores of one virtual machine: what QEMU's q35 has without further ado.
@@ -23,19 +23,19 @@ const REMOVED_MAX: usize = 4096;
 const MEMORY_MIB_MIN: u32 = 64;
 
 /// Longest text for people.
-const LABEL_LETTERS_MAX: usize = 200;
+const LABEL_CHARS_MAX: usize = 200;
 
 /// Letters of a SHA-256.
-const DIGEST_LETTERS: usize = 64;
+const DIGEST_CHARS: usize = 64;
 
 /// Orders that make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{what}")]
-pub struct BadOrders {
+#[error("{reason}")]
+pub struct InvalidHostSpec {
     /// Where: the field.
-    pub place: String,
+    pub field: String,
     /// What is wrong with it.
-    pub what: String,
+    pub reason: String,
 }
 
 /// What a host keeps on disk: the last orders it accepted, and what they do not list any more.
@@ -43,7 +43,7 @@ pub struct BadOrders {
 /// Files of versions before orders had a version hold `vms` and `images` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct StoredSpec {
     /// Which orders were accepted last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
@@ -58,14 +58,14 @@ pub struct Kept {
     /// Tombstones of the orders that were accepted last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tombstones: Vec<Uuid>,
-    /// Images that may be asked for.
+    /// ImageCache that may be asked for.
     #[serde(default)]
     pub images: Vec<ImageOrder>,
 }
 
-impl Kept {
+impl StoredSpec {
     /// What is kept once `orders` are accepted.
-    pub fn succeeded_by(&self, orders: Orders) -> Self {
+    pub fn updated_by(&self, orders: Orders) -> Self {
         let Orders { version, vms, removed: tombstones, images } = orders;
         let listed: BTreeSet<Uuid> =
             vms.iter().map(|order| order.id).chain(tombstones.iter().copied()).collect();
@@ -80,7 +80,7 @@ impl Kept {
     }
 
     /// Whether these are the orders that were accepted last.
-    pub fn is(&self, orders: &Orders) -> bool {
+    pub fn matches(&self, orders: &Orders) -> bool {
         let Orders { version, vms, removed, images } = orders;
         (self.version.as_ref(), &self.vms, &self.tombstones, &self.images)
             == (Some(version), vms, removed, images)
@@ -93,13 +93,13 @@ impl Kept {
 }
 
 /// What is reported of a virtual machine that is not listed.
-pub fn unlisted(order: &VmOrder) -> Unlisted {
+pub fn unlisted_vm(order: &VmOrder) -> Unlisted {
     Unlisted { label: order.label.clone(), partitions: order.adapter.partitions().collect() }
 }
 
 /// Checks orders and puts virtual machines in the order of their ids.
-pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
-    let bad = |place: String, what: String| Err(BadOrders { place, what });
+pub fn check(mut orders: Orders) -> Result<Orders, InvalidHostSpec> {
+    let bad = |field: String, reason: String| Err(InvalidHostSpec { field, reason });
     if orders.vms.len() > VMS_MAX {
         return bad(
             "vms".to_owned(),
@@ -114,41 +114,41 @@ pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
     }
     let (mut ids, mut functions) = (BTreeSet::new(), BTreeSet::new());
     for (index, order) in orders.vms.iter().enumerate() {
-        let place = |field: &str| format!("vms[{index}].{field}");
+        let field = |field: &str| format!("vms[{index}].{field}");
         if order.id == Uuid::nil() || !ids.insert(order.id) {
-            return bad(place("id"), format!("{} is no id, or there twice", order.id));
+            return bad(field("id"), format!("{} is no id, or there twice", order.id));
         }
         if !(1..=CORES_MAX).contains(&order.cores) {
-            return bad(place("cores"), format!("{} cores; from 1 to {CORES_MAX} are possible", order.cores));
+            return bad(field("cores"), format!("{} cores; from 1 to {CORES_MAX} are possible", order.cores));
         }
         if order.memory.mib() < MEMORY_MIB_MIN {
             return bad(
-                place("memory"),
+                field("memory"),
                 format!("{} of memory; at least {MEMORY_MIB_MIN}M are needed", order.memory),
             );
         }
-        let printable = order.label.chars().all(|letter| !letter.is_control());
-        if !printable || order.label.chars().count() > LABEL_LETTERS_MAX {
+        let printable = order.label.chars().all(|c| !c.is_control());
+        if !printable || order.label.chars().count() > LABEL_CHARS_MAX {
             return bad(
-                place("label"),
-                format!("not a label: up to {LABEL_LETTERS_MAX} letters that can be printed"),
+                field("label"),
+                format!("not a label: up to {LABEL_CHARS_MAX} letters that can be printed"),
             );
         }
-        let plain = |text: &str| text.chars().all(|letter| !letter.is_control());
+        let plain = |text: &str| text.chars().all(|c| !c.is_control());
         if !order.image.directory.is_absolute() || !order.image.directory.to_str().is_some_and(plain) {
-            return bad(place("image.directory"), "not an absolute path".to_owned());
+            return bad(field("image.directory"), "not an absolute path".to_owned());
         }
         let digest = &order.image.digest;
-        if digest.len() != DIGEST_LETTERS || !digest.bytes().all(|letter| letter.is_ascii_hexdigit()) {
-            return bad(place("image.digest"), format!("not {DIGEST_LETTERS} hexadecimal digits"));
+        if digest.len() != DIGEST_CHARS || !digest.bytes().all(|c| c.is_ascii_hexdigit()) {
+            return bad(field("image.digest"), format!("not {DIGEST_CHARS} hexadecimal digits"));
         }
         let adapter = &order.adapter;
         if adapter.function == 0 || adapter.mac.is_group() {
             let what = "a function is numbered from 1, and its address is one receiver's".to_owned();
-            return bad(place("adapter"), what);
+            return bad(field("adapter"), what);
         }
         if !functions.insert((adapter.port, adapter.function)) {
-            return bad(place("adapter.function"), format!("function {} is there twice", adapter.function));
+            return bad(field("adapter.function"), format!("function {} is there twice", adapter.function));
         }
     }
     if orders.removed.len() > REMOVED_MAX {
@@ -166,7 +166,7 @@ pub fn check(mut orders: Orders) -> Result<Orders, BadOrders> {
 }
 
 /// What differs between two orders for one virtual machine that may not.
-pub fn difference(before: &VmOrder, after: &VmOrder) -> Option<&'static str> {
+pub fn immutable_change(before: &VmOrder, after: &VmOrder) -> Option<&'static str> {
     let differences = [
         ("number of cores", before.cores != after.cores),
         ("memory", before.memory != after.memory),

@@ -8,7 +8,7 @@ use ib_wire::PortNum;
 use serde::Deserialize;
 
 /// How long a stop is told after the last packet: longer than the pauses of a network check.
-const KEPT: Duration = Duration::from_secs(30);
+const STOP_RETENTION: Duration = Duration::from_secs(30);
 
 /// Reasons that lie with the fabric. The others lie with the sender: forged, malformed or lost addresses.
 const REASONS: [&str; 11] = [
@@ -34,40 +34,41 @@ pub(super) struct FrameCounts {
 
 /// Where the last packet stopped that came to nothing for one reason.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct StopPlace {
+pub(super) struct DropLocation {
     node: String,
     port: PortNum,
 }
 
 /// A function that is looked at again and again.
 #[derive(Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct DropWatch {
     drops: BTreeMap<String, u64>,
     stop: Option<(PacketStop, Instant)>,
 }
 
-impl Watched {
-    /// Compares with the last look; where packets stop now, or did a moment ago. Of several reasons, the one that grew most.
-    pub(super) fn look(
+impl DropWatch {
+    /// Compares with the last update; where packets stop now, or did a moment ago. Of several reasons, the one that grew most.
+    pub(super) fn update(
         &mut self,
         counts: &FrameCounts,
-        places: &BTreeMap<String, StopPlace>,
+        locations: &BTreeMap<String, DropLocation>,
         now: Instant,
     ) -> Option<PacketStop> {
         let grown = REASONS.iter().filter_map(|reason| {
             let count = *counts.drops.get(*reason)?;
             let before = self.drops.get(*reason).copied().unwrap_or(0);
-            let place = places.get(*reason)?;
+            let location = locations.get(*reason)?;
             // A function that was attached anew counts from 0.
             let more = if count < before { count } else { count - before };
-            (more > 0).then_some((more, *reason, place))
+            (more > 0).then_some((more, *reason, location))
         });
-        if let Some((_, reason, StopPlace { node, port })) = grown.max_by_key(|(more, ..)| *more) {
+        if let Some((_, reason, DropLocation { node, port })) = grown.max_by_key(|(more, ..)| *more) {
             let stop = PacketStop { node: node.clone(), port: *port, reason: reason.to_owned() };
             self.stop = Some((stop, now));
         }
         self.drops.clone_from(&counts.drops);
-        self.stop = self.stop.take().filter(|(_, since)| now.saturating_duration_since(*since) < KEPT);
+        self.stop =
+            self.stop.take().filter(|(_, since)| now.saturating_duration_since(*since) < STOP_RETENTION);
         self.stop.as_ref().map(|(stop, _)| stop.clone())
     }
 }
@@ -76,35 +77,35 @@ impl Watched {
 mod tests {
     use super::*;
 
-    fn listed(drops: &[(&str, u64)]) -> (FrameCounts, BTreeMap<String, StopPlace>) {
+    fn listed(drops: &[(&str, u64)]) -> (FrameCounts, BTreeMap<String, DropLocation>) {
         let drops: BTreeMap<String, u64> =
             drops.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect();
-        let place = |reason: &String| {
-            let place = StopPlace { node: format!("at {reason}"), port: PortNum::new(3).unwrap() };
-            (reason.clone(), place)
+        let location = |reason: &String| {
+            let location = DropLocation { node: format!("at {reason}"), port: PortNum::new(3).unwrap() };
+            (reason.clone(), location)
         };
-        let places = drops.keys().map(place).collect();
-        (FrameCounts { drops }, places)
+        let locations = drops.keys().map(location).collect();
+        (FrameCounts { drops }, locations)
     }
 
     #[test]
     fn a_stop_is_told_while_packets_stop_and_a_while_after() {
-        let (mut watched, start) = (Watched::default(), Instant::now());
-        let mut look = |drops: &[(&str, u64)], seconds: u64| {
-            let (counts, places) = listed(drops);
-            watched.look(&counts, &places, start + Duration::from_secs(seconds)).map(|stop| stop.reason)
+        let (mut watch, start) = (DropWatch::default(), Instant::now());
+        let mut update = |drops: &[(&str, u64)], seconds: u64| {
+            let (counts, locations) = listed(drops);
+            watch.update(&counts, &locations, start + Duration::from_secs(seconds)).map(|stop| stop.reason)
         };
-        assert_eq!(look(&[], 0), None);
-        assert_eq!(look(&[("no_route", 2)], 1).as_deref(), Some("no_route"));
-        assert_eq!(look(&[("no_route", 2)], 20).as_deref(), Some("no_route"));
-        assert_eq!(look(&[("no_route", 2)], 40), None);
-        assert_eq!(look(&[("no_route", 3), ("link_down", 9)], 41).as_deref(), Some("link_down"));
-        assert_eq!(look(&[("no_route", 1)], 42).as_deref(), Some("no_route"), "attached anew");
+        assert_eq!(update(&[], 0), None);
+        assert_eq!(update(&[("no_route", 2)], 1).as_deref(), Some("no_route"));
+        assert_eq!(update(&[("no_route", 2)], 20).as_deref(), Some("no_route"));
+        assert_eq!(update(&[("no_route", 2)], 40), None);
+        assert_eq!(update(&[("no_route", 3), ("link_down", 9)], 41).as_deref(), Some("link_down"));
+        assert_eq!(update(&[("no_route", 1)], 42).as_deref(), Some("no_route"), "attached anew");
     }
 
     #[test]
     fn what_a_sender_does_wrong_is_no_stop_of_the_fabric() {
-        let (counts, places) = listed(&[("spoofed", 7), ("unknown_address", 7)]);
-        assert_eq!(Watched::default().look(&counts, &places, Instant::now()), None);
+        let (counts, locations) = listed(&[("spoofed", 7), ("unknown_address", 7)]);
+        assert_eq!(DropWatch::default().update(&counts, &locations, Instant::now()), None);
     }
 }

@@ -10,8 +10,8 @@ use controller_api::image::DiskFormat;
 use nix::sys::statvfs::statvfs;
 use thiserror::Error;
 
-use crate::image::CheckedImage;
-use crate::place::Place;
+use crate::image::VerifiedImage;
+use crate::state_dir::StateDir;
 
 /// MiB that stay free for the host and what manages it.
 const RESERVE_MIB: u64 = 512;
@@ -27,21 +27,21 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Why there is no disk.
 #[derive(Debug, Error)]
-pub enum RoomError {
+pub enum DiskSpaceError {
     /// There is too little.
     #[error(
-        "its disk may grow to {wanted} MiB, and the host's has room for {left}: {free} MiB are free, {promised} of them \
-         promised to other disks and {RESERVE_MIB} kept for the host"
+        "its disk may grow to {needed} MiB, and the host's has room for {left}: {free} MiB are free, {reserved} of them \
+         reserved to other disks and {RESERVE_MIB} kept for the host"
     )]
     Full {
         /// MiB of the disk.
-        wanted: u64,
+        needed: u64,
         /// MiB that are left for it.
         left: u64,
         /// MiB that are free.
         free: u64,
         /// MiB that other disks may still grow.
-        promised: u64,
+        reserved: u64,
     },
     /// That cannot be found out.
     #[error("cannot tell how much room there is: {0}")]
@@ -49,43 +49,43 @@ pub enum RoomError {
 }
 
 /// Whether a disk over this image finds room beside all that are there.
-pub fn check(place: &Place, image: &CheckedImage) -> Result<(), RoomError> {
-    let wanted = match image.root_format {
+pub fn check(state_dir: &StateDir, image: &VerifiedImage) -> Result<(), DiskSpaceError> {
+    let needed = match image.root_format {
         DiskFormat::Raw => fs::metadata(&image.root)?.len(),
         DiskFormat::Qcow2 => qcow2_size(&image.root)?,
     };
-    let mut promised = 0;
-    for id in place.vms().map_err(io::Error::other)? {
-        let overlay = place.vm(id).overlay;
+    let mut reserved = 0;
+    for id in state_dir.vm_ids().map_err(io::Error::other)? {
+        let overlay = state_dir.vm(id).overlay;
         match fs::metadata(&overlay) {
-            Ok(found) => promised += qcow2_size(&overlay)?.saturating_sub(found.blocks() * BLOCK_BYTES),
+            Ok(found) => reserved += qcow2_size(&overlay)?.saturating_sub(found.blocks() * BLOCK_BYTES),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
     }
-    judge(free(place)?, promised, wanted)
+    check_space(free(state_dir)?, reserved, needed)
 }
 
 /// Whether halted disks may be written again: the host has what is kept for it.
-pub fn has_reserve(place: &Place) -> bool {
-    free(place).is_ok_and(|free| free >= RESERVE_MIB << 20)
+pub fn has_reserve(state_dir: &StateDir) -> bool {
+    free(state_dir).is_ok_and(|free| free >= RESERVE_MIB << 20)
 }
 
-fn free(place: &Place) -> io::Result<u64> {
-    let found = statvfs(place.vms_directory().as_path())?;
+fn free(state_dir: &StateDir) -> io::Result<u64> {
+    let found = statvfs(state_dir.vms_directory().as_path())?;
     Ok(found.blocks_available() * found.fragment_size())
 }
 
-fn judge(free: u64, promised: u64, wanted: u64) -> Result<(), RoomError> {
-    let left = free.saturating_sub(promised).saturating_sub(RESERVE_MIB << 20);
-    if wanted <= left {
+fn check_space(free: u64, reserved: u64, needed: u64) -> Result<(), DiskSpaceError> {
+    let left = free.saturating_sub(reserved).saturating_sub(RESERVE_MIB << 20);
+    if needed <= left {
         return Ok(());
     }
-    Err(RoomError::Full {
-        wanted: wanted.div_ceil(1 << 20),
+    Err(DiskSpaceError::Full {
+        needed: needed.div_ceil(1 << 20),
         left: left >> 20,
         free: free >> 20,
-        promised: promised >> 20,
+        reserved: reserved >> 20,
     })
 }
 
@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn a_disk_finds_room_beside_what_is_promised_and_kept_to_the_last_byte() {
-        judge(2000 * MIB, 1000 * MIB, 488 * MIB).unwrap();
-        let error = judge(2000 * MIB, 1000 * MIB, 488 * MIB + 1).unwrap_err();
+        check_space(2000 * MIB, 1000 * MIB, 488 * MIB).unwrap();
+        let error = check_space(2000 * MIB, 1000 * MIB, 488 * MIB + 1).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "its disk may grow to 489 MiB, and the host's has room for 488: 2000 MiB are free, 1000 of them promised to \
+            "its disk may grow to 489 MiB, and the host's has room for 488: 2000 MiB are free, 1000 of them reserved to \
              other disks and 512 kept for the host"
         );
-        judge(100 * MIB, 1000 * MIB, MIB).unwrap_err();
+        check_space(100 * MIB, 1000 * MIB, MIB).unwrap_err();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether a dedicated virtual machine really has what it was promised: read from the kernel, not from libvirt.
+//! Whether a dedicated virtual machine really has what it was guaranteed: read from the kernel, not from libvirt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use thiserror::Error;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::capacity::Given;
-use crate::cores::Cores;
+use crate::capacity::Allocation;
+use crate::cpu_set::CpuSet;
 use crate::domain::domain_name;
-use crate::place::Place;
+use crate::state_dir::StateDir;
 
 /// Where libvirt writes the process ids of domains.
-const PID_FILES: &str = "/run/libvirt/qemu";
+const PID_DIRECTORY: &str = "/run/libvirt/qemu";
 
 /// Where the kernel tells of huge pages of 2 MiB.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
@@ -24,43 +24,43 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepag
 const VCPU_THREAD: &str = "CPU ";
 
 /// How often to look, and how long in between: threads get their names and cores a moment after they start.
-const LOOKS_MAX: u32 = 10;
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
+const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// A promise that is not kept.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub enum Broken {
+pub enum PinningViolation {
     /// Its process is not found.
     #[error("its process is not found: {} says none", .0.display())]
     NoProcess(PathBuf),
     /// Memory is missing.
-    #[error("{resident} MiB of its memory are resident; it was promised {promised}")]
+    #[error("{resident} MiB of its memory are resident; it was guaranteed {guaranteed}")]
     Memory {
         /// What there is.
         resident: u64,
         /// What there is to be.
-        promised: MemorySize,
+        guaranteed: MemorySize,
     },
     /// A virtual core runs elsewhere.
-    #[error("its virtual cores may run on {found:?}; it was promised {promised} alone")]
+    #[error("its virtual cores may run on {found:?}; it was guaranteed {guaranteed} alone")]
     Cores {
         /// Where they may run, one after the other.
         found: Vec<String>,
         /// Where they are to.
-        promised: Cores,
+        guaranteed: CpuSet,
     },
 }
 
 /// Looks whether a virtual machine that was started has its cores and its memory.
-pub async fn check(place: &Place, id: Uuid, given: &Given) -> Result<(), Broken> {
-    let file = Path::new(PID_FILES).join(format!("{}.pid", domain_name(place.instance(), id)));
-    let mut looks = 1;
+pub async fn check(state_dir: &StateDir, id: Uuid, allocation: &Allocation) -> Result<(), PinningViolation> {
+    let file = Path::new(PID_DIRECTORY).join(format!("{}.pid", domain_name(state_dir.instance(), id)));
+    let mut attempts = 1;
     loop {
-        match look(&file, given) {
-            Err(_) if looks < LOOKS_MAX => looks += 1,
-            looked => return looked,
+        match check_process(&file, allocation) {
+            Err(_) if attempts < ATTEMPTS_MAX => attempts += 1,
+            result => return result,
         }
-        sleep(LOOK_PAUSE).await;
+        sleep(ATTEMPT_PAUSE).await;
     }
 }
 
@@ -71,27 +71,31 @@ pub fn huge_pages_suffice(memory: MemorySize) -> bool {
     free.saturating_mul(2) >= memory.mib()
 }
 
-fn look(pid_file: &Path, given: &Given) -> Result<(), Broken> {
-    let missing = || Broken::NoProcess(pid_file.to_owned());
+fn check_process(pid_file: &Path, allocation: &Allocation) -> Result<(), PinningViolation> {
+    let missing = || PinningViolation::NoProcess(pid_file.to_owned());
     let pid: u32 =
         fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(missing)?;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let status = fs::read_to_string(process.join("status")).map_err(|_| missing())?;
     // What QEMU has besides does not count: guests' memory is shared memory or huge pages, whatever backs it.
     let resident = (kib(&status, "RssShmem:") + kib(&status, "HugetlbPages:")) / 1024;
-    if resident < u64::from(given.memory.mib()) {
-        return Err(Broken::Memory { resident, promised: given.memory });
+    if resident < u64::from(allocation.memory.mib()) {
+        return Err(PinningViolation::Memory { resident, guaranteed: allocation.memory });
     }
     let found = vcpu_cores(&process).ok_or_else(missing)?;
-    let promised: Vec<String> = given.cores.iter().map(|core| core.to_string()).collect();
-    if found == promised { Ok(()) } else { Err(Broken::Cores { found, promised: given.cores.clone() }) }
+    let guaranteed: Vec<String> = allocation.cores.iter().map(|core| core.to_string()).collect();
+    if found == guaranteed {
+        Ok(())
+    } else {
+        Err(PinningViolation::Cores { found, guaranteed: allocation.cores.clone() })
+    }
 }
 
 /// Where each virtual core may run, in their order.
 fn vcpu_cores(process: &Path) -> Option<Vec<String>> {
     let mut threads = Vec::new();
     for thread in fs::read_dir(process.join("task")).ok()?.flatten() {
-        // A thread may end while it is looked at.
+        // A thread may end while it is result at.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Some(number) = name.strip_prefix(VCPU_THREAD).and_then(|rest| rest.split('/').next()) else {
             continue;

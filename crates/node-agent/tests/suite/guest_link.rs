@@ -12,7 +12,7 @@ use guest::channel::{
     encode,
 };
 use guest::probe::Reach;
-use node_agent::link::{FromGuest, Link, NoSession, Patience, Standing, Told};
+use node_agent::link::{GuestContext, GuestLink, GuestState, LivenessTimeouts, SessionError, SessionEvent};
 use node_agent::session::bridge;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 /// Longer than anything here takes; only a test that fails waits for it.
-const SOON: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A guest that is played by a test.
 struct Guest {
@@ -33,32 +33,33 @@ struct Guest {
 
 impl Guest {
     async fn accept(listener: &UnixListener) -> Self {
-        let (stream, _) = timeout(SOON, listener.accept()).await.expect("in time").expect("a connection");
+        let (stream, _) =
+            timeout(TEST_TIMEOUT, listener.accept()).await.expect("in time").expect("a connection");
         Self { stream, decoder: Decoder::new(), messages: VecDeque::new() }
     }
 
     /// Answers the greeting.
     async fn greeted(listener: &UnixListener) -> Self {
         let mut guest = Self::accept(listener).await;
-        let ToGuest::Hello { nonce } = guest.hear().await else { panic!("no hello") };
-        guest.say(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
+        let ToGuest::Hello { nonce } = guest.recv().await else { panic!("no hello") };
+        guest.send(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
         guest
     }
 
-    async fn say(&mut self, message: ToHost) {
+    async fn send(&mut self, message: ToHost) {
         let mut bytes = Vec::new();
         encode(&message, &mut bytes).expect("short enough");
         self.stream.write_all(&bytes).await.expect("the host listens");
     }
 
-    async fn hear(&mut self) -> ToGuest {
-        self.try_hear().await.expect("the host is there")
+    async fn recv(&mut self) -> ToGuest {
+        self.try_recv().await.expect("the host is there")
     }
 
-    async fn try_hear(&mut self) -> Option<ToGuest> {
+    async fn try_recv(&mut self) -> Option<ToGuest> {
         while self.messages.is_empty() {
             let mut bytes = [0; 4096];
-            let length = timeout(SOON, self.stream.read(&mut bytes)).await.expect("in time").ok()?;
+            let length = timeout(TEST_TIMEOUT, self.stream.read(&mut bytes)).await.expect("in time").ok()?;
             if length == 0 {
                 return None;
             }
@@ -69,7 +70,7 @@ impl Guest {
 
     /// The session that the host opens next.
     async fn opened(&mut self) -> SessionId {
-        match self.hear().await {
+        match self.recv().await {
             ToGuest::Open { session, .. } => session,
             other => panic!("{other:?} instead of a session"),
         }
@@ -80,32 +81,32 @@ struct World {
     _scratch: TempDir,
     socket: PathBuf,
     listener: UnixListener,
-    told: watch::Sender<Told>,
-    link: Link,
+    context: watch::Sender<GuestContext>,
+    link: GuestLink,
 }
 
-fn told(generation: u64) -> Told {
-    Told { generation, documents: Arc::new(format!("documents {generation}").into_bytes()) }
+fn context(generation: u64) -> GuestContext {
+    GuestContext { generation, documents: Arc::new(format!("documents {generation}").into_bytes()) }
 }
 
 fn world() -> World {
-    world_with(Patience::default())
+    world_with(LivenessTimeouts::default())
 }
 
-fn world_with(patience: Patience) -> World {
+fn world_with(timeouts: LivenessTimeouts) -> World {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("guest.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let (sender, receiver) = watch::channel(told(1));
-    let link = Link::start_with(Uuid::new_v4(), socket.clone(), receiver, patience);
-    World { _scratch: scratch, socket, listener, told: sender, link }
+    let (sender, receiver) = watch::channel(context(1));
+    let link = GuestLink::start_with(Uuid::new_v4(), socket.clone(), receiver, timeouts);
+    World { _scratch: scratch, socket, listener, context: sender, link }
 }
 
 impl World {
-    async fn until(&self, standing: &Standing) {
-        let mut seen = self.link.standing();
-        let found = timeout(SOON, seen.wait_for(|seen| seen == standing)).await;
-        assert!(found.is_ok(), "{standing:?} never came; it is {:?}", self.link.standing().borrow());
+    async fn until(&self, state: &GuestState) {
+        let mut seen = self.link.state();
+        let found = timeout(TEST_TIMEOUT, seen.wait_for(|seen| seen == state)).await;
+        assert!(found.is_ok(), "{state:?} never came; it is {:?}", self.link.state().borrow());
     }
 }
 
@@ -117,34 +118,34 @@ fn exec() -> Open {
 async fn a_guest_is_believed_after_its_welcome_and_not_before() {
     let world = world();
     let mut guest = Guest::accept(&world.listener).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    let ToGuest::Hello { nonce } = guest.hear().await else { panic!("no hello") };
-    guest.say(ToHost::Welcome { nonce: nonce ^ 1, version: PROTOCOL_VERSION, boot: "old".into() }).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    assert!(matches!(world.link.opener().open(exec()).await, Err(NoSession::NoGuest(_))));
-    assert_eq!(*world.link.standing().borrow(), Standing::Silent);
-    guest.say(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
-    world.until(&Standing::Greeted).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1, None)).await;
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    let ToGuest::Hello { nonce } = guest.recv().await else { panic!("no hello") };
+    guest.send(ToHost::Welcome { nonce: nonce ^ 1, version: PROTOCOL_VERSION, boot: "old".into() }).await;
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    assert!(matches!(world.link.opener().open(exec()).await, Err(SessionError::GuestUnavailable(_))));
+    assert_eq!(*world.link.state().borrow(), GuestState::Silent);
+    guest.send(ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot: "boot".into() }).await;
+    world.until(&GuestState::Greeted).await;
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    world.until(&GuestState::Ready(1, None)).await;
 }
 
 #[tokio::test]
 async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1, None)).await;
-    world.told.send(told(2)).unwrap();
-    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 2".to_vec()));
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    world.until(&GuestState::Ready(1, None)).await;
+    world.context.send(context(2)).unwrap();
+    assert_eq!(guest.recv().await, ToGuest::Context(b"documents 2".to_vec()));
     // One that keeps saying so does not get it each time.
     for _ in 0..10 {
-        guest.say(ToHost::Ready { generation: 1 }).await;
+        guest.send(ToHost::Ready { generation: 1 }).await;
     }
-    guest.say(ToHost::Ready { generation: 2 }).await;
-    world.until(&Standing::Ready(2, None)).await;
-    world.told.send(told(3)).unwrap();
-    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 3".to_vec()));
+    guest.send(ToHost::Ready { generation: 2 }).await;
+    world.until(&GuestState::Ready(2, None)).await;
+    world.context.send(context(3)).unwrap();
+    assert_eq!(guest.recv().await, ToGuest::Context(b"documents 3".to_vec()));
 }
 
 #[tokio::test]
@@ -153,29 +154,29 @@ async fn what_a_guest_says_of_its_network_counts_for_the_context_it_is_about() {
     let mut guest = Guest::greeted(&world.listener).await;
     let said = |generation, reached| ToHost::Network { generation, reach: Reach { reached, heard: true } };
     let check = |reached| Some(NetworkCheck { reached, heard: true });
-    guest.say(said(1, false)).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1, check(false))).await;
-    guest.say(said(1, true)).await;
-    world.until(&Standing::Ready(1, check(true))).await;
-    // It stays ready as it was while it is told of a change.
-    world.told.send(told(2)).unwrap();
-    assert_eq!(guest.hear().await, ToGuest::Context(b"documents 2".to_vec()));
-    guest.say(said(2, false)).await;
-    assert_eq!(*world.link.standing().borrow(), Standing::Ready(1, check(true)));
-    guest.say(ToHost::Ready { generation: 2 }).await;
-    world.until(&Standing::Ready(2, check(false))).await;
+    guest.send(said(1, false)).await;
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    world.until(&GuestState::Ready(1, check(false))).await;
+    guest.send(said(1, true)).await;
+    world.until(&GuestState::Ready(1, check(true))).await;
+    // It stays ready as it was while it is context of a change.
+    world.context.send(context(2)).unwrap();
+    assert_eq!(guest.recv().await, ToGuest::Context(b"documents 2".to_vec()));
+    guest.send(said(2, false)).await;
+    assert_eq!(*world.link.state().borrow(), GuestState::Ready(1, check(true)));
+    guest.send(ToHost::Ready { generation: 2 }).await;
+    world.until(&GuestState::Ready(2, check(false))).await;
     // The control: one that says nothing of a context's network has not checked it.
-    guest.say(ToHost::Ready { generation: 3 }).await;
-    world.until(&Standing::Ready(3, None)).await;
+    guest.send(ToHost::Ready { generation: 3 }).await;
+    world.until(&GuestState::Ready(3, None)).await;
 }
 
 #[tokio::test]
 async fn an_older_guest_is_ready_without_a_check() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    guest.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1, None)).await;
+    guest.send(ToHost::Ready { generation: 1 }).await;
+    world.until(&GuestState::Ready(1, None)).await;
 }
 
 /// A client of the agent, as the controller is one.
@@ -189,17 +190,17 @@ async fn client(world: &World) -> (DuplexStream, tokio::task::JoinHandle<std::io
 async fn a_session_carries_input_output_error_and_the_exit_status() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let (mut client, bridged) = client(&world).await;
-    let ToGuest::Open { session, what } = guest.hear().await else { panic!("no session") };
+    let ToGuest::Open { session, what } = guest.recv().await else { panic!("no session") };
     assert_eq!(what, What::Exec { argv: vec!["true".into()] });
     write_frame(&mut client, Kind::Input, b"question").await.unwrap();
     write_frame(&mut client, Kind::Input, b"").await.unwrap();
-    assert_eq!(guest.hear().await, ToGuest::Input { session, bytes: b"question".to_vec() });
-    assert_eq!(guest.hear().await, ToGuest::Input { session, bytes: Vec::new() });
-    guest.say(ToHost::Output { session, bytes: b"answer".to_vec() }).await;
-    guest.say(ToHost::Error { session, bytes: b"complaint".to_vec() }).await;
-    guest.say(ToHost::Exit { session, status: 3 }).await;
+    assert_eq!(guest.recv().await, ToGuest::Input { session, bytes: b"question".to_vec() });
+    assert_eq!(guest.recv().await, ToGuest::Input { session, bytes: Vec::new() });
+    guest.send(ToHost::Output { session, bytes: b"answer".to_vec() }).await;
+    guest.send(ToHost::Error { session, bytes: b"complaint".to_vec() }).await;
+    guest.send(ToHost::Exit { session, status: 3 }).await;
     let mut frames = Vec::new();
     while let Some(frame) = read_frame(&mut client).await.unwrap() {
         frames.push(frame);
@@ -209,50 +210,53 @@ async fn a_session_carries_input_output_error_and_the_exit_status() {
         [(Kind::Output, b"answer".to_vec()), (Kind::Error, b"complaint".to_vec()), (Kind::Exit, exit)];
     assert_eq!(frames, wanted);
     drop(client);
-    timeout(SOON, bridged).await.expect("in time").unwrap().unwrap();
+    timeout(TEST_TIMEOUT, bridged).await.expect("in time").unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_ends_its_session_in_the_guest() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let (client, _bridged) = client(&world).await;
     let session = guest.opened().await;
     drop(client);
-    assert_eq!(guest.hear().await, ToGuest::Close { session });
+    assert_eq!(guest.recv().await, ToGuest::Close { session });
 }
 
 #[tokio::test]
 async fn a_session_that_nobody_reads_stops_no_other() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let slow = world.link.opener().open(exec()).await.unwrap();
     let slow_id = guest.opened().await;
     let window = WINDOW_BYTES as usize;
     for piece in vec![7; window].chunks(DATA_BYTES_MAX) {
-        guest.say(ToHost::Output { session: slow_id, bytes: piece.to_vec() }).await;
+        guest.send(ToHost::Output { session: slow_id, bytes: piece.to_vec() }).await;
     }
     let quick = world.link.opener().open(exec()).await.unwrap();
     let quick_id = guest.opened().await;
-    guest.say(ToHost::Output { session: quick_id, bytes: b"hello".to_vec() }).await;
-    assert_eq!(timeout(SOON, quick.hear()).await.expect("in time"), FromGuest::Output(b"hello".to_vec()));
+    guest.send(ToHost::Output { session: quick_id, bytes: b"hello".to_vec() }).await;
+    assert_eq!(
+        timeout(TEST_TIMEOUT, quick.recv()).await.expect("in time"),
+        SessionEvent::Output(b"hello".to_vec())
+    );
     // Nothing was granted while nobody read; what is read is granted again.
     let mut read = 0;
     while read < window {
-        let FromGuest::Output(bytes) = slow.hear().await else { panic!("only output was sent") };
+        let SessionEvent::Output(bytes) = slow.recv().await else { panic!("only output was sent") };
         read += bytes.len();
         slow.consumed(bytes.len()).await;
     }
-    assert!(matches!(guest.hear().await, ToGuest::Credit { session, .. } if session == slow_id));
+    assert!(matches!(guest.recv().await, ToGuest::Credit { session, .. } if session == slow_id));
 }
 
 #[tokio::test]
 async fn input_waits_until_the_guest_grants_it() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let session = Arc::new(world.link.opener().open(exec()).await.unwrap());
     let id = guest.opened().await;
     let window = WINDOW_BYTES as usize;
@@ -263,65 +267,65 @@ async fn input_waits_until_the_guest_grants_it() {
     // Pieces are not cut to fit the last few bytes of a window.
     let mut received = 0;
     while received + DATA_BYTES_MAX <= window {
-        let ToGuest::Input { bytes, .. } = guest.hear().await else { panic!("only input was sent") };
+        let ToGuest::Input { bytes, .. } = guest.recv().await else { panic!("only input was sent") };
         received += bytes.len();
     }
     assert!(received <= window && !sending.is_finished());
-    guest.say(ToHost::Credit { session: id, bytes: 1000 }).await;
+    guest.send(ToHost::Credit { session: id, bytes: 1000 }).await;
     while received < window + 1 {
-        let ToGuest::Input { bytes, .. } = guest.hear().await else { panic!("only input was sent") };
+        let ToGuest::Input { bytes, .. } = guest.recv().await else { panic!("only input was sent") };
         received += bytes.len();
     }
-    assert!(timeout(SOON, sending).await.expect("in time").unwrap());
+    assert!(timeout(TEST_TIMEOUT, sending).await.expect("in time").unwrap());
 }
 
 #[tokio::test]
 async fn a_guest_that_overruns_a_window_loses_that_session_only() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let (bad, good) =
         (world.link.opener().open(exec()).await.unwrap(), world.link.opener().open(exec()).await.unwrap());
     let (bad_id, good_id) = (guest.opened().await, guest.opened().await);
     for piece in vec![7; WINDOW_BYTES as usize + 1].chunks(DATA_BYTES_MAX) {
-        guest.say(ToHost::Output { session: bad_id, bytes: piece.to_vec() }).await;
+        guest.send(ToHost::Output { session: bad_id, bytes: piece.to_vec() }).await;
     }
-    assert_eq!(guest.hear().await, ToGuest::Close { session: bad_id });
-    let mut last = bad.hear().await;
-    while matches!(last, FromGuest::Output(_)) {
-        last = bad.hear().await;
+    assert_eq!(guest.recv().await, ToGuest::Close { session: bad_id });
+    let mut last = bad.recv().await;
+    while matches!(last, SessionEvent::Output(_)) {
+        last = bad.recv().await;
     }
-    assert!(matches!(last, FromGuest::Refused(_)), "{last:?}");
-    guest.say(ToHost::Exit { session: good_id, status: 0 }).await;
-    assert_eq!(good.hear().await, FromGuest::Exit(0));
+    assert!(matches!(last, SessionEvent::Refused(_)), "{last:?}");
+    guest.send(ToHost::Exit { session: good_id, status: 0 }).await;
+    assert_eq!(good.recv().await, SessionEvent::Exit(0));
 }
 
 #[tokio::test]
 async fn a_guest_that_grants_what_it_did_not_get_loses_that_session() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let session = world.link.opener().open(exec()).await.unwrap();
     let id = guest.opened().await;
-    guest.say(ToHost::Credit { session: id, bytes: u32::MAX }).await;
-    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
-    assert_eq!(guest.hear().await, ToGuest::Close { session: id });
+    guest.send(ToHost::Credit { session: id, bytes: u32::MAX }).await;
+    assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
+    assert_eq!(guest.recv().await, ToGuest::Close { session: id });
 }
 
 #[tokio::test]
 async fn there_are_as_many_sessions_as_a_guest_takes_and_numbers_are_used_again() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let opener = world.link.opener();
     let mut open = Vec::new();
     for _ in 0..SESSIONS_MAX {
         open.push(opener.open(exec()).await.unwrap());
     }
-    assert_eq!(opener.open(exec()).await.unwrap_err(), NoSession::TooMany);
+    assert_eq!(opener.open(exec()).await.unwrap_err(), SessionError::TooManySessions);
     let first = guest.opened().await;
-    guest.say(ToHost::Exit { session: first, status: 0 }).await;
-    assert_eq!(open[0].hear().await, FromGuest::Exit(0));
+    guest.send(ToHost::Exit { session: first, status: 0 }).await;
+    assert_eq!(open[0].recv().await, SessionEvent::Exit(0));
     let again = opener.open(exec()).await.unwrap();
     for _ in 1..SESSIONS_MAX {
         guest.opened().await;
@@ -329,8 +333,8 @@ async fn there_are_as_many_sessions_as_a_guest_takes_and_numbers_are_used_again(
     assert_eq!(guest.opened().await, first);
     // The one before, dropped late, does not close the one that has its number now.
     drop(open);
-    guest.say(ToHost::Output { session: first, bytes: b"x".to_vec() }).await;
-    assert_eq!(again.hear().await, FromGuest::Output(b"x".to_vec()));
+    guest.send(ToHost::Output { session: first, bytes: b"x".to_vec() }).await;
+    assert_eq!(again.recv().await, SessionEvent::Output(b"x".to_vec()));
 }
 
 /// Whatever a guest floods the host with, the host stops listening, and others are served meanwhile.
@@ -338,29 +342,30 @@ async fn flood(bytes: &[u8]) {
     let (world, other) = (world(), world());
     let mut guest = Guest::greeted(&world.listener).await;
     let mut good = Guest::greeted(&other.listener).await;
-    other.until(&Standing::Greeted).await;
+    other.until(&GuestState::Greeted).await;
     let session = world_session(&world, &mut guest).await;
     let mut cut_off = false;
     for _ in 0..4096 {
-        let written = timeout(SOON, guest.stream.write_all(bytes)).await.expect("the host reads or hangs up");
+        let written =
+            timeout(TEST_TIMEOUT, guest.stream.write_all(bytes)).await.expect("the host reads or hangs up");
         cut_off |= written.is_err();
         if cut_off {
             break;
         }
     }
     assert!(cut_off, "the host listened to all of it");
-    let mut standing = world.link.standing();
-    timeout(SOON, standing.wait_for(|standing| matches!(standing, Standing::Misbehaving(_))))
+    let mut state = world.link.state();
+    timeout(TEST_TIMEOUT, state.wait_for(|state| matches!(state, GuestState::Misbehaving(_))))
         .await
         .unwrap()
         .unwrap();
-    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
-    good.say(ToHost::Ready { generation: 1 }).await;
-    other.until(&Standing::Ready(1, None)).await;
+    assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
+    good.send(ToHost::Ready { generation: 1 }).await;
+    other.until(&GuestState::Ready(1, None)).await;
 }
 
 async fn world_session(world: &World, guest: &mut Guest) -> node_agent::link::Session {
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let session = world.link.opener().open(exec()).await.unwrap();
     guest.opened().await;
     session
@@ -391,10 +396,10 @@ async fn a_broken_connection_is_made_again_and_sessions_hear_of_it() {
     let mut guest = Guest::greeted(&world.listener).await;
     let session = world_session(&world, &mut guest).await;
     drop(guest);
-    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
     let mut again = Guest::greeted(&world.listener).await;
-    again.say(ToHost::Ready { generation: 1 }).await;
-    world.until(&Standing::Ready(1, None)).await;
+    again.send(ToHost::Ready { generation: 1 }).await;
+    world.until(&GuestState::Ready(1, None)).await;
 }
 
 #[tokio::test]
@@ -403,60 +408,67 @@ async fn a_link_that_is_dropped_hangs_up() {
     let mut guest = Guest::greeted(&world.listener).await;
     let session = world_session(&world, &mut guest).await;
     let World { link, socket, .. } = &world;
-    assert!(Path::new(socket).exists() && *link.standing().borrow() == Standing::Greeted);
+    assert!(Path::new(socket).exists() && *link.state().borrow() == GuestState::Greeted);
     drop(world);
-    while let Some(message) = guest.try_hear().await {
+    while let Some(message) = guest.try_recv().await {
         assert!(!matches!(message, ToGuest::Open { .. }));
     }
-    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
 }
 
 #[tokio::test]
 async fn a_command_too_long_for_the_channel_is_refused_and_nothing_else_suffers() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let long = Open::Exec { argv: vec!["x".repeat(40_000)] };
     let session = world.link.opener().open(long).await.unwrap();
-    assert!(matches!(session.hear().await, FromGuest::Refused(_)));
+    assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
     let next = world.link.opener().open(exec()).await.unwrap();
     let id = guest.opened().await;
-    guest.say(ToHost::Exit { session: id, status: 0 }).await;
-    assert_eq!(next.hear().await, FromGuest::Exit(0));
+    guest.send(ToHost::Exit { session: id, status: 0 }).await;
+    assert_eq!(next.recv().await, SessionEvent::Exit(0));
 }
 
-/// Patience that is over before a test is.
-const IMPATIENT: Patience =
-    Patience { probe: Duration::from_millis(50), warn: Duration::from_secs(1), end: Duration::from_secs(2) };
+/// LivenessTimeouts that is over before a test is.
+const SHORT_TIMEOUTS: LivenessTimeouts = LivenessTimeouts {
+    probe: Duration::from_millis(50),
+    warn: Duration::from_secs(1),
+    end: Duration::from_secs(2),
+};
 
 #[tokio::test]
 async fn whoever_waits_for_a_guest_that_hangs_is_told_and_let_go() {
-    let world = world_with(IMPATIENT);
+    let world = world_with(SHORT_TIMEOUTS);
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let session = world.link.opener().open(exec()).await.unwrap();
     guest.opened().await;
     // It does nothing any more.
-    let FromGuest::Note(text) = timeout(SOON, session.hear()).await.unwrap() else { panic!("no note") };
+    let SessionEvent::Note(text) = timeout(TEST_TIMEOUT, session.recv()).await.unwrap() else {
+        panic!("no note")
+    };
     assert!(text.contains("has not answered for 1 s"), "{text}");
-    let FromGuest::Refused(why) = timeout(SOON, session.hear()).await.unwrap() else { panic!("no end") };
+    let SessionEvent::Refused(why) = timeout(TEST_TIMEOUT, session.recv()).await.unwrap() else {
+        panic!("no end")
+    };
     assert!(why.contains("has not answered for 2 s"), "{why}");
 }
 
 #[tokio::test]
 async fn a_command_may_be_quiet_for_as_long_as_its_guest_answers() {
-    let world = world_with(Patience { warn: SOON, end: SOON, ..IMPATIENT });
+    let world = world_with(LivenessTimeouts { warn: TEST_TIMEOUT, end: TEST_TIMEOUT, ..SHORT_TIMEOUTS });
     let mut guest = Guest::greeted(&world.listener).await;
-    world.until(&Standing::Greeted).await;
+    world.until(&GuestState::Greeted).await;
     let session = world.link.opener().open(exec()).await.unwrap();
     let id = guest.opened().await;
     for _ in 0..5 {
-        let ToGuest::Open { session, what: What::Exec { argv } } = guest.hear().await else {
+        let ToGuest::Open { session, what: What::Exec { argv } } = guest.recv().await else {
             panic!("no probe")
         };
         assert!(session != id && argv.is_empty());
-        guest.say(ToHost::Refused { session, reason: "no command".into() }).await;
+        guest.send(ToHost::Refused { session, reason: "no command".into() }).await;
     }
-    guest.say(ToHost::Exit { session: id, status: 7 }).await;
-    assert_eq!(timeout(SOON, session.hear()).await.unwrap(), FromGuest::Exit(7));
+    guest.send(ToHost::Exit { session: id, status: 7 }).await;
+    assert_eq!(timeout(TEST_TIMEOUT, session.recv()).await.unwrap(), SessionEvent::Exit(7));
 }

@@ -17,7 +17,7 @@ const NUMBERS_PER_MS: u64 = 1 << 20;
 
 /// What concerns the machine, and so every host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineReport {
+pub struct MachineStatus {
     /// Cores for dedicated virtual machines.
     pub cores: Share,
     /// MiB for guests.
@@ -30,14 +30,14 @@ pub struct MachineReport {
 
 /// The reports of all hosts.
 #[derive(Debug)]
-pub struct Board {
+pub struct Reports {
     inner: Mutex<Inner>,
     hosts: BTreeMap<Name, watch::Sender<Arc<Report>>>,
 }
 
 /// What the orders of a host say about the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostReport {
+pub struct SpecStatus {
     /// The orders that are on disk and followed.
     pub acknowledged: Option<Version>,
     /// Virtual machines that they do not list.
@@ -46,23 +46,23 @@ pub struct HostReport {
 
 #[derive(Debug)]
 struct Inner {
-    machine: MachineReport,
+    machine: MachineStatus,
     vms: BTreeMap<(Name, Uuid), VmReport>,
-    hosts: BTreeMap<Name, HostReport>,
+    hosts: BTreeMap<Name, SpecStatus>,
     number: u64,
 }
 
-impl Board {
+impl Reports {
     /// Empty reports; their numbers begin above `number`.
-    pub fn new(hosts: &[Name], machine: MachineReport, number: u64) -> Self {
-        let empty = report(&machine, &HostReport::default(), Vec::new(), number);
+    pub fn new(hosts: &[Name], machine: MachineStatus, number: u64) -> Self {
+        let empty = report(&machine, &SpecStatus::default(), Vec::new(), number);
         let hosts = hosts.iter().map(|host| (host.clone(), watch::Sender::new(Arc::new(empty.clone()))));
         let inner = Inner { machine, vms: BTreeMap::new(), hosts: BTreeMap::new(), number };
         Self { inner: Mutex::new(inner), hosts: hosts.collect() }
     }
 
     /// The reports of a host as they change; `None` if there is no such host.
-    pub fn reports(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
+    pub fn subscribe(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
         self.hosts.get(host).map(watch::Sender::subscribe)
     }
 
@@ -81,27 +81,27 @@ impl Board {
     }
 
     /// Orders of a host are followed from now on: every virtual machine they list has been reported by `set_vm`.
-    pub fn set_host(&self, host: &Name, report: HostReport) {
+    pub fn set_spec_status(&self, host: &Name, report: SpecStatus) {
         let mut inner = self.inner();
         inner.hosts.insert(host.clone(), report);
         self.publish(&mut inner);
     }
 
     /// Changes what concerns the machine.
-    pub fn set_machine(&self, change: impl FnOnce(&mut MachineReport)) {
+    pub fn set_machine(&self, change: impl FnOnce(&mut MachineStatus)) {
         let mut inner = self.inner();
         change(&mut inner.machine);
         self.publish(&mut inner);
     }
 
     fn publish(&self, inner: &mut Inner) {
-        for (host, reports) in &self.hosts {
+        for (host, sender) in &self.hosts {
             let of_host = inner.hosts.entry(host.clone()).or_default();
             let vms = inner.vms.iter().filter(|((at, _), _)| at == host);
             let vms = vms
                 .map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
             let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
-            reports.send_if_modified(|last| {
+            sender.send_if_modified(|last| {
                 let changed = Report { number: next.number, ..Report::clone(last) } != next;
                 if changed {
                     inner.number = next.number;
@@ -117,20 +117,20 @@ impl Board {
     }
 }
 
-fn report(machine: &MachineReport, host: &HostReport, vms: Vec<VmReport>, number: u64) -> Report {
-    let MachineReport { cores, memory_mib, accelerator, fabric } = machine.clone();
+fn report(machine: &MachineStatus, host: &SpecStatus, vms: Vec<VmReport>, number: u64) -> Report {
+    let MachineStatus { cores, memory_mib, accelerator, fabric } = machine.clone();
     Report { number, acknowledged: host.acknowledged, cores, memory_mib, accelerator, fabric, vms }
 }
 
 /// A number above all that were used before, also if the clock was set back; kept in a file.
-pub fn first_number(path: &Path) -> std::io::Result<u64> {
+pub fn next_report_number(path: &Path) -> std::io::Result<u64> {
     let kept = durable::read(path, 64)?.and_then(|bytes| String::from_utf8(bytes).ok()?.trim().parse().ok());
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let by_clock = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX).saturating_mul(NUMBERS_PER_MS);
     // Far above what one run counts.
     let by_file = kept.map_or(0, |kept: u64| kept.saturating_add(1 << 40));
     let number = by_clock.max(by_file);
-    durable::write(path, number.to_string().as_bytes())?;
+    durable::replace(path, number.to_string().as_bytes())?;
     Ok(number)
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    const MACHINE: MachineReport = MachineReport {
+    const MACHINE: MachineStatus = MachineStatus {
         cores: Share { total: 1, used: 0 },
         memory_mib: Share { total: 1024, used: 0 },
         accelerator: Some(Accelerator::Tcg),
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn numbers_grow_with_changes_and_only_with_them() {
         let [one, two] = ["one", "two"].map(|name| name.parse::<Name>().unwrap());
-        let board = Board::new(&[one.clone(), two.clone()], MACHINE, 100);
-        let number = |host| board.reports(host).unwrap().borrow().number;
+        let reports = Reports::new(&[one.clone(), two.clone()], MACHINE, 100);
+        let number = |host| reports.subscribe(host).unwrap().borrow().number;
         assert_eq!((number(&one), number(&two)), (100, 100));
         let id = Uuid::new_v4();
         let vm = VmReport {
@@ -164,25 +164,25 @@ mod tests {
             stop: None,
             unlisted: None,
         };
-        board.set_vm(&one, vm.clone());
+        reports.set_vm(&one, vm.clone());
         assert_eq!((number(&one), number(&two)), (101, 100));
-        board.set_vm(&one, vm);
+        reports.set_vm(&one, vm);
         assert_eq!((number(&one), number(&two)), (101, 100));
-        board.set_machine(|machine| machine.fabric = true);
+        reports.set_machine(|machine| machine.fabric = true);
         assert!(number(&one) > 101 && number(&two) > 100);
-        board.remove_vm(&one, id);
-        assert!(board.reports(&one).unwrap().borrow().vms.is_empty());
+        reports.remove_vm(&one, id);
+        assert!(reports.subscribe(&one).unwrap().borrow().vms.is_empty());
     }
 
     #[test]
     fn numbers_grow_over_restarts_also_if_the_clock_was_set_back() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("number");
-        let first = first_number(&path).unwrap();
+        let first = next_report_number(&path).unwrap();
         let future = first + (1 << 60);
         std::fs::write(&path, future.to_string()).unwrap();
-        let next = first_number(&path).unwrap();
+        let next = next_report_number(&path).unwrap();
         assert!(next > future);
-        assert!(first_number(&path).unwrap() > next);
+        assert!(next_report_number(&path).unwrap() > next);
     }
 }

@@ -1,0 +1,201 @@
+//! Disks of removed virtual machines rest before they are deleted, so that a removal by mistake can be undone by hand.
+//!
+//! A disk rests in a directory that is excluded from boot and that QEMU cannot enter. Rest is counted while an agent runs, by
+//! the monotonic clock: a machine that is off, or whose clock is set, deletes nothing early. If a new disk finds no room,
+//! the disk that has age longest goes first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::durable;
+use crate::state_dir::{StateDir, VmFiles};
+
+/// Longest file with how long disks have age: 60 bytes each.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The disks that rest.
+#[derive(Debug)]
+pub struct RetainedDisks {
+    state_dir: Arc<StateDir>,
+    grace: Duration,
+    /// Seconds that each has age. Held while files are moved or deleted.
+    seconds: Mutex<BTreeMap<Uuid, u64>>,
+}
+
+impl RetainedDisks {
+    /// Disks that rest for `grace`, and those that rest already.
+    pub fn open(state_dir: Arc<StateDir>, grace: Duration) -> io::Result<Self> {
+        let kept = durable::read(&state_dir.retention_path(), FILE_BYTES_MAX)?;
+        // A file that cannot be read only makes disks rest longer.
+        let mut kept: BTreeMap<Uuid, u64> =
+            kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let mut seconds = BTreeMap::new();
+        for entry in fs::read_dir(state_dir.retained_directory())? {
+            let name = entry?.file_name();
+            if let Some(id) = name.to_str().and_then(|name| Uuid::parse_str(name).ok()) {
+                seconds.insert(id, kept.remove(&id).unwrap_or(0));
+            }
+        }
+        Ok(Self { state_dir, grace, seconds: Mutex::new(seconds) })
+    }
+
+    /// Puts the disk of a virtual machine to rest, and deletes its other files; fine if there are none.
+    pub fn retain(&self, id: Uuid, files: &VmFiles) -> io::Result<()> {
+        let mut seconds = self.seconds();
+        if self.grace.is_zero() || !files.overlay.exists() {
+            return durable::remove(&files.directory);
+        }
+        // It holds a private key, and can be made again from the order.
+        durable::remove(&files.seed)?;
+        // A file system may have been mounted since.
+        self.state_dir.make_retained_directory().map_err(io::Error::other)?;
+        let target = self.state_dir.retained_directory().join(id.to_string());
+        match fs::rename(&files.directory, &target) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                seconds.insert(id, 0);
+                self.write(&seconds)
+            }
+        }
+    }
+
+    /// Counts time in which the agent ran, and deletes disks that have age long enough.
+    pub fn advance(&self, elapsed: Duration) -> io::Result<()> {
+        let mut seconds = self.seconds();
+        if seconds.is_empty() {
+            return Ok(());
+        }
+        seconds.values_mut().for_each(|age| *age = age.saturating_add(elapsed.as_secs()));
+        let is_expired = |age: &u64| *age >= self.grace.as_secs();
+        let expired: Vec<Uuid> = seconds.iter().filter(|(_, it)| is_expired(it)).map(|(id, _)| *id).collect();
+        for id in expired {
+            self.delete(&mut seconds, id)?;
+        }
+        self.write(&seconds)
+    }
+
+    /// Deletes the disk that has age longest, to make room; which one, if there was any.
+    pub fn evict_oldest(&self) -> io::Result<Option<Uuid>> {
+        let mut seconds = self.seconds();
+        let oldest = seconds.iter().max_by_key(|(_, age)| **age).map(|(id, _)| *id);
+        if let Some(id) = oldest {
+            self.delete(&mut seconds, id)?;
+            self.write(&seconds)?;
+        }
+        Ok(oldest)
+    }
+
+    fn delete(&self, seconds: &mut BTreeMap<Uuid, u64>, id: Uuid) -> io::Result<()> {
+        durable::remove(&self.state_dir.retained_directory().join(id.to_string()))?;
+        seconds.remove(&id);
+        tracing::info!(vm = %id, "the disk of a removed virtual machine is deleted");
+        Ok(())
+    }
+
+    fn write(&self, seconds: &BTreeMap<Uuid, u64>) -> io::Result<()> {
+        let text = serde_json::to_vec(seconds).map_err(io::Error::other)?;
+        durable::replace(&self.state_dir.retention_path(), &text)
+    }
+
+    fn seconds(&self) -> MutexGuard<'_, BTreeMap<Uuid, u64>> {
+        self.seconds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn disk(state_dir: &StateDir, number: u128) -> (Uuid, VmFiles) {
+        let id = Uuid::from_u128(number);
+        let files = state_dir.vm(id);
+        fs::create_dir_all(&files.directory).unwrap();
+        fs::write(&files.overlay, "a disk").unwrap();
+        fs::write(&files.seed, "a private key").unwrap();
+        (id, files)
+    }
+
+    fn retained_ids(state_dir: &StateDir) -> Vec<String> {
+        let entries = fs::read_dir(state_dir.retained_directory()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_disk_rests_over_restarts_and_is_then_deleted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state_dir =
+            Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let (id, files) = disk(&state_dir, 1);
+        let retained_disks = RetainedDisks::open(Arc::clone(&state_dir), 2 * HOUR).unwrap();
+        retained_disks.retain(id, &files).unwrap();
+        assert!(!files.directory.exists());
+        let kept = state_dir.retained_directory().join(id.to_string());
+        assert!(kept.join("overlay.qcow2").exists() && !kept.join("seed.iso").exists());
+        retained_disks.advance(HOUR).unwrap();
+        drop(retained_disks);
+        let retained_disks = RetainedDisks::open(Arc::clone(&state_dir), 2 * HOUR).unwrap();
+        retained_disks.advance(HOUR - Duration::from_secs(1)).unwrap();
+        assert!(kept.exists());
+        retained_disks.advance(Duration::from_secs(1)).unwrap();
+        assert!(!kept.exists());
+    }
+
+    #[test]
+    fn the_disk_that_has_rested_longest_makes_room_first() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state_dir =
+            Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let retained_disks = RetainedDisks::open(Arc::clone(&state_dir), 24 * HOUR).unwrap();
+        for number in [2, 1] {
+            let (id, files) = disk(&state_dir, number);
+            retained_disks.retain(id, &files).unwrap();
+            retained_disks.advance(HOUR).unwrap();
+        }
+        assert_eq!(retained_disks.evict_oldest().unwrap(), Some(Uuid::from_u128(2)));
+        assert_eq!(retained_ids(&state_dir), [Uuid::from_u128(1).to_string()]);
+        assert_eq!(retained_disks.evict_oldest().unwrap(), Some(Uuid::from_u128(1)));
+        assert_eq!(retained_disks.evict_oldest().unwrap(), None);
+    }
+
+    #[test]
+    fn a_disk_rests_where_disks_are_also_if_that_came_later() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state_dir =
+            Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let retained_disks = RetainedDisks::open(Arc::clone(&state_dir), HOUR).unwrap();
+        // As if an empty file system were mounted there: files cannot be moved from it to another one.
+        fs::remove_dir_all(state_dir.vms_directory()).unwrap();
+        let (id, files) = disk(&state_dir, 1);
+        retained_disks.retain(id, &files).unwrap();
+        assert!(
+            !files.directory.exists()
+                && state_dir.retained_directory().starts_with(state_dir.vms_directory())
+        );
+        assert_eq!(retained_ids(&state_dir), [id.to_string()]);
+        assert!(
+            state_dir.vm_ids().unwrap().is_empty(),
+            "a directory of disks that rest is no virtual machine"
+        );
+    }
+
+    #[test]
+    fn without_a_grace_period_nothing_rests() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state_dir =
+            Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let (id, files) = disk(&state_dir, 1);
+        RetainedDisks::open(Arc::clone(&state_dir), Duration::ZERO).unwrap().retain(id, &files).unwrap();
+        assert!(!files.directory.exists() && retained_ids(&state_dir).is_empty());
+    }
+}
