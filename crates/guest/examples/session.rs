@@ -14,18 +14,19 @@ use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, ToGuest, ToHost, What, Window, encode};
+use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, SessionRequest, ToGuest, ToHost, Window, encode};
 
 const SESSION: SessionId = SessionId(1);
 
-/// What the guest still takes of our input, and a bell for when that changes.
+/// SessionRequest the guest still takes of our input, and a bell for when that changes.
 type Room = Arc<(Mutex<Window>, Condvar)>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut port = UnixStream::connect(arguments.next().ok_or("session SOCKET [--ssh | COMMAND…]")?)?;
     let argv: Vec<String> = arguments.collect();
-    let what = if argv == ["--ssh"] { What::Ssh } else { What::Exec { argv: argv.clone() } };
+    let request =
+        if argv == ["--ssh"] { SessionRequest::Ssh } else { SessionRequest::Exec { argv: argv.clone() } };
     say(&mut port, &ToGuest::Hello { nonce: u64::from(std::process::id()) })?;
 
     let room = Room::default();
@@ -49,8 +50,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                     if argv.is_empty() {
                         return Ok(ExitCode::SUCCESS);
                     }
-                    say(&mut port, &ToGuest::Open { session: SESSION, what: what.clone() })?;
-                    if what == What::Ssh {
+                    say(&mut port, &ToGuest::Open { session: SESSION, request: request.clone() })?;
+                    if request == SessionRequest::Ssh {
                         let (port, room) = (port.try_clone()?, room.clone());
                         thread::spawn(move || send_input(port, &room));
                     } else {
@@ -89,10 +90,10 @@ fn send_input(mut port: UnixStream, room: &Room) {
     let mut buffer = [0; DATA_BYTES_MAX];
     loop {
         let window = room.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = room.1.wait_while(window, |window| window.room() == 0);
-        let most = open.unwrap_or_else(PoisonError::into_inner).room().min(buffer.len());
+        let open = room.1.wait_while(window, |window| window.available() == 0);
+        let most = open.unwrap_or_else(PoisonError::into_inner).available().min(buffer.len());
         let length = io::stdin().read(&mut buffer[..most]).unwrap_or(0);
-        let passed = room.0.lock().unwrap_or_else(PoisonError::into_inner).pass(length);
+        let passed = room.0.lock().unwrap_or_else(PoisonError::into_inner).debit(length);
         let input = ToGuest::Input { session: SESSION, bytes: buffer[..length].to_vec() };
         if passed.is_err() || say(&mut port, &input).is_err() || length == 0 {
             return;

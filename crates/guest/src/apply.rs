@@ -49,13 +49,13 @@ pub enum ApplyError {
 
 /// Writes what `user-data` asks for below `root`, which is `/` but in tests. Everything is checked before anything is
 /// written, each file is replaced as a whole, and one that is as it should be is left alone.
-pub fn files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
+pub fn write_files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
     if user.write_files.len() > FILES_MAX {
         return Err(ApplyError::TooMany { count: user.write_files.len() });
     }
     let mut writes = Vec::new();
     for file in &user.write_files {
-        writes.push((place(root, file)?, mode(file)?, file.content.as_str()));
+        writes.push((target_path(root, file)?, mode(file)?, file.content.as_str()));
     }
     let keys: String = user.ssh_authorized_keys.iter().map(|key| format!("{key}\n")).collect();
     let hostname = format!("{}\n", user.hostname);
@@ -71,7 +71,7 @@ pub fn files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
     Ok(())
 }
 
-fn place(root: &Path, file: &WriteFile) -> Result<PathBuf, ApplyError> {
+fn target_path(root: &Path, file: &WriteFile) -> Result<PathBuf, ApplyError> {
     let invalid = || ApplyError::Path { path: file.path.clone() };
     let below = Path::new(&file.path).strip_prefix("/").map_err(|_| invalid())?;
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -87,16 +87,16 @@ fn mode(file: &WriteFile) -> Result<u32, ApplyError> {
 }
 
 fn replace(path: &Path, mode: u32, content: &str) -> io::Result<()> {
-    if is_already(path, mode, content) {
+    if is_up_to_date(path, mode, content) {
         return Ok(());
     }
-    let folder = path.parent().expect("a checked path has a folder");
-    // ssh reads nothing in a folder that others may write to; a private key's folder is nobody else's to read.
-    let private = folder.file_name().is_some_and(|name| name == ".ssh");
-    DirBuilder::new().recursive(true).mode(if private { 0o700 } else { 0o755 }).create(folder)?;
+    let directory = path.parent().expect("a checked path has a directory");
+    // ssh reads nothing in a directory that others may write to; a private key's directory is nobody else's to read.
+    let private = directory.file_name().is_some_and(|name| name == ".ssh");
+    DirBuilder::new().recursive(true).mode(if private { 0o700 } else { 0o755 }).create(directory)?;
     let mut name = path.file_name().expect("a checked path has a name").to_owned();
     name.push(".heddle-new");
-    let new = folder.join(name);
+    let new = directory.join(name);
     // A secret never lies there readable, not even for a moment: the mode is there before the content.
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -110,7 +110,7 @@ fn replace(path: &Path, mode: u32, content: &str) -> io::Result<()> {
     written
 }
 
-fn is_already(path: &Path, mode: u32, content: &str) -> bool {
+fn is_up_to_date(path: &Path, mode: u32, content: &str) -> bool {
     // A link is replaced by a file: what it leads to is not ours.
     fs::symlink_metadata(path).is_ok_and(|found| {
         found.is_file()

@@ -1,8 +1,8 @@
-//! What host and guest say to each other on the virtio-serial port [`PORT`].
+//! SessionRequest host and guest say to each other on the virtio-serial port [`PORT_NAME`].
 //!
 //! The port is a stream of bytes that either side may join in the middle: an agent was killed and comes back, a guest
 //! was restarted. So frames find their own start: each is COBS-encoded and ended by a zero byte, and a CRC-32 inside
-//! tells whole ones from broken ones, which are dropped and counted ([`Decoder::broken`]).
+//! tells whole ones from broken ones, which are dropped and counted ([`Decoder::dropped_frames`]).
 //!
 //! ```text
 //! frame    = cobs(kind: u8, fields…, crc: u32) 0x00        integers big endian; the CRC is over kind and fields
@@ -25,15 +25,15 @@ mod codec;
 mod window;
 mod wire;
 
-pub use codec::{Decoder, Message, TooLong, encode};
-pub use window::{Overrun, WINDOW_BYTES, Window};
+pub use codec::{ChannelMessage, Decoder, MessageTooLong, encode};
+pub use window::{WINDOW_BYTES, Window, WindowOverrun};
 
-use crate::probe::Reach;
+use crate::probe::Reachability;
 
 /// Name of the virtio-serial port.
-pub const PORT: &str = "org.heddle.guest.0";
+pub const PORT_NAME: &str = "org.heddle.guest.0";
 
-/// What this side speaks. A guest says it in [`ToHost::Welcome`]; hosts refuse others by name.
+/// SessionRequest this side speaks. A guest says it in [`ToHost::Welcome`]; hosts refuse others by name.
 pub const PROTOCOL_VERSION: u16 = 1;
 
 /// Longest kind and fields of one frame: small, so that sessions take turns.
@@ -52,9 +52,9 @@ pub const SESSIONS_MAX: usize = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u16);
 
-/// What a session is for.
+/// SessionRequest a session is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum SessionRequest {
     /// Run a command, as root.
     Exec {
         /// The command and its arguments.
@@ -78,8 +78,8 @@ pub enum ToGuest {
     Open {
         /// A number that is free.
         session: SessionId,
-        /// What for.
-        what: What,
+        /// SessionRequest for.
+        request: SessionRequest,
     },
     /// Standard input.
     Input {
@@ -119,13 +119,13 @@ pub enum ToHost {
         /// Of the context.
         generation: u64,
     },
-    /// What the guest knows of its network, as far as the context of this generation asks. Comes before
+    /// SessionRequest the guest knows of its network, as far as the context of this generation asks. Comes before
     /// [`ToHost::Ready`] of the same generation, and again when it changes; never from guests that do not check.
     Network {
         /// Of the context.
         generation: u64,
-        /// What was found out so far.
-        reach: Reach,
+        /// SessionRequest was found out so far.
+        reach: Reachability,
     },
     /// The context of this generation could not be applied.
     Failed {
@@ -177,8 +177,8 @@ impl std::fmt::Debug for ToGuest {
         match self {
             Self::Hello { nonce } => f.debug_struct("Hello").field("nonce", nonce).finish(),
             Self::Context(json) => write!(f, "Context({} bytes)", json.len()),
-            Self::Open { session, what } => {
-                f.debug_struct("Open").field("session", session).field("what", what).finish()
+            Self::Open { session, request } => {
+                f.debug_struct("Open").field("session", session).field("request", request).finish()
             }
             Self::Input { session, bytes } => write!(f, "Input({}, {} bytes)", session.0, bytes.len()),
             Self::Credit { session, bytes } => {

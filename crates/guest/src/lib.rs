@@ -1,4 +1,4 @@
-//! What runs inside virtual machines, and the words the host shares with it.
+//! SessionRequest runs inside virtual machines, and the words the host shares with it.
 //!
 //! | module | what | who uses it |
 //! |---|---|---|

@@ -46,5 +46,5 @@ fn main() -> ExitCode {
 }
 
 fn run_server() -> std::io::Result<std::convert::Infallible> {
-    serve::Server::new(serve::open_port()?, serve::Node::this())?.run()
+    serve::ChannelServer::new(serve::open_port()?, serve::GuestNode::this())?.run()
 }

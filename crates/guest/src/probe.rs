@@ -32,33 +32,33 @@ pub(crate) use socket::ProbeSocket;
 use crate::seed::Probes;
 
 /// UDP port of these packets; firewalls in an image have to let it pass between nodes.
-pub const PORT: u16 = 7556;
+pub const UDP_PORT: u16 = 7556;
 
 /// Pause before a question is repeated: doubled each time.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
+const RETRY_MIN: Duration = Duration::from_millis(250);
 
 /// The longest such pause: what a node that comes late waits at most for others to notice.
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+const RETRY_MAX: Duration = Duration::from_secs(4);
 
 /// Time between two broadcasts of one node: calls that come meanwhile share the next one.
 const BROADCAST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Answers that may wait to be sent. A node is asked by one or two others; who floods it is not answered.
-const ANSWERS_MAX: usize = 64;
+const REPLIES_QUEUED_MAX: usize = 64;
 
 /// Answers in a second.
-const ANSWERS_PER_SECOND: u32 = 256;
+const REPLIES_PER_SECOND: u32 = 256;
 
-/// What a node knows of its network.
+/// SessionRequest a node knows of its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct Reachability {
     /// Its successor has answered, or it has none.
     pub reached: bool,
     /// It has heard a broadcast, or nobody could send it one.
     pub heard: bool,
 }
 
-impl Reach {
+impl Reachability {
     /// Whether nothing is left to find out.
     pub const fn is_complete(self) -> bool {
         self.reached && self.heard
@@ -67,18 +67,18 @@ impl Reach {
 
 /// Who a packet is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
+pub enum ProbeDestination {
     /// One node.
     Node(Ipv4Addr),
     /// All of them.
-    Everybody,
+    Broadcast,
 }
 
-/// What a node is, and what it has to find out.
+/// SessionRequest a node is, and what it has to find out.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct ProbeTask {
     /// Its address.
-    pub own: Ipv4Addr,
+    pub own_address: Ipv4Addr,
     /// Of its context.
     pub generation: u64,
     /// Whom it has to reach and hear.
@@ -90,35 +90,35 @@ pub struct Task {
 /// Asks, answers, and notes what came of it.
 #[derive(Debug)]
 pub struct Prober {
-    task: Task,
+    task: ProbeTask,
     nonce: u64,
-    reach: Reach,
+    reach: Reachability,
     /// When questions are asked next, and the pause after that.
-    ask_at: Instant,
+    retry_at: Instant,
     pause: Duration,
-    asked_at: Option<Instant>,
-    outgoing: VecDeque<(Destination, Packet)>,
+    sent_at: Option<Instant>,
+    outgoing: VecDeque<(ProbeDestination, Packet)>,
     broadcast_at: Option<Instant>,
     broadcast_earliest: Instant,
     /// The second that began then, and the answers given in it.
-    answered: (Instant, u32),
+    replies_sent: (Instant, u32),
 }
 
 impl Prober {
     /// Asks from now on. The nonce has to be hard to guess.
-    pub fn new(task: Task, nonce: u64, now: Instant) -> Self {
+    pub fn new(task: ProbeTask, nonce: u64, now: Instant) -> Self {
         let Probes { successor, broadcaster } = task.probes;
         Self {
             task,
             nonce,
-            reach: Reach { reached: successor.is_none(), heard: broadcaster.is_none() },
-            ask_at: now,
-            pause: PAUSE_MIN,
-            asked_at: None,
+            reach: Reachability { reached: successor.is_none(), heard: broadcaster.is_none() },
+            retry_at: now,
+            pause: RETRY_MIN,
+            sent_at: None,
             outgoing: VecDeque::new(),
             broadcast_at: None,
             broadcast_earliest: now,
-            answered: (now, 0),
+            replies_sent: (now, 0),
         }
     }
 
@@ -127,14 +127,14 @@ impl Prober {
         self.task.generation
     }
 
-    /// What was found out so far.
-    pub const fn reach(&self) -> Reach {
+    /// SessionRequest was found out so far.
+    pub const fn reach(&self) -> Reachability {
         self.reach
     }
 
     /// When to call [`Prober::transmit`] although nothing has come.
     pub fn timeout(&self) -> Option<Instant> {
-        let ask = (!self.reach.is_complete()).then_some(self.ask_at);
+        let ask = (!self.reach.is_complete()).then_some(self.retry_at);
         ask.into_iter().chain(self.broadcast_at).min()
     }
 
@@ -142,16 +142,16 @@ impl Prober {
     pub fn receive(&mut self, from: Ipv4Addr, bytes: &[u8], now: Instant) {
         let Some(packet) = Packet::open(bytes, &self.task.key) else { return };
         // The kernel gives a node its own broadcasts back.
-        if packet.from != from || from == self.task.own {
+        if packet.from != from || from == self.task.own_address {
             return;
         }
         match packet.kind {
-            Kind::Probe => self.answer(from, packet.nonce, now),
-            Kind::Answer => {
+            Kind::Probe => self.reply(from, packet.nonce, now),
+            Kind::Reply => {
                 let is_ours = packet.nonce == self.nonce && Some(from) == self.task.probes.successor;
                 self.reach.reached |= is_ours;
             }
-            Kind::Call => {
+            Kind::BroadcastRequest => {
                 let at = now.max(self.broadcast_earliest);
                 self.broadcast_at.get_or_insert(at);
                 self.wake(now);
@@ -164,51 +164,51 @@ impl Prober {
     }
 
     /// The next packet to send; call it until there is none.
-    pub fn transmit(&mut self, now: Instant) -> Option<(Destination, Vec<u8>)> {
-        if !self.reach.is_complete() && now >= self.ask_at {
-            self.ask(now);
+    pub fn transmit(&mut self, now: Instant) -> Option<(ProbeDestination, Vec<u8>)> {
+        if !self.reach.is_complete() && now >= self.retry_at {
+            self.send_requests(now);
         }
         if self.broadcast_at.is_some_and(|at| now >= at) {
             self.broadcast_at = None;
             self.broadcast_earliest = now + BROADCAST_PAUSE;
-            self.queue(Destination::Everybody, Kind::Broadcast, 0);
+            self.queue(ProbeDestination::Broadcast, Kind::Broadcast, 0);
         }
         let (to, packet) = self.outgoing.pop_front()?;
         Some((to, packet.seal(&self.task.key)))
     }
 
-    fn ask(&mut self, now: Instant) {
+    fn send_requests(&mut self, now: Instant) {
         let Probes { successor, broadcaster } = self.task.probes;
         if let Some(successor) = successor.filter(|_| !self.reach.reached) {
-            self.queue(Destination::Node(successor), Kind::Probe, self.nonce);
+            self.queue(ProbeDestination::Node(successor), Kind::Probe, self.nonce);
         }
         if let Some(broadcaster) = broadcaster.filter(|_| !self.reach.heard) {
-            self.queue(Destination::Node(broadcaster), Kind::Call, 0);
+            self.queue(ProbeDestination::Node(broadcaster), Kind::BroadcastRequest, 0);
         }
-        self.asked_at = Some(now);
-        self.ask_at = now + self.pause;
-        self.pause = PAUSE_MAX.min(self.pause * 2);
+        self.sent_at = Some(now);
+        self.retry_at = now + self.pause;
+        self.pause = RETRY_MAX.min(self.pause * 2);
     }
 
     /// Asks soon: somebody has come up.
     fn wake(&mut self, now: Instant) {
-        self.pause = PAUSE_MIN;
-        self.ask_at = self.asked_at.map_or(now, |asked| now.max(asked + PAUSE_MIN));
+        self.pause = RETRY_MIN;
+        self.retry_at = self.sent_at.map_or(now, |asked| now.max(asked + RETRY_MIN));
     }
 
-    fn answer(&mut self, to: Ipv4Addr, nonce: u64, now: Instant) {
-        let (since, count) = &mut self.answered;
+    fn reply(&mut self, to: Ipv4Addr, nonce: u64, now: Instant) {
+        let (since, count) = &mut self.replies_sent;
         if now.saturating_duration_since(*since) >= Duration::from_secs(1) {
             (*since, *count) = (now, 0);
         }
-        if *count < ANSWERS_PER_SECOND && self.outgoing.len() < ANSWERS_MAX {
+        if *count < REPLIES_PER_SECOND && self.outgoing.len() < REPLIES_QUEUED_MAX {
             *count += 1;
-            self.queue(Destination::Node(to), Kind::Answer, nonce);
+            self.queue(ProbeDestination::Node(to), Kind::Reply, nonce);
         }
     }
 
-    fn queue(&mut self, to: Destination, kind: Kind, nonce: u64) {
-        let Task { own, generation, .. } = self.task;
-        self.outgoing.push_back((to, Packet { kind, from: own, generation, nonce }));
+    fn queue(&mut self, to: ProbeDestination, kind: Kind, nonce: u64) {
+        let ProbeTask { own_address, generation, .. } = self.task;
+        self.outgoing.push_back((to, Packet { kind, from: own_address, generation, nonce }));
     }
 }

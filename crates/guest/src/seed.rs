@@ -14,8 +14,8 @@ use ib_wire::{Pkey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 pub use documents::{
-    Document, Documents, Ethernet, HostKeys, InvalidDocument, Match, MetaData, NetworkConfig, UserData,
-    WriteFile,
+    DeviceMatch, Ethernet, HostKeys, InvalidSeedDocument, MetaData, NetworkConfig, SeedDocument,
+    SeedDocuments, UserData, WriteFile,
 };
 
 /// Where the guest keeps what it was told, without secrets.
@@ -24,7 +24,7 @@ pub const CONTEXT_FILE: &str = "/etc/heddle/context.json";
 /// Where the guest keeps the key of its network check.
 pub const PROBE_KEY_FILE: &str = "/etc/heddle/probe.key";
 
-/// What the documents are made of.
+/// SessionRequest the documents are made of.
 #[derive(Clone)]
 pub struct SeedInput {
     /// Changes with the machine, not with its context: cloud-init starts over when it does.
@@ -47,7 +47,7 @@ pub struct SeedInput {
     pub authorized_keys: Vec<String>,
     /// Key pair by which the nodes of the cluster trust each other, and by which they prove who they are.
     pub cluster_key: KeyPair,
-    /// What applications use on the wire.
+    /// SessionRequest applications use on the wire.
     pub pkey: Pkey,
     /// Likewise; none if each path has its own, which path records tell.
     pub sl: Option<ServiceLevel>,
@@ -55,7 +55,7 @@ pub struct SeedInput {
     pub partitions: Vec<NamedKey>,
     /// The classes into which the cluster's packets are divided.
     pub classes: Vec<ClassLevel>,
-    /// What it has to find out about its network; none if the controller does not ask.
+    /// SessionRequest it has to find out about its network; none if the controller does not ask.
     pub probes: Option<Probes>,
 }
 
@@ -75,14 +75,14 @@ pub struct Probes {
 pub struct ClassLevel {
     /// Its service levels in the network that the tenant sees.
     pub seen: Vec<ServiceLevel>,
-    /// What applications use on the wire.
+    /// SessionRequest applications use on the wire.
     pub sl: ServiceLevel,
 }
 
 /// A partition inside a cluster, as a node in it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedKey {
-    /// What it is called.
+    /// SessionRequest it is called.
     pub name: String,
     /// The key of the node in it.
     pub pkey: Pkey,
@@ -144,12 +144,12 @@ impl fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// What the first line of `user-data` has to be for cloud-init to read it.
+    /// SessionRequest the first line of `user-data` has to be for cloud-init to read it.
     const CLOUD_CONFIG: &str = "#cloud-config\n";
 
     /// Writes the documents. The same input gives the same bytes.
     pub fn new(input: &SeedInput) -> Self {
-        let documents = Documents {
+        let documents = SeedDocuments {
             meta: MetaData { instance_id: input.instance_id.clone(), local_hostname: input.hostname.clone() },
             user: UserData {
                 hostname: input.hostname.clone(),
@@ -159,15 +159,15 @@ impl Seed {
                 // Every node has that key and may log in everywhere by it: it proves a node of this cluster, and nobody
                 // gains anything who proves to be another one.
                 ssh_keys: Some(HostKeys {
-                    ed25519_private: files::ended(&input.cluster_key.private),
-                    ed25519_public: files::ended(&input.cluster_key.public),
+                    ed25519_private: files::with_newline(&input.cluster_key.private),
+                    ed25519_public: files::with_newline(&input.cluster_key.public),
                 }),
                 write_files: files::all(input),
                 runcmd: vec![files::START_SERVICE.map(str::to_owned).to_vec()],
                 other: Default::default(),
             },
             network: NetworkConfig::one(Ethernet {
-                matching: Match { macaddress: input.mac.clone() },
+                matching: DeviceMatch { macaddress: input.mac.clone() },
                 set_name: "eth0".to_owned(),
                 addresses: vec![input.address.clone()],
                 mtu: input.mtu,
@@ -181,13 +181,13 @@ impl Seed {
     }
 
     /// Understands the documents.
-    pub fn read(&self) -> Result<Documents, InvalidDocument> {
+    pub fn read(&self) -> Result<SeedDocuments, InvalidSeedDocument> {
         let user_data = self.user_data.strip_prefix(Self::CLOUD_CONFIG);
-        let user_data = user_data.ok_or(InvalidDocument::NoCloudConfig)?;
-        Ok(Documents {
-            meta: documents::read(Document::MetaData, &self.meta_data)?,
-            user: documents::read(Document::UserData, user_data)?,
-            network: documents::read(Document::NetworkConfig, &self.network_config)?,
+        let user_data = user_data.ok_or(InvalidSeedDocument::NoCloudConfig)?;
+        Ok(SeedDocuments {
+            meta: documents::read(SeedDocument::MetaData, &self.meta_data)?,
+            user: documents::read(SeedDocument::UserData, user_data)?,
+            network: documents::read(SeedDocument::NetworkConfig, &self.network_config)?,
         })
     }
 
@@ -196,13 +196,14 @@ impl Seed {
         serde_json::to_vec(self).expect("three strings are JSON")
     }
 
-    /// What [`Seed::to_context`] wrote.
-    pub fn from_context(context: &[u8]) -> Result<Self, InvalidDocument> {
-        serde_json::from_slice(context).map_err(|error| InvalidDocument::malformed(Document::Context, &error))
+    /// SessionRequest [`Seed::to_context`] wrote.
+    pub fn from_context(context: &[u8]) -> Result<Self, InvalidSeedDocument> {
+        serde_json::from_slice(context)
+            .map_err(|error| InvalidSeedDocument::malformed(SeedDocument::Context, &error))
     }
 }
 
-/// What [`CONTEXT_FILE`] says.
+/// SessionRequest [`CONTEXT_FILE`] says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextFile {
     /// Of the context.
@@ -226,7 +227,7 @@ pub struct ContextFile {
     pub classes: Vec<ClassLevel>,
     /// All nodes of the cluster.
     pub peers: Vec<Peer>,
-    /// What it has to find out about its network.
+    /// SessionRequest it has to find out about its network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<Probes>,
 }

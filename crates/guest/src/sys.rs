@@ -6,12 +6,12 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What the kernel calls network devices by: 15 bytes and a zero.
+/// SessionRequest the kernel calls network devices by: 15 bytes and a zero.
 const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// A change of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change<'a> {
+pub(crate) enum DeviceChange<'a> {
     /// Another name, for a device that is down.
     Name(&'a str),
     Mtu(u16),
@@ -22,30 +22,30 @@ pub(crate) enum Change<'a> {
 }
 
 /// Changes a network device.
-pub(crate) fn change_device(name: &str, change: Change<'_>) -> io::Result<()> {
+pub(crate) fn change_device(name: &str, change: DeviceChange<'_>) -> io::Result<()> {
     // SAFETY: ifreq is integers and bytes, for which zero is valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     write_name(&mut request.ifr_name, name)?;
     let operation = match change {
-        Change::Name(new) => {
+        DeviceChange::Name(new) => {
             let mut bytes = [0; libc::IFNAMSIZ];
             write_name(&mut bytes, new)?;
             request.ifr_ifru.ifru_newname = bytes;
             libc::SIOCSIFNAME
         }
-        Change::Mtu(mtu) => {
+        DeviceChange::Mtu(mtu) => {
             request.ifr_ifru.ifru_mtu = mtu.into();
             libc::SIOCSIFMTU
         }
-        Change::Address(address) => {
+        DeviceChange::Address(address) => {
             request.ifr_ifru.ifru_addr = socket_address(address);
             libc::SIOCSIFADDR
         }
-        Change::Netmask(mask) => {
+        DeviceChange::Netmask(mask) => {
             request.ifr_ifru.ifru_netmask = socket_address(mask);
             libc::SIOCSIFNETMASK
         }
-        Change::Up => {
+        DeviceChange::Up => {
             let up = libc::IFF_UP | libc::IFF_RUNNING;
             request.ifr_ifru.ifru_flags = up as libc::c_short;
             libc::SIOCSIFFLAGS
@@ -69,8 +69,8 @@ fn write_name(field: &mut [libc::c_char; libc::IFNAMSIZ], name: &str) -> io::Res
             format!("{name:?} is no name for a network device: those have 1 to {NAME_BYTES_MAX} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    for (place, byte) in field.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
+    for (slot, byte) in field.iter_mut().zip(name.bytes()) {
+        *slot = byte.cast_signed();
     }
     Ok(())
 }
@@ -80,8 +80,8 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut general: libc::sockaddr = unsafe { mem::zeroed() };
     general.sa_family = libc::AF_INET as libc::sa_family_t;
     // The layout of sockaddr_in: two bytes of port, then the address in network order.
-    for (place, byte) in general.sa_data[2..6].iter_mut().zip(address.octets()) {
-        *place = byte.cast_signed();
+    for (slot, byte) in general.sa_data[2..6].iter_mut().zip(address.octets()) {
+        *slot = byte.cast_signed();
     }
     general
 }
@@ -93,11 +93,11 @@ mod tests {
     #[test]
     fn a_name_that_no_device_can_have_is_refused_before_the_kernel_is_asked() {
         for name in ["", "sixteen-bytes-xx", "a\0b", "a/b"] {
-            let refused = change_device(name, Change::Mtu(1500)).expect_err("no such name");
+            let refused = change_device(name, DeviceChange::Mtu(1500)).expect_err("no such name");
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
         // The control: a name that could be, of a device that is not.
-        let unknown = change_device("fifteen-bytes-x", Change::Mtu(1500)).expect_err("no such device");
+        let unknown = change_device("fifteen-bytes-x", DeviceChange::Mtu(1500)).expect_err("no such device");
         assert_ne!(unknown.kind(), io::ErrorKind::InvalidInput);
     }
 }

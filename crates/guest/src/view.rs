@@ -13,29 +13,29 @@ use std::time::Duration;
 use ib_transport::framed::Client;
 use ib_transport::{Relay, Server};
 
-/// What tools have as `IBSIM_SOCKNAME`.
+/// SessionRequest tools have as `IBSIM_SOCKNAME`.
 pub const SOCKET_NAME: &str = "heddle-view";
 
 /// Between two looks at whether the host is still there.
-const TURN: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Serves until the host ends it.
 pub fn run() -> io::Result<()> {
     let (near, far) = UnixStream::pair()?;
     let writer = far.try_clone()?;
-    thread::spawn(move || carry(io::stdin().lock(), &writer, || writer.shutdown(Shutdown::Both)));
-    thread::spawn(move || carry(&far, io::stdout().lock(), || far.shutdown(Shutdown::Both)));
+    thread::spawn(move || copy(io::stdin().lock(), &writer, || writer.shutdown(Shutdown::Both)));
+    thread::spawn(move || copy(&far, io::stdout().lock(), || far.shutdown(Shutdown::Both)));
     let mut relay = Relay::new(Client::seated(near)?)?;
     let mut server = Server::bind(SOCKET_NAME).map_err(io::Error::other)?;
     server.watch(&relay)?;
     while relay.broken().is_none() {
-        server.poll_once(&mut relay, TURN)?;
+        server.poll_once(&mut relay, POLL_INTERVAL)?;
     }
     Ok(())
 }
 
 /// Carries bytes until either side ends, then ends the other.
-fn carry(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Result<()>) {
+fn copy(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Result<()>) {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         if to.write_all(&buffer[..count]).and_then(|()| to.flush()).is_err() {

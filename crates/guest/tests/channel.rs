@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 
 use guest::channel::{
-    CONTEXT_BYTES_MAX, DATA_BYTES_MAX, Decoder, Message, SessionId, ToGuest, ToHost, TooLong, WINDOW_BYTES,
-    What, Window, encode,
+    CONTEXT_BYTES_MAX, ChannelMessage, DATA_BYTES_MAX, Decoder, MessageTooLong, SessionId, SessionRequest,
+    ToGuest, ToHost, WINDOW_BYTES, Window, encode,
 };
-use guest::probe::Reach;
+use guest::probe::Reachability;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn encoded<M: Message>(message: &M) -> Vec<u8> {
+fn encoded<M: ChannelMessage>(message: &M) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes).expect("fits");
     bytes
 }
 
-fn decoded<M: Message>(decoder: &mut Decoder<M>, bytes: &[u8]) -> Vec<M> {
+fn decoded<M: ChannelMessage>(decoder: &mut Decoder<M>, bytes: &[u8]) -> Vec<M> {
     let mut messages = VecDeque::new();
     decoder.push(bytes, &mut messages);
     messages.into()
@@ -27,12 +27,12 @@ fn session() -> impl Strategy<Value = SessionId> {
 }
 
 fn to_guest() -> impl Strategy<Value = ToGuest> {
-    let exec = vec(".{0,20}", 0..8).prop_map(|argv| What::Exec { argv });
+    let exec = vec(".{0,20}", 0..8).prop_map(|argv| SessionRequest::Exec { argv });
     prop_oneof![
         any::<u64>().prop_map(|nonce| ToGuest::Hello { nonce }),
         vec(any::<u8>(), 0..40_000).prop_map(ToGuest::Context),
-        (session(), prop_oneof![Just(What::Ssh), exec])
-            .prop_map(|(session, what)| ToGuest::Open { session, what }),
+        (session(), prop_oneof![Just(SessionRequest::Ssh), exec])
+            .prop_map(|(session, request)| ToGuest::Open { session, request }),
         (session(), vec(any::<u8>(), 0..=DATA_BYTES_MAX))
             .prop_map(|(session, bytes)| ToGuest::Input { session, bytes }),
         (session(), any::<u32>()).prop_map(|(session, bytes)| ToGuest::Credit { session, bytes }),
@@ -49,7 +49,7 @@ fn to_host() -> impl Strategy<Value = ToHost> {
         }),
         any::<u64>().prop_map(|generation| ToHost::Ready { generation }),
         (any::<u64>(), any::<bool>(), any::<bool>()).prop_map(|(generation, reached, heard)| {
-            ToHost::Network { generation, reach: Reach { reached, heard } }
+            ToHost::Network { generation, reach: Reachability { reached, heard } }
         }),
         (any::<u64>(), ".{0,200}").prop_map(|(generation, reason)| ToHost::Failed { generation, reason }),
         (session(), vec(any::<u8>(), 1..=DATA_BYTES_MAX))
@@ -71,7 +71,7 @@ proptest! {
         let mut decoder = Decoder::new();
         let received: Vec<ToGuest> = bytes.chunks(piece).flat_map(|piece| decoded(&mut decoder, piece)).collect();
         prop_assert_eq!(received, messages);
-        prop_assert_eq!(decoder.broken(), 0);
+        prop_assert_eq!(decoder.dropped_frames(), 0);
     }
 
     #[test]
@@ -83,7 +83,7 @@ proptest! {
         let mut decoder = Decoder::<ToHost>::new();
         let received: Vec<ToHost> = bytes.chunks(piece).flat_map(|piece| decoded(&mut decoder, piece)).collect();
         prop_assert_eq!(received, messages);
-        prop_assert_eq!(decoder.broken(), 0);
+        prop_assert_eq!(decoder.dropped_frames(), 0);
     }
 
     #[test]
@@ -122,7 +122,7 @@ proptest! {
         bytes[at] ^= change;
         let mut decoder = Decoder::<ToHost>::new();
         prop_assert_eq!(decoded(&mut decoder, &bytes), vec![]);
-        prop_assert!(decoder.broken() > 0);
+        prop_assert!(decoder.dropped_frames() > 0);
     }
 
     #[test]
@@ -136,7 +136,7 @@ proptest! {
         let mut frame = cobs::encode_vec(&[&payload[..], &crc].concat());
         frame.push(0);
         let messages = decoded(&mut Decoder::<ToGuest>::new(), &frame);
-        // What is understood is written the same way: there is one spelling of each message.
+        // SessionRequest is understood is written the same way: there is one spelling of each message.
         for message in messages.iter().filter(|message| !matches!(message, ToGuest::Context(_))) {
             prop_assert_eq!(encoded(message), frame.clone());
         }
@@ -149,9 +149,9 @@ proptest! {
         let (mut waiting, mut granted) = (0_usize, 0_u32);
         for (send, bytes) in steps {
             if send {
-                let bytes = bytes.min(sender.room());
-                sender.pass(bytes).expect("no more than there is room for");
-                receiver.pass(bytes).expect("the receiver has as much room as the sender knows of, or more");
+                let bytes = bytes.min(sender.available());
+                sender.debit(bytes).expect("no more than there is room for");
+                receiver.debit(bytes).expect("the receiver has as much room as the sender knows of, or more");
                 waiting += bytes;
             } else {
                 let bytes = bytes.min(waiting);
@@ -168,7 +168,7 @@ proptest! {
             granted += credit;
             sender.grant(credit).expect("no more than was sent");
         }
-        prop_assert!(sender.room() > WINDOW_BYTES as usize / 2, "room {}, granted {granted}", sender.room());
+        prop_assert!(sender.available() > WINDOW_BYTES as usize / 2, "room {}, granted {granted}", sender.available());
     }
 }
 
@@ -181,7 +181,7 @@ fn the_longest_context_travels_and_a_longer_one_does_not() {
     let longer = ToGuest::Context(vec![7; CONTEXT_BYTES_MAX + 1]);
     assert_eq!(
         encode(&longer, &mut out),
-        Err(TooLong { bytes: CONTEXT_BYTES_MAX + 1, max: CONTEXT_BYTES_MAX })
+        Err(MessageTooLong { bytes: CONTEXT_BYTES_MAX + 1, max: CONTEXT_BYTES_MAX })
     );
     assert_eq!(out, b"before");
 }
@@ -195,7 +195,7 @@ fn a_context_with_a_part_missing_is_not_taken() {
 
     let mut decoder = Decoder::<ToGuest>::new();
     assert_eq!(decoded(&mut decoder, &[frames[0], frames[2]].concat()), []);
-    assert_eq!(decoder.broken(), 1);
+    assert_eq!(decoder.dropped_frames(), 1);
     // The control: all of it, after that.
     assert_eq!(decoded(&mut decoder, &bytes), [context]);
 }
@@ -204,7 +204,7 @@ fn a_context_with_a_part_missing_is_not_taken() {
 fn a_command_that_is_too_long_is_refused_before_it_is_sent() {
     let open = |argument: usize| ToGuest::Open {
         session: SessionId(1),
-        what: What::Exec { argv: vec!["a".repeat(argument)] },
+        request: SessionRequest::Exec { argv: vec!["a".repeat(argument)] },
     };
     let mut out = Vec::new();
     for argument in [20_000, 70_000] {
@@ -218,9 +218,9 @@ fn a_command_that_is_too_long_is_refused_before_it_is_sent() {
 fn credit_for_what_was_never_sent_is_an_overrun() {
     let mut window = Window::new();
     assert!(window.grant(1).is_err());
-    window.pass(1).expect("open");
+    window.debit(1).expect("open");
     window.grant(1).expect("one byte was sent");
-    assert!(window.pass(WINDOW_BYTES as usize + 1).is_err());
+    assert!(window.debit(WINDOW_BYTES as usize + 1).is_err());
 }
 
 #[test]

@@ -4,14 +4,14 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use guest::probe::{Destination, ProbeKey, Prober, Reach, Task};
+use guest::probe::{ProbeDestination, ProbeKey, ProbeTask, Prober, Reachability};
 use guest::seed::Probes;
 use proptest::prelude::*;
 
 /// Time goes on in steps of this length; a packet takes one.
 const STEP: Duration = Duration::from_millis(10);
 
-const COMPLETE: Reach = Reach { reached: true, heard: true };
+const COMPLETE: Reachability = Reachability { reached: true, heard: true };
 
 fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a80_0001 + u32::try_from(node).unwrap())
@@ -25,7 +25,7 @@ fn probes(node: usize, count: usize) -> Probes {
 
 fn prober(node: usize, count: usize, generation: u64, now: Instant) -> Prober {
     let key = ProbeKey::derive("the cluster's");
-    let task = Task { own: address(node), generation, probes: probes(node, count), key };
+    let task = ProbeTask { own_address: address(node), generation, probes: probes(node, count), key };
     Prober::new(task, 0xfeed + node as u64, now)
 }
 
@@ -50,7 +50,7 @@ impl Cluster {
         self.nodes[node] = Some(prober(node, self.nodes.len(), 1, self.now));
     }
 
-    fn reach(&self, node: usize) -> Reach {
+    fn reach(&self, node: usize) -> Reachability {
         self.nodes[node].as_ref().unwrap().reach()
     }
 
@@ -76,13 +76,13 @@ impl Cluster {
                 }
                 for (to, bytes) in packets {
                     self.sent += 1;
-                    self.broadcasts += usize::from(to == Destination::Everybody);
+                    self.broadcasts += usize::from(to == ProbeDestination::Broadcast);
                     let is_for = |node: usize| match to {
-                        Destination::Node(other) => other == address(node),
-                        Destination::Everybody => true,
+                        ProbeDestination::Node(other) => other == address(node),
+                        ProbeDestination::Broadcast => true,
                     };
                     for receiver in (0..self.nodes.len()).filter(|node| is_for(*node)) {
-                        if carries(from, receiver, to == Destination::Everybody) {
+                        if carries(from, receiver, to == ProbeDestination::Broadcast) {
                             self.under_way.push((from, receiver, bytes.clone()));
                         }
                     }
@@ -111,7 +111,7 @@ proptest! {
         let now = Instant::now();
         let mut node = prober(0, 2, 1, now);
         node.receive(address(1), &bytes, now);
-        prop_assert_eq!(node.reach(), Reach { reached: false, heard: false });
+        prop_assert_eq!(node.reach(), Reachability { reached: false, heard: false });
     }
 }
 
@@ -130,7 +130,7 @@ fn without_broadcasts_nobody_hears_one_and_all_reach_their_successor() {
     let mut cluster = Cluster::new(5);
     cluster.run(Duration::from_secs(60), |_, _, is_broadcast| !is_broadcast);
     for node in 0..5 {
-        assert_eq!(cluster.reach(node), Reach { reached: true, heard: false }, "node {node}");
+        assert_eq!(cluster.reach(node), Reachability { reached: true, heard: false }, "node {node}");
     }
 }
 
@@ -168,7 +168,7 @@ fn questions_without_an_answer_become_rare() {
 fn a_node_on_its_own_has_nothing_to_find_out() {
     let now = Instant::now();
     let key = ProbeKey::derive("the cluster's");
-    let task = Task { own: address(0), generation: 1, probes: Probes::default(), key };
+    let task = ProbeTask { own_address: address(0), generation: 1, probes: Probes::default(), key };
     let mut node = Prober::new(task, 1, now);
     assert_eq!((node.reach(), node.timeout()), (COMPLETE, None));
     assert_eq!(node.transmit(now), None);
@@ -187,12 +187,12 @@ fn what_was_sent_before_a_change_does_not_count() {
     let old = packets(&mut two);
     // The same node, told of a change: an answer to its earlier question and an earlier broadcast prove nothing.
     let key = ProbeKey::derive("the cluster's");
-    let task = Task { own: address(0), generation: 2, probes: probes(0, 2), key };
+    let task = ProbeTask { own_address: address(0), generation: 2, probes: probes(0, 2), key };
     let mut later = Prober::new(task, 0xbeef, now);
     for bytes in &old {
         later.receive(address(1), bytes, now);
     }
-    assert_eq!(later.reach(), Reach { reached: false, heard: false });
+    assert_eq!(later.reach(), Reachability { reached: false, heard: false });
     // The control: for the node as it was they do.
     for bytes in &old {
         one.receive(address(1), bytes, now);
@@ -211,13 +211,17 @@ fn packets_of_another_cluster_or_another_sender_do_not_count() {
     for bytes in &answers {
         one.receive(address(7), bytes, now);
     }
-    let foreign =
-        Task { own: address(0), generation: 1, probes: probes(0, 2), key: ProbeKey::derive("another's") };
+    let foreign = ProbeTask {
+        own_address: address(0),
+        generation: 1,
+        probes: probes(0, 2),
+        key: ProbeKey::derive("another's"),
+    };
     let mut foreign = Prober::new(foreign, 0xfeed, now);
     for bytes in &answers {
         foreign.receive(address(1), bytes, now);
     }
-    let nothing = Reach { reached: false, heard: false };
+    let nothing = Reachability { reached: false, heard: false };
     assert_eq!((one.reach(), foreign.reach()), (nothing, nothing));
 }
 

@@ -1,4 +1,4 @@
-//! What is written for a virtual machine, and what becomes of it there.
+//! SessionRequest is written for a virtual machine, and what becomes of it there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use guest::apply;
 use guest::seed::{
-    ClassLevel, ContextFile, InvalidDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
+    ClassLevel, ContextFile, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
 };
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -78,7 +78,7 @@ fn documents_are_written_as_ever() {
 #[test]
 fn a_node_gets_these_files() {
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let tree = tree(root.path());
     let text: String =
         tree.iter().map(|(name, (mode, content))| format!("---- {name} {mode:04o}\n{content}")).collect();
@@ -90,7 +90,7 @@ fn a_node_gets_these_files() {
     let seen = vec![ServiceLevel::from_wire(1).expect("a level")];
     let class = ClassLevel { seen, sl: ServiceLevel::from_wire(14).expect("a level") };
     let divided = SeedInput { classes: vec![class.clone()], ..input() };
-    apply::files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
     let text = fs::read_to_string(root.path().join("etc/heddle/context.json")).expect("it is there");
     assert_eq!(ContextFile::read(&text).expect("as written").classes, [class]);
 }
@@ -98,7 +98,7 @@ fn a_node_gets_these_files() {
 #[test]
 fn only_root_reads_the_private_key() {
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let secret: Vec<_> =
         tree(root.path()).into_iter().filter(|(_, (_, content))| content.contains("secret")).collect();
     let names: Vec<&str> = secret.iter().map(|(name, _)| name.as_str()).collect();
@@ -114,13 +114,13 @@ fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
     let path = |name: &str| root.path().join(name);
     let inode =
         |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path(name)).expect("it is there"));
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let (key, hosts) = (inode("root/.ssh/id_ed25519"), inode("etc/hosts"));
 
     let mut grown = input();
     grown.peers.push(Peer { hostname: "blue-3".to_owned(), address: "10.128.0.3".to_owned(), slots: 1 });
     let context = Seed::from_context(&Seed::new(&grown).to_context()).expect("our own");
-    apply::files(root.path(), &context.read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &context.read().expect("our own").user).expect("written");
 
     assert_eq!(inode("root/.ssh/id_ed25519"), key);
     assert_ne!(inode("etc/hosts"), hosts);
@@ -131,10 +131,10 @@ fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
 fn a_mode_that_was_loosened_is_put_right() {
     let root = tempfile::tempdir().expect("a folder");
     let user = Seed::new(&input()).read().expect("our own").user;
-    apply::files(root.path(), &user).expect("written");
+    apply::write_files(root.path(), &user).expect("written");
     let key = root.path().join("root/.ssh/id_ed25519");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("ours");
-    apply::files(root.path(), &user).expect("written");
+    apply::write_files(root.path(), &user).expect("written");
     assert_eq!(fs::metadata(&key).expect("it is there").permissions().mode() & 0o777, 0o600);
 }
 
@@ -145,7 +145,7 @@ fn a_link_is_replaced_and_not_followed() {
     fs::write(&elsewhere, "untouched").expect("ours");
     fs::create_dir(root.path().join("etc")).expect("ours");
     symlink(&elsewhere, root.path().join("etc/motd")).expect("ours");
-    apply::files(root.path(), &user_data(vec![file("/etc/motd", "0644")])).expect("written");
+    apply::write_files(root.path(), &user_data(vec![file("/etc/motd", "0644")])).expect("written");
     assert_eq!(fs::read_to_string(&elsewhere).expect("text"), "untouched");
     assert_eq!(fs::read_to_string(root.path().join("etc/motd")).expect("text"), "content");
 }
@@ -165,13 +165,13 @@ fn nothing_is_written_where_one_file_is_wrong() {
     for wrong in wrong {
         let root = tempfile::tempdir().expect("a folder");
         let name = format!("{wrong:?}");
-        let refused = apply::files(root.path(), &user_data(vec![file("/etc/good", "0644"), wrong]));
+        let refused = apply::write_files(root.path(), &user_data(vec![file("/etc/good", "0644"), wrong]));
         assert!(refused.is_err(), "{name}");
         assert!(tree(root.path()).is_empty(), "{name}");
     }
     // The control.
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &user_data(vec![file("/etc/good", "0644")])).expect("written");
+    apply::write_files(root.path(), &user_data(vec![file("/etc/good", "0644")])).expect("written");
     assert_eq!(tree(root.path())["etc/good"].1, "content");
 }
 
@@ -198,7 +198,7 @@ fn a_document_that_is_wrong_is_refused_with_its_place_and_without_its_content() 
     let cut = refused(&|seed| seed.meta_data.truncate(20));
     assert!(cut.contains("meta-data, line 2, column") && cut.contains("ends too early"), "{cut}");
     let script = refused(&|seed| seed.user_data = "#!/bin/sh\n".to_owned());
-    assert_eq!(script, InvalidDocument::NoCloudConfig.to_string());
+    assert_eq!(script, InvalidSeedDocument::NoCloudConfig.to_string());
     assert!(Seed::from_context(b"{}").is_err());
 }
 

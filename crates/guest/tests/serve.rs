@@ -11,12 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guest::channel::{
-    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
-    encode,
+    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
+    WINDOW_BYTES, encode,
 };
-use guest::probe::Reach;
+use guest::probe::Reachability;
 use guest::seed::{KeyPair, Peer, Probes, Seed, SeedInput};
-use guest::serve::{Link, Node, Server};
+use guest::serve::{ChannelServer, GuestNode, HostConnection};
 use ib_wire::{Pkey, ServiceLevel};
 
 /// Longer than anything here takes: a test that waits so long has failed.
@@ -55,10 +55,10 @@ impl Host {
         let (stream, port) = UnixStream::pair().expect("sockets");
         port.set_nonblocking(true).expect("a socket");
         stream.set_read_timeout(Some(LIMIT)).expect("a socket");
-        let node = Node::below(root.path());
+        let node = GuestNode::below(root.path());
         let server = thread::spawn(move || {
-            let mut server = Server::new(File::from(OwnedFd::from(port)), node).expect("a server");
-            while server.turn().expect("a socket") == Link::Up {}
+            let mut server = ChannelServer::new(File::from(OwnedFd::from(port)), node).expect("a server");
+            while server.poll_once().expect("a socket") == HostConnection::Up {}
         });
         Self { stream, decoder: Decoder::new(), messages: VecDeque::new(), root, server: Some(server) }
     }
@@ -86,14 +86,14 @@ impl Host {
             let length = self.stream.read(&mut bytes).expect("the guest says something in time");
             assert_ne!(length, 0, "the guest has hung up");
             self.decoder.push(&bytes[..length], &mut self.messages);
-            assert_eq!(self.decoder.broken(), 0);
+            assert_eq!(self.decoder.dropped_frames(), 0);
         }
     }
 
     fn exec(&mut self, session: u16, command: &str) -> SessionId {
         let session = SessionId(session);
         let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
-        self.say(ToGuest::Open { session, what: What::Exec { argv } });
+        self.say(ToGuest::Open { session, request: SessionRequest::Exec { argv } });
         session
     }
 
@@ -292,7 +292,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
     let session = SessionId(9);
     let open = |argv: &[&str]| ToGuest::Open {
         session,
-        what: What::Exec { argv: argv.iter().map(|&argument| argument.to_owned()).collect() },
+        request: SessionRequest::Exec { argv: argv.iter().map(|&argument| argument.to_owned()).collect() },
     };
     host.say(open(&["/no/such/program"]));
     let reason = "cannot run \"/no/such/program\": No such file or directory (os error 2)".to_owned();
@@ -380,13 +380,13 @@ fn what_is_known_of_the_network_is_said_before_the_node_is_ready() {
     let mut host = Host::greeted();
     let alone = seed_with(4, 1, Some(Probes::default()));
     host.say(ToGuest::Context(alone.to_context()));
-    let nothing_left = Reach { reached: true, heard: true };
+    let nothing_left = Reachability { reached: true, heard: true };
     assert_eq!(host.hear(), ToHost::Network { generation: 4, reach: nothing_left });
     assert_eq!(host.hear(), ToHost::Ready { generation: 4 });
     let successor = Some("10.0.0.2".parse().expect("an address"));
     let probes = Probes { successor, broadcaster: successor };
     host.say(ToGuest::Context(seed_with(5, 2, Some(probes)).to_context()));
-    let nothing_yet = ToHost::Network { generation: 5, reach: Reach { reached: false, heard: false } };
+    let nothing_yet = ToHost::Network { generation: 5, reach: Reachability { reached: false, heard: false } };
     assert_eq!(host.hear(), nothing_yet);
     assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
     // Another host asks: it is told as well.

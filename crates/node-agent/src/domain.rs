@@ -284,7 +284,7 @@ impl Domain<'_> {
             let channel = element("channel")
                 .with("type", "unix")
                 .child(element("source").with("mode", "bind").with("path", path.display()))
-                .child(element("target").with("type", "virtio").with("name", guest::channel::PORT));
+                .child(element("target").with("type", "virtio").with("name", guest::channel::PORT_NAME));
             [controller, channel]
         });
         // Written by virtlogd, which keeps it short.

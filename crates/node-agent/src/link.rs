@@ -1,6 +1,6 @@
 //! The host's connection of a guest's channel: hears how the guest stands, tells it a changed context, and runs sessions.
 //!
-//! A guest is hostile until shown otherwise. What it may make the agent keep is bounded by windows and named limits,
+//! A guest is hostile until shown otherwise. SessionRequest it may make the agent keep is bounded by windows and named limits,
 //! and what it says beyond what was asked is paid from a budget (`UnsolicitedBudget`); one that overdraws it is not listened
 //! to for a while.
 
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use controller_api::agent::NetworkCheck;
 use controller_api::session::Open;
-use guest::channel::{Decoder, PROTOCOL_VERSION, ToGuest, ToHost, TooLong, encode};
-use guest::probe::Reach;
+use guest::channel::{Decoder, MessageTooLong, PROTOCOL_VERSION, ToGuest, ToHost, encode};
+use guest::probe::Reachability;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -114,11 +114,11 @@ pub struct SessionOpener {
 
 impl SessionOpener {
     /// Opens a session, or says why not.
-    pub async fn open(&self, what: Open) -> Result<Session, SessionError> {
+    pub async fn open(&self, request: Open) -> Result<Session, SessionError> {
         // One that was just found running has yet to be greeted.
         let mut state = self.state.clone();
         let _ = timeout(OPEN_TIMEOUT, state.wait_for(|state| *state != GuestState::Silent)).await;
-        sessions::open(&self.commands, what).await
+        sessions::open(&self.commands, request).await
     }
 }
 
@@ -169,7 +169,7 @@ enum LinkError {
     #[error("its guest {0}")]
     Misbehaving(String),
     #[error(transparent)]
-    TooLong(#[from] TooLong),
+    MessageTooLong(#[from] MessageTooLong),
 }
 
 impl LinkTask {
@@ -188,7 +188,7 @@ impl LinkTask {
                     self.reject_commands(MISBEHAVIOUR_PAUSE, "its guest talked nonsense").await;
                     self.state.send_replace(GuestState::Silent);
                 }
-                LinkError::Io(_) | LinkError::TooLong(_) => {
+                LinkError::Io(_) | LinkError::MessageTooLong(_) => {
                     self.state.send_replace(GuestState::Silent);
                     self.reject_commands(CONNECT_PAUSE, "its channel broke").await;
                 }
@@ -257,7 +257,7 @@ impl LinkTask {
     }
 }
 
-/// What is known of one connection.
+/// SessionRequest is known of one connection.
 struct Connection {
     decoder: Decoder<ToHost>,
     messages: VecDeque<ToHost>,
@@ -269,7 +269,7 @@ struct Connection {
     /// The boot of the guest that answered; nothing it said before counts.
     boot: Option<String>,
     state: GuestState,
-    /// What the guest said last of its network, and for which context.
+    /// SessionRequest the guest said last of its network, and for which context.
     network: Option<(u64, NetworkCheck)>,
     /// The context that was sent last, and when.
     sent: Option<(u64, Instant)>,
@@ -302,7 +302,7 @@ impl Connection {
     fn check_liveness(&mut self) -> Result<(), LinkError> {
         match self.liveness.poll(Instant::now()) {
             None => {}
-            // What it does not read need not become more.
+            // SessionRequest it does not read need not become more.
             Some(LivenessAction::Probe(_)) if self.outgoing.len() > 1 => {}
             Some(LivenessAction::Probe(question)) => self.send(&question)?,
             Some(LivenessAction::Warn(text)) => self.sessions.notify_all(&text),
@@ -326,7 +326,7 @@ impl Connection {
         Ok(())
     }
 
-    fn send(&mut self, message: &ToGuest) -> Result<(), TooLong> {
+    fn send(&mut self, message: &ToGuest) -> Result<(), MessageTooLong> {
         let mut bytes = Vec::new();
         encode(message, &mut bytes)?;
         self.outgoing.extend(bytes);
@@ -390,7 +390,7 @@ impl Connection {
         match message {
             ToHost::Welcome { .. } => Ok(0),
             ToHost::Network { generation, reach } => {
-                let Reach { reached, heard } = reach;
+                let Reachability { reached, heard } = reach;
                 self.network = Some((generation, NetworkCheck { reached, heard }));
                 if let GuestState::Ready(ready, network) = &mut self.state
                     && *ready == generation

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-use super::wire::{Parts, Wire};
+use super::wire::{ContextParts, WireFormat};
 use super::{PAYLOAD_BYTES_MAX, ToGuest, ToHost};
 
 /// Bytes of the checksum at the end of every frame.
@@ -13,15 +13,15 @@ const CRC_BYTES: usize = 4;
 const FRAME_BYTES_MAX: usize = cobs::max_encoding_length(PAYLOAD_BYTES_MAX + CRC_BYTES);
 
 /// A message of one direction: [`ToGuest`] or [`ToHost`].
-pub trait Message: Wire {}
+pub trait ChannelMessage: WireFormat {}
 
-impl Message for ToGuest {}
-impl Message for ToHost {}
+impl ChannelMessage for ToGuest {}
+impl ChannelMessage for ToHost {}
 
 /// A message that has no place in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message for the channel has {bytes} bytes; at most {max} fit")]
-pub struct TooLong {
+pub struct MessageTooLong {
     /// How long it is.
     pub bytes: usize,
     /// How long it may be.
@@ -29,10 +29,10 @@ pub struct TooLong {
 }
 
 /// Appends a message to the bytes that go out. Appends nothing if it is too long.
-pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), TooLong> {
+pub fn encode<M: ChannelMessage>(message: &M, out: &mut Vec<u8>) -> Result<(), MessageTooLong> {
     let payloads = message.to_payloads()?;
     if let Some(long) = payloads.iter().find(|payload| payload.len() > PAYLOAD_BYTES_MAX) {
-        return Err(TooLong { bytes: long.len(), max: PAYLOAD_BYTES_MAX });
+        return Err(MessageTooLong { bytes: long.len(), max: PAYLOAD_BYTES_MAX });
     }
     for mut payload in payloads {
         payload.extend(crc32fast::hash(&payload).to_be_bytes());
@@ -54,39 +54,39 @@ pub struct Decoder<M> {
     frame: Vec<u8>,
     /// The frame that has begun is too long: what comes up to its end is thrown away.
     overlong: bool,
-    parts: Parts,
-    broken: u64,
+    parts: ContextParts,
+    dropped_frames: u64,
     direction: PhantomData<fn() -> M>,
 }
 
-impl<M: Message> Default for Decoder<M> {
+impl<M: ChannelMessage> Default for Decoder<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// What it holds may be secret.
+/// SessionRequest it holds may be secret.
 impl<M> std::fmt::Debug for Decoder<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decoder").field("broken", &self.broken).finish_non_exhaustive()
+        f.debug_struct("Decoder").field("dropped_frames", &self.dropped_frames).finish_non_exhaustive()
     }
 }
 
-impl<M: Message> Decoder<M> {
+impl<M: ChannelMessage> Decoder<M> {
     /// One that has seen nothing.
     pub fn new() -> Self {
         Self {
             frame: Vec::new(),
             overlong: false,
-            parts: Parts::default(),
-            broken: 0,
+            parts: ContextParts::default(),
+            dropped_frames: 0,
             direction: PhantomData,
         }
     }
 
     /// Frames that were dropped because they were broken, too long or made no sense.
-    pub const fn broken(&self) -> u64 {
-        self.broken
+    pub const fn dropped_frames(&self) -> u64 {
+        self.dropped_frames
     }
 
     /// Takes bytes as they come and appends the messages that they complete to `messages`: fewer than `bytes.len()`,
@@ -100,11 +100,11 @@ impl<M: Message> Decoder<M> {
             let overlong = std::mem::take(&mut self.overlong);
             // Two ends in a row are no frame: who joins sends one to end what may have begun.
             if overlong {
-                self.broken += 1;
+                self.dropped_frames += 1;
             } else if !frame.is_empty() {
                 match self.open(&mut frame) {
                     Some(message) => messages.extend(message),
-                    None => self.broken += 1,
+                    None => self.dropped_frames += 1,
                 }
             }
             frame.clear();

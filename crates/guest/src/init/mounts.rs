@@ -19,7 +19,7 @@ const MOUNTS: [(&str, &str, &str); 7] = [
 ];
 
 /// Folders in memory that programs expect. sshd does not start without its own.
-const FOLDERS: [&str; 3] = ["/run/sshd", "/run/lock", "/run/heddle"];
+const DIRECTORIES: [&str; 3] = ["/run/sshd", "/run/lock", "/run/heddle"];
 
 /// Names in /dev that shells expect and the kernel does not make.
 const LINKS: [(&str, &str); 4] = [
@@ -31,34 +31,34 @@ const LINKS: [(&str, &str); 4] = [
 
 /// Why a file system is missing.
 #[derive(Debug, thiserror::Error)]
-#[error("{place} could not be made")]
-pub(super) struct NoMount {
-    place: &'static str,
+#[error("{path} could not be made")]
+pub(super) struct MountError {
+    path: &'static str,
     #[source]
     error: io::Error,
 }
 
 /// Mounts all of them; those that the initial file system has left are taken as they are.
-pub(super) fn mount_all() -> Result<(), NoMount> {
-    for (place, kind, options) in MOUNTS {
-        let failed = |error: io::Error| NoMount { place, error };
-        fs::create_dir_all(place).map_err(failed)?;
-        let flags = if place == "/dev" || place == "/dev/pts" { MsFlags::MS_NOSUID } else { QUIET };
-        match mount(Some(kind), place, Some(kind), flags, Some(options)) {
+pub(super) fn mount_all() -> Result<(), MountError> {
+    for (path, kind, options) in MOUNTS {
+        let failed = |error: io::Error| MountError { path, error };
+        fs::create_dir_all(path).map_err(failed)?;
+        let flags = if path == "/dev" || path == "/dev/pts" { MsFlags::MS_NOSUID } else { NO_DEVICES };
+        match mount(Some(kind), path, Some(kind), flags, Some(options)) {
             Ok(()) | Err(nix::Error::EBUSY) => {}
             Err(error) => return Err(failed(error.into())),
         }
     }
-    for place in FOLDERS {
-        fs::create_dir_all(place).map_err(|error| NoMount { place, error })?;
+    for path in DIRECTORIES {
+        fs::create_dir_all(path).map_err(|error| MountError { path, error })?;
     }
-    for (target, place) in LINKS {
-        if !Path::new(place).exists() {
-            symlink(target, place).map_err(|error| NoMount { place, error })?;
+    for (target, path) in LINKS {
+        if !Path::new(path).exists() {
+            symlink(target, path).map_err(|error| MountError { path, error })?;
         }
     }
     Ok(())
 }
 
-/// For what is no place for devices and set-user-id programs.
-const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+/// For what is no path for devices and set-user-id programs.
+const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{PAUSE, load_module};
+use super::{POLL_INTERVAL, load_module};
 use crate::seed::Ethernet;
-use crate::sys::{Change, change_device};
+use crate::sys::{DeviceChange, change_device};
 
 /// How long a device may take to appear.
-const APPEARS: Duration = Duration::from_secs(10);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no network.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoNetwork {
+pub(super) enum NetworkError {
     #[error("there is no network device {mac}; devices have {found:?}")]
     NoDevice { mac: String, found: Vec<String> },
     #[error(
@@ -33,44 +33,44 @@ pub(super) enum NoNetwork {
 }
 
 /// Brings up the device that every machine has.
-pub(super) fn loopback() -> Result<(), NoNetwork> {
-    change("lo", Change::Up)
+pub(super) fn loopback() -> Result<(), NetworkError> {
+    change("lo", DeviceChange::Up)
 }
 
 /// Waits for a device and makes it as it should be.
-pub(super) fn bring_up(device: &Ethernet) -> Result<(), NoNetwork> {
+pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
     let name = device.set_name.as_str();
     let mut changes = Vec::new();
     for address in &device.addresses {
-        let invalid = || NoNetwork::Address { device: name.to_owned(), address: address.clone() };
+        let invalid = || NetworkError::Address { device: name.to_owned(), address: address.clone() };
         let (address, mask) = parse_address(address).ok_or_else(invalid)?;
-        changes.extend([Change::Address(address), Change::Netmask(mask)]);
+        changes.extend([DeviceChange::Address(address), DeviceChange::Netmask(mask)]);
     }
     if device.addresses.len() > 1 {
         // A second address would replace the first.
         let address = device.addresses.join(", ");
-        return Err(NoNetwork::Address { device: name.to_owned(), address });
+        return Err(NetworkError::Address { device: name.to_owned(), address });
     }
     let found = wait_for_device(&device.matching.macaddress)?;
     if found != name {
-        change(&found, Change::Name(name))?;
+        change(&found, DeviceChange::Name(name))?;
     }
-    for step in [Change::Mtu(device.mtu)].into_iter().chain(changes).chain([Change::Up]) {
+    for step in [DeviceChange::Mtu(device.mtu)].into_iter().chain(changes).chain([DeviceChange::Up]) {
         change(name, step)?;
     }
     Ok(())
 }
 
-fn change(device: &str, change: Change<'_>) -> Result<(), NoNetwork> {
-    change_device(device, change).map_err(|error| NoNetwork::Change {
+fn change(device: &str, change: DeviceChange<'_>) -> Result<(), NetworkError> {
+    change_device(device, change).map_err(|error| NetworkError::Change {
         device: device.to_owned(),
         change: format!("{change:?}"),
         error,
     })
 }
 
-fn wait_for_device(mac: &str) -> Result<String, NoNetwork> {
-    let deadline = Instant::now() + APPEARS;
+fn wait_for_device(mac: &str) -> Result<String, NetworkError> {
+    let deadline = Instant::now() + DEVICE_TIMEOUT;
     let mut loaded = false;
     loop {
         let devices = devices(Path::new("/sys/class/net"));
@@ -82,9 +82,9 @@ fn wait_for_device(mac: &str) -> Result<String, NoNetwork> {
             loaded = true;
         } else if Instant::now() > deadline {
             let found = devices.into_iter().map(|(name, mac)| format!("{name} {mac}")).collect();
-            return Err(NoNetwork::NoDevice { mac: mac.to_owned(), found });
+            return Err(NetworkError::NoDevice { mac: mac.to_owned(), found });
         } else {
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// What every packet begins with: a name and a version.
+/// SessionRequest every packet begins with: a name and a version.
 const MAGIC: [u8; 5] = *b"HdNc\x01";
 
 /// Bytes of everything but the signature: name, kind, two zeros, sender, generation, nonce.
@@ -18,15 +18,15 @@ const TAG_BYTES: usize = 16;
 /// Bytes of a packet.
 pub(super) const PACKET_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
 
-/// What the key is made for, so that it is good for nothing else.
+/// SessionRequest the key is made for, so that it is good for nothing else.
 const PURPOSE: &[u8] = b"heddle network check 1\n";
 
-/// What a packet is.
+/// SessionRequest a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Probe = 1,
-    Answer = 2,
-    Call = 3,
+    Reply = 2,
+    BroadcastRequest = 3,
     Broadcast = 4,
 }
 
@@ -60,7 +60,7 @@ impl ProbeKey {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What [`ProbeKey::to_hex`] wrote, with or without an end of line.
+    /// SessionRequest [`ProbeKey::to_hex`] wrote, with or without an end of line.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.trim_end().as_bytes();
         let mut key = [0; 32];
@@ -103,8 +103,8 @@ impl Packet {
         let (generation, nonce) = rest.split_first_chunk::<8>()?;
         let kind = match *kind {
             [1, 0, 0] => Kind::Probe,
-            [2, 0, 0] => Kind::Answer,
-            [3, 0, 0] => Kind::Call,
+            [2, 0, 0] => Kind::Reply,
+            [3, 0, 0] => Kind::BroadcastRequest,
             [4, 0, 0] => Kind::Broadcast,
             _ => return None,
         };
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_packet_is_read_as_it_was_written() {
         let key = ProbeKey::derive("secret");
-        for kind in [Kind::Probe, Kind::Answer, Kind::Call, Kind::Broadcast] {
+        for kind in [Kind::Probe, Kind::Reply, Kind::BroadcastRequest, Kind::Broadcast] {
             let packet = Packet { kind, ..PACKET };
             assert_eq!(Packet::open(&packet.seal(&key), &key), Some(packet));
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::packet::PACKET_BYTES;
-use super::{Destination, PORT, Prober};
+use super::{ProbeDestination, Prober, UDP_PORT};
 
 /// Packets that are read at once, so that sessions have their turn.
 const PACKETS_MAX: usize = 64;
@@ -21,14 +21,14 @@ pub(crate) struct ProbeSocket(UdpSocket);
 impl ProbeSocket {
     /// At a network device, which has to be there.
     pub(crate) fn open(device: &str) -> io::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT))?;
         setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
         socket.set_broadcast(true)?;
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
-    /// What to wait for.
+    /// SessionRequest to wait for.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -39,7 +39,7 @@ impl ProbeSocket {
         let mut buffer = [0; PACKET_BYTES + 1];
         for _ in 0..PACKETS_MAX {
             match self.0.recv_from(&mut buffer) {
-                Ok((length, SocketAddr::V4(from))) if from.port() == PORT => {
+                Ok((length, SocketAddr::V4(from))) if from.port() == UDP_PORT => {
                     prober.receive(*from.ip(), &buffer[..length], now);
                 }
                 Ok(_) => {}
@@ -50,14 +50,14 @@ impl ProbeSocket {
         }
     }
 
-    /// Sends what a prober has to send. What cannot be sent now is lost, and asked for again.
+    /// Sends what a prober has to send. SessionRequest cannot be sent now is lost, and asked for again.
     pub(crate) fn send(&self, prober: &mut Prober, now: Instant) {
         while let Some((to, bytes)) = prober.transmit(now) {
             let to = match to {
-                Destination::Node(address) => address,
-                Destination::Everybody => Ipv4Addr::BROADCAST,
+                ProbeDestination::Node(address) => address,
+                ProbeDestination::Broadcast => Ipv4Addr::BROADCAST,
             };
-            let _ = self.0.send_to(&bytes, (to, PORT));
+            let _ = self.0.send_to(&bytes, (to, UDP_PORT));
         }
     }
 }

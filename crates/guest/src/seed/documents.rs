@@ -11,7 +11,7 @@ use super::{CONTEXT_FILE, ContextFile};
 
 /// All documents of a seed.
 #[derive(Clone, Debug)]
-pub struct Documents {
+pub struct SeedDocuments {
     /// `meta-data`
     pub meta: MetaData,
     /// `user-data`
@@ -132,8 +132,8 @@ impl NetworkConfig {
 pub struct Ethernet {
     /// Which one.
     #[serde(rename = "match")]
-    pub matching: Match,
-    /// What to call it.
+    pub matching: DeviceMatch,
+    /// SessionRequest to call it.
     pub set_name: String,
     /// Addresses with prefix lengths.
     pub addresses: Vec<String>,
@@ -144,14 +144,14 @@ pub struct Ethernet {
 /// How a device is found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
+pub struct DeviceMatch {
     /// By its address.
     pub macaddress: String,
 }
 
 /// Which document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Document {
+pub enum SeedDocument {
     /// `meta-data`
     MetaData,
     /// `user-data`
@@ -162,7 +162,7 @@ pub enum Document {
     Context,
 }
 
-impl fmt::Display for Document {
+impl fmt::Display for SeedDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MetaData => "meta-data",
@@ -175,19 +175,19 @@ impl fmt::Display for Document {
 
 /// A document that is not understood. It tells no content: that may be secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidDocument {
+pub enum InvalidSeedDocument {
     /// Not JSON, or not what is expected in it.
     #[error(
         "{document}, line {line}, column {column}: {problem}; heddle-guest reads JSON as the node agent writes it"
     )]
     Malformed {
         /// Which.
-        document: Document,
+        document: SeedDocument,
         /// Where.
         line: usize,
         /// Where in the line.
         column: usize,
-        /// What kind of error.
+        /// SessionRequest kind of error.
         problem: &'static str,
     },
     /// `user-data` is something else.
@@ -195,8 +195,8 @@ pub enum InvalidDocument {
     NoCloudConfig,
 }
 
-impl InvalidDocument {
-    pub(super) fn malformed(document: Document, error: &serde_json::Error) -> Self {
+impl InvalidSeedDocument {
+    pub(super) fn malformed(document: SeedDocument, error: &serde_json::Error) -> Self {
         let problem = match error.classify() {
             serde_json::error::Category::Syntax => "not JSON",
             serde_json::error::Category::Eof => "it ends too early",
@@ -207,6 +207,9 @@ impl InvalidDocument {
     }
 }
 
-pub(super) fn read<T: DeserializeOwned>(document: Document, text: &str) -> Result<T, InvalidDocument> {
-    serde_json::from_str(text).map_err(|error| InvalidDocument::malformed(document, &error))
+pub(super) fn read<T: DeserializeOwned>(
+    document: SeedDocument,
+    text: &str,
+) -> Result<T, InvalidSeedDocument> {
+    serde_json::from_str(text).map_err(|error| InvalidSeedDocument::malformed(document, &error))
 }

@@ -51,9 +51,9 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         permissions: permissions.to_owned(),
         content,
     };
-    let probe_key = input
-        .probes
-        .map(|_| file(PROBE_KEY_FILE, SECRET, ended(&ProbeKey::derive(&input.cluster_key.private).to_hex())));
+    let probe_key = input.probes.map(|_| {
+        file(PROBE_KEY_FILE, SECRET, with_newline(&ProbeKey::derive(&input.cluster_key.private).to_hex()))
+    });
     let files = vec![
         file("/etc/hosts", PUBLIC, hosts(input)),
         file(HOSTFILE, PUBLIC, hostfile(input)),
@@ -62,8 +62,8 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         file("/etc/profile.d/heddle.sh", PUBLIC, lines(&environment, "export ")),
         file("/etc/ssh/sshd_config.d/20-heddle.conf", PUBLIC, sshd_config(&environment)),
         file("/root/.ssh/config", SECRET, SSH_CONFIG.to_owned()),
-        file("/root/.ssh/id_ed25519", SECRET, ended(&input.cluster_key.private)),
-        file("/root/.ssh/id_ed25519.pub", PUBLIC, ended(&input.cluster_key.public)),
+        file("/root/.ssh/id_ed25519", SECRET, with_newline(&input.cluster_key.private)),
+        file("/root/.ssh/id_ed25519.pub", PUBLIC, with_newline(&input.cluster_key.public)),
         file("/etc/systemd/system/heddle-guest.service", PUBLIC, SERVICE.to_owned()),
     ];
     // Last: whoever finds it finds the others as well.
@@ -98,7 +98,7 @@ fn open_mpi() -> String {
     )
 }
 
-/// What libraries read to find the partition and the service level of the cluster. A node that is in partitions inside the
+/// SessionRequest libraries read to find the partition and the service level of the cluster. A node that is in partitions inside the
 /// cluster is a limited member of the cluster's own, and would reach none of its like there: libraries use the first inside.
 fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
     let used = input.partitions.first().map_or(input.pkey, |first| first.pkey);
@@ -156,6 +156,6 @@ fn context(input: &SeedInput) -> String {
 }
 
 /// ssh wants the last line of a key to be ended.
-pub(super) fn ended(text: &str) -> String {
+pub(super) fn with_newline(text: &str) -> String {
     format!("{}\n", text.trim_end())
 }

@@ -16,13 +16,13 @@ use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::is_later;
-use super::node::Environment;
-use crate::channel::{Overrun, SessionId, ToHost, What, Window};
+use super::status::Environment;
+use super::would_block;
+use crate::channel::{SessionId, SessionRequest, ToHost, Window, WindowOverrun};
 
 /// How long processes have between being asked to end and being made to: time for mpirun to end its ranks on other
 /// nodes.
-const GRACE: Duration = Duration::from_secs(2);
+const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
 /// How long to listen to a pipe after the command has ended: what it left in the background may keep it for ever.
 const LINGER: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ pub(super) struct Session {
     child: Child,
     /// Standard input, until it is closed by either side.
     input: Option<File>,
-    /// What standard input has yet to take; bounded by the window.
+    /// SessionRequest standard input has yet to take; bounded by the window.
     pending: VecDeque<u8>,
     /// The host has ended the input; the pipe is closed when nothing is pending.
     input_ended: bool,
@@ -58,7 +58,7 @@ pub(super) struct Session {
 
 /// A session whose processes are being ended.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct TerminatingSession {
     /// Whom to tell; nobody if the host that opened it is gone.
     pub(super) session: Option<SessionId>,
     child: Child,
@@ -66,38 +66,43 @@ pub(super) struct Ending {
 }
 
 impl Session {
-    /// Starts the process. What went wrong is for people.
-    pub(super) fn start(id: SessionId, what: What, around: &Environment) -> Result<Self, String> {
-        match what {
-            What::Exec { argv } => {
+    /// Starts the process. SessionRequest went wrong is for people.
+    pub(super) fn start(
+        id: SessionId,
+        request: SessionRequest,
+        environment: &Environment,
+    ) -> Result<Self, String> {
+        match request {
+            SessionRequest::Exec { argv } => {
                 let Some((program, arguments)) = argv.split_first() else {
                     return Err("there is no command to run".to_owned());
                 };
                 let mut command = Command::new(program);
                 command.args(arguments);
-                Self::exec(id, command, around).map_err(|error| format!("cannot run {program:?}: {error}"))
+                Self::exec(id, command, environment)
+                    .map_err(|error| format!("cannot run {program:?}: {error}"))
             }
-            What::Ssh => {
-                Self::ssh(id, around).map_err(|error| format!("cannot start an ssh server: {error}"))
+            SessionRequest::Ssh => {
+                Self::ssh(id, environment).map_err(|error| format!("cannot start an ssh server: {error}"))
             }
         }
     }
 
-    fn exec(id: SessionId, mut command: Command, around: &Environment) -> io::Result<Self> {
+    fn exec(id: SessionId, mut command: Command, environment: &Environment) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = surround(&mut command, around).spawn()?;
+        let mut child = with_environment(&mut command, environment).spawn()?;
         let input = child.stdin.take().map(OwnedFd::from);
         let output = child.stdout.take().map(OwnedFd::from);
         let error = child.stderr.take().map(OwnedFd::from);
         Self::new(id, child, [input, output, error])
     }
 
-    fn ssh(id: SessionId, around: &Environment) -> io::Result<Self> {
+    fn ssh(id: SessionId, environment: &Environment) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/usr/sbin/sshd");
         command.args(["-i", "-o", "UsePAM=no"]);
         command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-        let child = surround(&mut command, around).spawn()?;
+        let child = with_environment(&mut command, environment).spawn()?;
         // The command holds the other end as well, and has to let go of it for the end to be seen.
         drop(command);
         let input = OwnedFd::from(ours.try_clone()?);
@@ -126,9 +131,9 @@ impl Session {
         })
     }
 
-    /// What to wait for.
-    pub(super) fn waits(&self, behind: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
-        let reads = self.outgoing.room() > 0 && !behind;
+    /// SessionRequest to wait for.
+    pub(super) fn waits(&self, backpressure: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
+        let reads = self.outgoing.available() > 0 && !backpressure;
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
         let output = self.output.as_ref().filter(|_| reads);
         let error = self.error.as_ref().filter(|_| reads);
@@ -141,35 +146,35 @@ impl Session {
     /// When to look again although nothing has come.
     pub(super) fn deadline(&self) -> Option<Instant> {
         // While the host does not read, there is nothing to look for: its credit wakes us.
-        let (_, at) = self.ended.filter(|_| self.outgoing.room() > 0)?;
+        let (_, at) = self.ended.filter(|_| self.outgoing.available() > 0)?;
         Some(at + LINGER)
     }
 
     /// Moves bytes of one pipe, one frame at most, so that all sessions have their turn.
-    pub(super) fn pump(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
+    pub(super) fn transfer(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
         match pipe {
-            Pipe::Input => self.feed(),
+            Pipe::Input => self.write_input(),
             Pipe::Output | Pipe::Error => self.read(pipe, buffer),
         }
     }
 
     /// Takes what the host sends.
-    pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, Overrun> {
-        self.incoming.pass(bytes.len())?;
+    pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, WindowOverrun> {
+        self.incoming.debit(bytes.len())?;
         self.input_ended |= bytes.is_empty();
         self.pending.extend(bytes);
         self.close_input_when_done();
         // Without a pipe there is nothing to wait for.
-        Ok(if self.input.is_none() { self.feed() } else { None })
+        Ok(if self.input.is_none() { self.write_input() } else { None })
     }
 
     /// The host takes that many bytes more.
-    pub(super) fn grant(&mut self, bytes: u32) -> Result<(), Overrun> {
+    pub(super) fn grant(&mut self, bytes: u32) -> Result<(), WindowOverrun> {
         self.outgoing.grant(bytes)
     }
 
     /// Looks whether the process has ended.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(super) fn poll_exit(&mut self, now: Instant) {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
@@ -178,7 +183,7 @@ impl Session {
     }
 
     /// Whether the process ended so long ago that only others can keep its pipes open.
-    pub(super) fn lingers(&self, now: Instant) -> bool {
+    pub(super) fn has_lingered(&self, now: Instant) -> bool {
         self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
@@ -194,20 +199,20 @@ impl Session {
     }
 
     /// Asks the processes to end, and closes the pipes.
-    pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> Ending {
+    pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> TerminatingSession {
         let Self { child, ended, .. } = self;
         if ended.is_none() {
             signal(&child, Signal::SIGTERM);
         }
-        Ending { session, child, killed_at: now + GRACE }
+        TerminatingSession { session, child, killed_at: now + TERMINATION_GRACE }
     }
 
-    fn feed(&mut self) -> Option<ToHost> {
+    fn write_input(&mut self) -> Option<ToHost> {
         let written = match &mut self.input {
             Some(file) => match file.write(self.pending.as_slices().0) {
                 Ok(written) => written,
-                Err(error) if is_later(&error) => return None,
-                // Nobody reads any more. What comes is thrown away, and the host may go on sending it.
+                Err(error) if would_block(&error) => return None,
+                // Nobody reads any more. SessionRequest comes is thrown away, and the host may go on sending it.
                 Err(_) => {
                     self.input = None;
                     self.pending.len()
@@ -233,10 +238,10 @@ impl Session {
     }
 
     fn read(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
-        let room = self.outgoing.room().min(buffer.len());
+        let room = self.outgoing.available().min(buffer.len());
         let file = if pipe == Pipe::Output { &mut self.output } else { &mut self.error };
         let length = match file.as_mut()?.read(&mut buffer[..room]) {
-            Err(error) if is_later(&error) => return None,
+            Err(error) if would_block(&error) => return None,
             // An error of a pipe or socket is its end as well.
             Ok(0) | Err(_) => {
                 *file = None;
@@ -244,7 +249,7 @@ impl Session {
             }
             Ok(length) => length,
         };
-        self.outgoing.pass(length).ok()?;
+        self.outgoing.debit(length).ok()?;
         let bytes = buffer[..length].to_vec();
         Some(match pipe {
             Pipe::Error => ToHost::Error { session: self.id, bytes },
@@ -253,7 +258,7 @@ impl Session {
     }
 }
 
-impl Ending {
+impl TerminatingSession {
     pub(super) fn deadline(&self) -> Instant {
         self.killed_at
     }
@@ -265,7 +270,7 @@ impl Ending {
             // The group, before its number is free: children of a process that has ended may have stayed.
             signal(&self.child, Signal::SIGKILL);
             // A process that hangs in the kernel ends when it can; asking again later costs nothing.
-            self.killed_at = now + GRACE;
+            self.killed_at = now + TERMINATION_GRACE;
         }
         match self.child.try_wait() {
             Ok(status) => status.map(exit_status),
@@ -275,11 +280,11 @@ impl Ending {
     }
 }
 
-fn surround<'a>(command: &'a mut Command, around: &Environment) -> &'a mut Command {
+fn with_environment<'a>(command: &'a mut Command, environment: &Environment) -> &'a mut Command {
     command
         .env_clear()
-        .envs(around.variables.iter().map(|(name, value)| (name, value)))
-        .current_dir(&around.folder)
+        .envs(environment.variables.iter().map(|(name, value)| (name, value)))
+        .current_dir(&environment.directory)
         .process_group(0)
 }
 

@@ -3,10 +3,10 @@
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// What may come at once: a few hundred messages, or the rest of what was on its way when the connection was made.
+/// SessionRequest may come at once: a few hundred messages, or the rest of what was on its way when the connection was made.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// What may come per second in the long run.
+/// SessionRequest may come per second in the long run.
 const BYTES_PER_SECOND: f64 = 16.0 * 1024.0;
 
 /// Bytes that may still come unasked.

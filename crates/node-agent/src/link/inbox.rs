@@ -1,4 +1,4 @@
-//! What a guest said in a session, until it is handed on.
+//! SessionRequest a guest said in a session, until it is handed on.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ const PIECES_MAX: usize = 4096;
 /// Longest piece: as much as fits a frame of a session.
 const PIECE_BYTES_MAX: usize = controller_api::session::FRAME_BYTES_MAX;
 
-/// What a guest says in a session.
+/// SessionRequest a guest says in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
     /// Standard output.
@@ -27,7 +27,7 @@ pub enum SessionEvent {
     Refused(String),
 }
 
-/// What a guest said in a session, until it is handed on.
+/// SessionRequest a guest said in a session, until it is handed on.
 #[derive(Debug, Default)]
 pub struct Inbox {
     pieces: Mutex<VecDeque<SessionEvent>>,

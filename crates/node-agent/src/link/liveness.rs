@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use guest::channel::{SessionId, ToGuest, What};
+use guest::channel::{SessionId, SessionRequest, ToGuest};
 use tokio::time::Instant;
 
 /// The number under which no session is ever opened: those in use are below `SESSIONS_MAX`.
@@ -29,7 +29,7 @@ impl Default for LivenessTimeouts {
     }
 }
 
-/// What is to be done about a guest that is quiet.
+/// SessionRequest is to be done about a guest that is quiet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LivenessAction {
     /// Ask whether it is there.
@@ -65,7 +65,7 @@ impl Liveness {
         self.heard + [probe, warn, end][usize::from(self.steps.min(2))]
     }
 
-    /// What is to be done at this time.
+    /// SessionRequest is to be done at this time.
     pub fn poll(&mut self, now: Instant) -> Option<LivenessAction> {
         if now < self.deadline() {
             return None;
@@ -75,7 +75,7 @@ impl Liveness {
         Some(match self.steps {
             1 => LivenessAction::Probe(ToGuest::Open {
                 session: PROBE_SESSION,
-                what: What::Exec { argv: Vec::new() },
+                request: SessionRequest::Exec { argv: Vec::new() },
             }),
             2 => LivenessAction::Warn(format!(
                 "heddle: the node has not answered for {} s; waiting until {} s have passed, Ctrl-C ends this now\n",

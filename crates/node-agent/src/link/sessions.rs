@@ -4,23 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use controller_api::session::Open;
-use guest::channel::{DATA_BYTES_MAX, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What, Window};
+use guest::channel::{
+    DATA_BYTES_MAX, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost, WINDOW_BYTES, Window,
+};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::inbox::{Inbox, SessionEvent};
 use super::sanitize;
 
-/// What a message costs on the wire besides its data: kind, session, checksum and framing.
+/// SessionRequest a message costs on the wire besides its data: kind, session, checksum and framing.
 const MESSAGE_BYTES: usize = 32;
 
-/// What is asked of the task that talks to a guest.
+/// SessionRequest is asked of the task that talks to a guest.
 #[derive(Debug)]
 pub enum LinkCommand {
     /// Begin a session.
     Open {
-        /// What for.
-        what: Open,
+        /// SessionRequest for.
+        request: Open,
         /// Where the session goes.
         answer: oneshot::Sender<Result<Session, SessionError>>,
         /// By which it asks for the rest.
@@ -62,10 +64,10 @@ pub struct Session {
 }
 
 /// Asks for a session.
-pub async fn open(commands: &mpsc::Sender<LinkCommand>, what: Open) -> Result<Session, SessionError> {
+pub async fn open(commands: &mpsc::Sender<LinkCommand>, request: Open) -> Result<Session, SessionError> {
     let gone = || SessionError::GuestUnavailable("it does not run".to_owned());
     let (answer, answered) = oneshot::channel();
-    let command = LinkCommand::Open { what, answer, commands: commands.clone() };
+    let command = LinkCommand::Open { request, answer, commands: commands.clone() };
     commands.send(command).await.map_err(|_| gone())?;
     answered.await.unwrap_or_else(|_| Err(gone()))
 }
@@ -89,7 +91,7 @@ impl Session {
         true
     }
 
-    /// What the guest says next.
+    /// SessionRequest the guest says next.
     pub async fn recv(&self) -> SessionEvent {
         self.inbox.pop().await
     }
@@ -149,11 +151,11 @@ impl Sessions {
     /// Does what a session asks for; what to tell the guest.
     pub fn execute(&mut self, command: LinkCommand) -> Option<ToGuest> {
         match command {
-            LinkCommand::Open { what, answer, commands } => self.begin(what, answer, commands),
+            LinkCommand::Open { request, answer, commands } => self.begin(request, answer, commands),
             LinkCommand::Input(key, bytes) => {
                 let slot = self.slot(key)?;
                 // The session had send_credit for it.
-                slot.sending.pass(bytes.len()).ok()?;
+                slot.sending.debit(bytes.len()).ok()?;
                 Some(ToGuest::Input { session: key.id, bytes })
             }
             LinkCommand::Consumed(key, bytes) => {
@@ -169,7 +171,7 @@ impl Sessions {
 
     fn begin(
         &mut self,
-        what: Open,
+        request: Open,
         answer: oneshot::Sender<Result<Session, SessionError>>,
         commands: mpsc::Sender<LinkCommand>,
     ) -> Option<ToGuest> {
@@ -192,11 +194,11 @@ impl Sessions {
         // Who asked may be gone again: its session, dropped here, closes itself.
         drop(answer.send(Ok(Session { key, inbox, send_credit, commands })));
         self.open.insert(id, slot);
-        let what = match what {
-            Open::Exec { argv } => What::Exec { argv },
-            Open::Ssh {} => What::Ssh,
+        let request = match request {
+            Open::Exec { argv } => SessionRequest::Exec { argv },
+            Open::Ssh {} => SessionRequest::Ssh,
         };
-        Some(ToGuest::Open { session: id, what })
+        Some(ToGuest::Open { session: id, request })
     }
 
     /// Takes a guest's word; how many bytes of it were asked for, and what to answer.
@@ -220,7 +222,7 @@ impl Sessions {
 
     fn output(&mut self, id: SessionId, length: usize, piece: SessionEvent) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
-        if let Err(overrun) = slot.receiving.pass(length) {
+        if let Err(overrun) = slot.receiving.debit(length) {
             return (0, self.abort(id, &format!("its guest sent {overrun}")));
         }
         if slot.closing {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use controller_api::agent::NetworkCheck;
 use controller_api::session::{Kind, Open, read_frame, write_frame};
 use guest::channel::{
-    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
-    encode,
+    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
+    WINDOW_BYTES, encode,
 };
-use guest::probe::Reach;
+use guest::probe::Reachability;
 use node_agent::link::{GuestContext, GuestLink, GuestState, LivenessTimeouts, SessionError, SessionEvent};
 use node_agent::session::bridge;
 use tempfile::TempDir;
@@ -152,7 +152,8 @@ async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
 async fn what_a_guest_says_of_its_network_counts_for_the_context_it_is_about() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
-    let said = |generation, reached| ToHost::Network { generation, reach: Reach { reached, heard: true } };
+    let said =
+        |generation, reached| ToHost::Network { generation, reach: Reachability { reached, heard: true } };
     let check = |reached| Some(NetworkCheck { reached, heard: true });
     guest.send(said(1, false)).await;
     guest.send(ToHost::Ready { generation: 1 }).await;
@@ -192,8 +193,8 @@ async fn a_session_carries_input_output_error_and_the_exit_status() {
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
     let (mut client, bridged) = client(&world).await;
-    let ToGuest::Open { session, what } = guest.recv().await else { panic!("no session") };
-    assert_eq!(what, What::Exec { argv: vec!["true".into()] });
+    let ToGuest::Open { session, request } = guest.recv().await else { panic!("no session") };
+    assert_eq!(request, SessionRequest::Exec { argv: vec!["true".into()] });
     write_frame(&mut client, Kind::Input, b"question").await.unwrap();
     write_frame(&mut client, Kind::Input, b"").await.unwrap();
     assert_eq!(guest.recv().await, ToGuest::Input { session, bytes: b"question".to_vec() });
@@ -463,7 +464,7 @@ async fn a_command_may_be_quiet_for_as_long_as_its_guest_answers() {
     let session = world.link.opener().open(exec()).await.unwrap();
     let id = guest.opened().await;
     for _ in 0..5 {
-        let ToGuest::Open { session, what: What::Exec { argv } } = guest.recv().await else {
+        let ToGuest::Open { session, request: SessionRequest::Exec { argv } } = guest.recv().await else {
             panic!("no probe")
         };
         assert!(session != id && argv.is_empty());

@@ -1,4 +1,4 @@
-//! What runs as long as the machine does.
+//! SessionRequest runs as long as the machine does.
 
 use std::path::PathBuf;
 use std::process::Child;
@@ -13,13 +13,13 @@ use nix::unistd::{Pid, sync};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{command, say};
+use super::{command, log};
 
 /// How long to wait before a service that has ended is started again: one that ends at once costs little.
-const RESTART: Duration = Duration::from_secs(1);
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long processes have to end before the power goes.
-const GRACE: Duration = Duration::from_secs(1);
+const TERMINATION_GRACE: Duration = Duration::from_secs(1);
 
 /// A program that is started again whenever it ends.
 struct Service {
@@ -56,7 +56,7 @@ impl Services {
         let mut signals = match Signals::new([SIGCHLD, SIGTERM, SIGINT]) {
             Ok(signals) => signals,
             Err(error) => {
-                say(&format!("cannot wait for signals: {error}"));
+                log(&format!("cannot wait for signals: {error}"));
                 power_off()
             }
         };
@@ -64,7 +64,7 @@ impl Services {
             // First: processes may have ended before anybody listened.
             self.reap();
             if signals.wait().any(|signal| signal != SIGCHLD) {
-                say("power off");
+                log("power off");
                 power_off();
             }
         }
@@ -76,8 +76,8 @@ impl Services {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
                     for service in self.0.iter_mut().filter(|service| service.is(pid)) {
-                        say(&format!("{} has ended; it is started again", service.name));
-                        thread::sleep(RESTART);
+                        log(&format!("{} has ended; it is started again", service.name));
+                        thread::sleep(RESTART_PAUSE);
                         service.start();
                     }
                 }
@@ -94,7 +94,7 @@ impl Service {
             Ok(child) => self.child = Some(child),
             Err(error) => {
                 self.child = None;
-                say(&format!("cannot start {}: {error}", self.name));
+                log(&format!("cannot start {}: {error}", self.name));
             }
         }
     }
@@ -113,13 +113,13 @@ fn power_off() -> ! {
     let everybody = Pid::from_raw(-1);
     // An error means that there is nobody.
     let _ = kill(everybody, Signal::SIGTERM);
-    thread::sleep(GRACE);
+    thread::sleep(TERMINATION_GRACE);
     let _ = kill(everybody, Signal::SIGKILL);
     sync();
     loop {
         // It does not come back but with an error.
         let Err(error) = reboot(RebootMode::RB_POWER_OFF);
-        say(&format!("cannot power off: {error}"));
-        thread::sleep(GRACE);
+        log(&format!("cannot power off: {error}"));
+        thread::sleep(TERMINATION_GRACE);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::apply;
 use crate::channel::DATA_BYTES_MAX;
-use crate::probe::{ProbeKey, Task};
+use crate::probe::{ProbeKey, ProbeTask};
 use crate::seed::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, Seed, UserData};
 
 /// Where init leaves word of what went wrong, below the root.
@@ -16,8 +16,8 @@ const FAILURE_FILE: &str = "run/heddle/failed";
 /// The device of the cluster's network, as seeds name it.
 const DEVICE: &str = "eth0";
 
-/// What commands get before anything else.
-const ENVIRONMENT: [(&str, &str); 6] = [
+/// SessionRequest commands get before anything else.
+const BASE_ENVIRONMENT: [(&str, &str); 6] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
     ("USER", "root"),
@@ -28,7 +28,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
 
 /// How the node stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeStatus {
     /// There is no context yet, or ssh is not served yet.
     Waiting,
     /// It is as its context says.
@@ -47,23 +47,23 @@ pub enum Standing {
 
 /// The machine that is served.
 #[derive(Debug)]
-pub struct Node {
+pub struct GuestNode {
     root: PathBuf,
     /// Whether it is this machine: ssh has to be served before the node is ready, and it has a network.
-    is_whole: bool,
-    standing: Standing,
+    is_this_machine: bool,
+    status: NodeStatus,
 }
 
-/// What commands find around them.
+/// SessionRequest commands find around them.
 #[derive(Clone, Debug)]
 pub(super) struct Environment {
     /// Variables.
     pub(super) variables: Vec<(String, String)>,
     /// Where they start.
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
-impl Node {
+impl GuestNode {
     /// This machine: ready once ssh is served.
     pub fn this() -> Self {
         Self::at("/".into(), true)
@@ -74,56 +74,56 @@ impl Node {
         Self::at(root.to_owned(), false)
     }
 
-    fn at(root: PathBuf, is_whole: bool) -> Self {
-        let mut node = Self { root, is_whole, standing: Standing::Waiting };
-        node.look();
+    fn at(root: PathBuf, is_this_machine: bool) -> Self {
+        let mut node = Self { root, is_this_machine, status: NodeStatus::Waiting };
+        node.refresh();
         node
     }
 
     /// How it stands.
-    pub fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub fn status(&self) -> NodeStatus {
+        self.status.clone()
     }
 
     /// Looks whether what was waited for has come.
-    pub(super) fn look(&mut self) {
-        if self.standing == Standing::Waiting && (!self.is_whole || ssh_is_served()) {
-            self.standing = self.found();
+    pub(super) fn refresh(&mut self) {
+        if self.status == NodeStatus::Waiting && (!self.is_this_machine || ssh_is_served()) {
+            self.status = self.status_on_disk();
         }
     }
 
     /// Applies a new context, whole or not at all, as far as it can be told before writing.
     pub(super) fn apply(&mut self, context: &[u8]) {
-        // What init could not do is out of date: it is done now, or the reason is another.
+        // SessionRequest init could not do is out of date: it is done now, or the reason is another.
         let _ = fs::remove_file(self.root.join(FAILURE_FILE));
         let documents = Seed::from_context(context).and_then(|seed| seed.read());
-        self.standing = match documents {
-            Err(error) => Standing::Failed { generation: 0, reason: chain(&error) },
+        self.status = match documents {
+            Err(error) => NodeStatus::Failed { generation: 0, reason: error_chain(&error) },
             Ok(documents) => match self.write(&documents.user) {
-                Ok(()) => Standing::Waiting,
+                Ok(()) => NodeStatus::Waiting,
                 Err(error) => {
                     let generation = documents.user.generation().unwrap_or(0);
-                    Standing::Failed { generation, reason: chain(&*error) }
+                    NodeStatus::Failed { generation, reason: error_chain(&*error) }
                 }
             },
         };
-        self.look();
+        self.refresh();
     }
 
     fn write(&self, user: &UserData) -> Result<(), Box<dyn Error>> {
-        apply::files(&self.root, user)?;
+        apply::write_files(&self.root, user)?;
         if self.root == Path::new("/") {
             nix::unistd::sethostname(&user.hostname)?;
         }
         Ok(())
     }
 
-    fn found(&self) -> Standing {
+    fn status_on_disk(&self) -> NodeStatus {
         let generation = self.generation();
         match fs::read_to_string(self.root.join(FAILURE_FILE)) {
-            Ok(reason) => Standing::Failed { generation, reason: cut(reason) },
-            Err(_) if generation == 0 => Standing::Waiting,
-            Err(_) => Standing::Ready { generation },
+            Ok(reason) => NodeStatus::Failed { generation, reason: truncate_reason(reason) },
+            Err(_) if generation == 0 => NodeStatus::Waiting,
+            Err(_) => NodeStatus::Ready { generation },
         }
     }
 
@@ -140,18 +140,18 @@ impl Node {
         fs::read_to_string(self.root.join(file.trim_start_matches('/'))).unwrap_or_default()
     }
 
-    /// What the context in force asks to find out about the network, if it does.
-    pub(super) fn probe_task(&self) -> Option<Task> {
+    /// SessionRequest the context in force asks to find out about the network, if it does.
+    pub(super) fn probe_task(&self) -> Option<ProbeTask> {
         let context = self.context()?;
         let probes = context.probes?;
-        let (own, _) = context.address.split_once('/')?;
-        let (own, key) = (own.parse().ok()?, ProbeKey::from_hex(&self.read(PROBE_KEY_FILE))?);
-        Some(Task { own, generation: context.generation, probes, key })
+        let (own_address, _) = context.address.split_once('/')?;
+        let (own_address, key) = (own_address.parse().ok()?, ProbeKey::from_hex(&self.read(PROBE_KEY_FILE))?);
+        Some(ProbeTask { own_address, generation: context.generation, probes, key })
     }
 
     /// The device of the cluster's network.
     pub(super) fn device(&self) -> Option<&'static str> {
-        self.is_whole.then_some(DEVICE)
+        self.is_this_machine.then_some(DEVICE)
     }
 
     pub(super) fn boot_id(&self) -> String {
@@ -162,12 +162,12 @@ impl Node {
     /// That of a login, without the shell that would read it.
     pub(super) fn environment(&self) -> Environment {
         let mut variables: Vec<(String, String)> =
-            ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+            BASE_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let text = fs::read_to_string(self.root.join("etc/environment")).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once('='));
         variables.extend(lines.map(|(name, value)| (name.trim().to_owned(), value.to_owned())));
         let home = self.root.join("root");
-        Environment { variables, folder: if home.is_dir() { home } else { self.root.clone() } }
+        Environment { variables, directory: if home.is_dir() { home } else { self.root.clone() } }
     }
 }
 
@@ -196,17 +196,17 @@ fn listens(table: &str, port: u16) -> bool {
 }
 
 /// An error and what it came from, in one line that fits a frame.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
         text += &format!(": {inner}");
         source = inner.source();
     }
-    cut(text)
+    truncate_reason(text)
 }
 
-pub(super) fn cut(mut text: String) -> String {
+pub(super) fn truncate_reason(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(DATA_BYTES_MAX / 16));
     text
 }
@@ -232,15 +232,15 @@ mod tests {
     #[test]
     fn what_init_could_not_do_is_told() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(Node::below(root.path()).standing(), Standing::Waiting);
+        assert_eq!(GuestNode::below(root.path()).status(), NodeStatus::Waiting);
         report_failure(root.path(), "no seed").expect("written");
-        let failed = Standing::Failed { generation: 0, reason: "no seed".to_owned() };
-        assert_eq!(Node::below(root.path()).standing(), failed);
+        let failed = NodeStatus::Failed { generation: 0, reason: "no seed".to_owned() };
+        assert_eq!(GuestNode::below(root.path()).status(), failed);
     }
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
-        let reason = cut("é".repeat(DATA_BYTES_MAX));
+        let reason = truncate_reason("é".repeat(DATA_BYTES_MAX));
         assert!(reason.len() <= DATA_BYTES_MAX / 16 && reason.ends_with('é'));
     }
 }

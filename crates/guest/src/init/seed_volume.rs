@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{PAUSE, load_module};
+use super::{POLL_INTERVAL, load_module};
 use crate::channel::CONTEXT_BYTES_MAX;
 use crate::seed::Seed;
 
-/// What the volume is called, in letters of either case.
+/// SessionRequest the volume is called, in letters of either case.
 const LABEL: &str = "cidata";
 
 /// How long it may take to appear.
-const APPEARS: Duration = Duration::from_secs(10);
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where it is read.
-const PLACE: &str = "/run/heddle/seed";
+const MOUNT_POINT: &str = "/run/heddle/seed";
 
 /// A kind of file system and where its label is.
-const KINDS: [(&str, u64, usize); 3] = [
+const FILE_SYSTEMS: [(&str, u64, usize); 3] = [
     // Volume identifier of the primary volume descriptor, the 17th sector.
     ("iso9660", 16 * 2048 + 40, 32),
     // FAT12 and FAT16, then FAT32.
@@ -33,7 +33,7 @@ const KINDS: [(&str, u64, usize); 3] = [
 
 /// Why there is no seed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoSeed {
+pub(super) enum SeedError {
     #[error("no disk has the label {LABEL}; disks are {disks:?}")]
     NoVolume { disks: Vec<PathBuf> },
     #[error("the seed on {device} could not be mounted as {kind}")]
@@ -52,10 +52,10 @@ pub(super) enum NoSeed {
 }
 
 /// Finds the volume and reads it. It does not stay mounted: its `user-data` holds a private key.
-pub(super) fn read_seed() -> Result<Seed, NoSeed> {
+pub(super) fn read_seed() -> Result<Seed, SeedError> {
     let (device, kind) = wait_for_volume()?;
-    let failed = |error: io::Error| NoSeed::Mount { device: device.clone(), kind, error };
-    fs::create_dir_all(PLACE).map_err(failed)?;
+    let failed = |error: io::Error| SeedError::Mount { device: device.clone(), kind, error };
+    fs::create_dir_all(MOUNT_POINT).map_err(failed)?;
     match mount_volume(&device, kind) {
         // The kernel does not know the file system yet.
         Err(nix::Error::ENODEV) => {
@@ -65,23 +65,23 @@ pub(super) fn read_seed() -> Result<Seed, NoSeed> {
         mounted => mounted,
     }
     .map_err(|error| failed(error.into()))?;
-    let seed = read_files(Path::new(PLACE));
+    let seed = read_files(Path::new(MOUNT_POINT));
     // Whoever is root can mount it again: this is order, not safety.
-    let _ = umount2(PLACE, MntFlags::MNT_DETACH);
+    let _ = umount2(MOUNT_POINT, MntFlags::MNT_DETACH);
     seed
 }
 
 fn mount_volume(device: &Path, kind: &'static str) -> nix::Result<()> {
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some(device), PLACE, Some(kind), flags, None::<&str>)
+    mount(Some(device), MOUNT_POINT, Some(kind), flags, None::<&str>)
 }
 
-fn read_files(folder: &Path) -> Result<Seed, NoSeed> {
+fn read_files(folder: &Path) -> Result<Seed, SeedError> {
     let text = |file: &'static str| {
         let mut text = String::new();
         let limit = CONTEXT_BYTES_MAX as u64;
         let read = File::open(folder.join(file)).and_then(|open| open.take(limit).read_to_string(&mut text));
-        read.map(|_| text).map_err(|error| NoSeed::Read { file, error })
+        read.map(|_| text).map_err(|error| SeedError::Read { file, error })
     };
     Ok(Seed {
         meta_data: text("meta-data")?,
@@ -90,17 +90,17 @@ fn read_files(folder: &Path) -> Result<Seed, NoSeed> {
     })
 }
 
-fn wait_for_volume() -> Result<(PathBuf, &'static str), NoSeed> {
-    let deadline = Instant::now() + APPEARS;
+fn wait_for_volume() -> Result<(PathBuf, &'static str), SeedError> {
+    let deadline = Instant::now() + VOLUME_TIMEOUT;
     loop {
         let disks = disks();
         if let Some(found) = disks.iter().find_map(|disk| label_kind(disk).map(|kind| (disk.clone(), kind))) {
             return Ok(found);
         }
         if Instant::now() > deadline {
-            return Err(NoSeed::NoVolume { disks });
+            return Err(SeedError::NoVolume { disks });
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -120,7 +120,7 @@ fn label_kind(disk: &Path) -> Option<&'static str> {
         disk.read_exact_at(&mut bytes, *at).is_ok()
             && String::from_utf8_lossy(&bytes).trim_end_matches([' ', '\0']).eq_ignore_ascii_case(LABEL)
     };
-    KINDS.iter().find(has_label).map(|(kind, _, _)| *kind)
+    FILE_SYSTEMS.iter().find(has_label).map(|(kind, _, _)| *kind)
 }
 
 /// Names of ports in /dev, as udev makes them. The server of the channel does not need them; people do.

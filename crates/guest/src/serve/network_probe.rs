@@ -6,34 +6,34 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use crate::channel::ToHost;
-use crate::probe::{ProbeSocket, Prober, Task};
+use crate::probe::{ProbeSocket, ProbeTask, Prober};
 
 /// How long to wait before the socket is tried again: the device may not be there yet.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
 
 /// A prober and its socket.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct NetworkProbe {
     prober: Prober,
     device: Option<&'static str>,
     socket: Option<ProbeSocket>,
     open_at: Instant,
 }
 
-impl Network {
+impl NetworkProbe {
     /// Checks at a device; without one, nothing is sent and nothing found out.
-    pub(super) fn new(task: Task, device: Option<&'static str>, now: Instant) -> Self {
+    pub(super) fn new(task: ProbeTask, device: Option<&'static str>, now: Instant) -> Self {
         // The state of a hasher comes from the kernel's random numbers.
         let nonce = RandomState::new().build_hasher().finish();
         Self { prober: Prober::new(task, nonce, now), device, socket: None, open_at: now }
     }
 
-    /// What the host is told.
+    /// SessionRequest the host is told.
     pub(super) fn message(&self) -> ToHost {
         ToHost::Network { generation: self.prober.generation(), reach: self.prober.reach() }
     }
 
-    /// What to wait for.
+    /// SessionRequest to wait for.
     pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(ProbeSocket::as_fd)
     }
@@ -47,7 +47,7 @@ impl Network {
     }
 
     /// Takes what has come, and sends what is due.
-    pub(super) fn turn(&mut self, now: Instant) {
+    pub(super) fn poll(&mut self, now: Instant) {
         if self.socket.is_none() && now >= self.open_at {
             self.open(now);
         }
