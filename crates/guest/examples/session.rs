@@ -18,7 +18,7 @@ use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, SessionRequest, ToGuest
 
 const SESSION: SessionId = SessionId(1);
 
-/// SessionRequest the guest still takes of our input, and a bell for when that changes.
+/// What the guest still takes of our input, and a bell for when that changes.
 type Room = Arc<(Mutex<Window>, Condvar)>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {

@@ -4,7 +4,7 @@
 //! `heddle-guest serve`, a process of its own so that nothing the host says can bring the machine down, waits for
 //! processes that nobody else waits for, and powers off when asked to.
 //!
-//! SessionRequest goes wrong is said on the console and left for the host; the machine goes on as far as it can.
+//! What goes wrong is said on the console and left for the host; the machine goes on as far as it can.
 
 mod mounts;
 mod network;
@@ -30,7 +30,7 @@ use crate::serve::{error_chain, report_failure, ssh_is_served};
 /// everybody has.
 const HOST_KEY: &str = "/etc/ssh/ssh_host_ed25519_key";
 
-/// SessionRequest commands are found by.
+/// What commands are found by.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How long ssh may take to listen before that is told as a failure.

@@ -1,7 +1,7 @@
-//! The guest's side of the channel: says how the node stands, and runs sessions.
+//! The guest's end of the channel: reports the status of the node and runs sessions.
 //!
-//! One thread waits for the port and for the pipes of all sessions. It never waits for one of them alone: what a
-//! session may send is bounded by its window, and nobody's pipe is read while the port is behind.
+//! One thread polls the port, the socket of the network check and the pipes of all sessions, and never blocks on one of them.
+//! The output of a session is bounded by its window, and no pipe is read while too many bytes wait for the port.
 
 mod network_probe;
 mod port;
@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::SIGCHLD;
+use thiserror::Error;
 
 use network_probe::NetworkProbe;
 pub use port::open as open_port;
-use session::{Pipe, Session, TerminatingSession};
+use session::{Pipe, Session, SessionStartError, TerminatingSession};
 pub use status::{GuestNode, NodeStatus};
 pub(crate) use status::{error_chain, report_failure, ssh_is_served};
 
@@ -28,28 +29,26 @@ use crate::channel::{
     self, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
 };
 
-/// Above this, pipes of sessions are not read: the host takes less than they give.
+/// With more bytes than this waiting for the port, pipes of sessions are not read.
 const BACKPRESSURE_BYTES: usize = 64 * 1024;
 
-/// Above this, the port is not read either: the host asks faster than it listens.
+/// With more bytes than this waiting for the port, the port is not read either: the host sends requests without reading replies.
 const OUTGOING_BYTES_MAX: usize = 256 * 1024;
 
-/// How long to rest while no host is there. The port gives no sign to wait for but this.
+/// Polling interval while no host is connected: the port cannot be polled for a connection.
 const NO_HOST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often to look whether ssh is served, until it is.
+/// Polling interval until sshd listens.
 const SSH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether a host is at the other end.
+/// Whether a host is connected to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostConnection {
-    /// It is.
     Up,
-    /// It is not, or not any more.
     Down,
 }
 
-/// The guest's side of the channel.
+/// The guest's end of the channel. Call [`ChannelServer::run`], or [`ChannelServer::poll_once`] in a loop.
 #[derive(Debug)]
 pub struct ChannelServer {
     port: File,
@@ -57,23 +56,24 @@ pub struct ChannelServer {
     decoder: Decoder<ToGuest>,
     messages: VecDeque<ToGuest>,
     outgoing: VecDeque<u8>,
-    /// SessionRequest the host was reported last; nothing before it has said hello.
+    /// Status last reported to the host; `None` if it must be reported.
     reported: Option<NodeStatus>,
+    /// The host has sent a hello.
     greeted: bool,
-    /// The check of the network that the context in force asks for.
+    /// The network check requested by the current context.
     network: Option<NetworkProbe>,
-    /// The context that was looked at for that.
+    /// Generation of the context for which `network` was set up.
     network_generation: Option<u64>,
-    /// SessionRequest the host was reported of it last.
+    /// Result of the network check last reported to the host.
     reported_network: Option<ToHost>,
     sessions: BTreeMap<SessionId, Session>,
     terminating: Vec<TerminatingSession>,
-    /// Has something to read whenever a process has ended.
+    /// Becomes readable on SIGCHLD.
     children: UnixStream,
     buffer: Vec<u8>,
 }
 
-/// SessionRequest a turn waits for.
+/// A polled descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Port,
@@ -82,8 +82,19 @@ enum Source {
     Session(SessionId, Pipe),
 }
 
+/// Why a session could not be opened. Sent to the host as the reason of [`ToHost::Refused`].
+#[derive(Debug, Error)]
+enum OpenError {
+    #[error("session {} is already open", .0.0)]
+    InUse(SessionId),
+    #[error("{SESSIONS_MAX} sessions are open, the most that a node allows; end one first")]
+    TooMany,
+    #[error(transparent)]
+    Start(#[from] SessionStartError),
+}
+
 impl ChannelServer {
-    /// At an open port, which does not block.
+    /// A server on an open, non-blocking port. Registers a handler for SIGCHLD.
     pub fn new(port: File, node: GuestNode) -> io::Result<Self> {
         let (children, signal) = UnixStream::pair()?;
         children.set_nonblocking(true)?;
@@ -106,7 +117,7 @@ impl ChannelServer {
         })
     }
 
-    /// Serves for ever; comes back only with an error of the port.
+    /// Serves for ever; returns only if the port fails.
     pub fn run(&mut self) -> io::Result<std::convert::Infallible> {
         loop {
             if self.poll_once()? == HostConnection::Down {
@@ -115,35 +126,35 @@ impl ChannelServer {
         }
     }
 
-    /// Waits until something can be done, and does it.
+    /// Waits for the next event and handles it. Returns whether a host is connected; if not, the caller should pause.
     pub fn poll_once(&mut self) -> io::Result<HostConnection> {
-        let link = self.transfer()?;
+        let connection = self.transfer()?;
         let now = Instant::now();
         self.finish_sessions(now);
         self.check_network(now);
         self.report();
-        if link == HostConnection::Down {
+        if connection == HostConnection::Down {
             self.disconnect(now);
         }
-        Ok(link)
+        Ok(connection)
     }
 
-    /// Moves bytes wherever there are some.
+    /// Waits for events and transfers bytes of every ready descriptor.
     fn transfer(&mut self) -> io::Result<HostConnection> {
-        let mut link = HostConnection::Up;
+        let mut connection = HostConnection::Up;
         for (source, events) in self.wait()? {
             match source {
                 Source::Port => {
                     if events.contains(PollFlags::POLLOUT) {
                         self.send()?;
                     }
-                    // A hang-up is found by reading: there may be bytes before it.
+                    // A hang-up is detected by reading, because there may be bytes before it.
                     if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                        link = self.receive()?;
+                        connection = self.receive()?;
                     }
                 }
                 Source::Children => drain(&self.children),
-                // Taken in every turn.
+                // Handled by check_network.
                 Source::NetworkProbe => {}
                 Source::Session(id, pipe) => {
                     if let Some(session) = self.sessions.get_mut(&id) {
@@ -153,7 +164,7 @@ impl ChannelServer {
                 }
             }
         }
-        Ok(link)
+        Ok(connection)
     }
 
     fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
@@ -180,7 +191,7 @@ impl ChannelServer {
             Err(nix::Error::EINTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
-        // SessionRequest is not known here is an error, which reading finds.
+        // Unknown flags count as an error, which reading reports.
         let found = waits.iter().map(|wait| wait.revents().unwrap_or(PollFlags::POLLERR));
         Ok(sources.into_iter().zip(found).filter(|(_, events)| !events.is_empty()).collect())
     }
@@ -189,9 +200,9 @@ impl ChannelServer {
         self.outgoing.len() > BACKPRESSURE_BYTES
     }
 
-    /// Until when there is nothing to do if nothing comes.
+    /// Time until the next deadline.
     fn timeout(&self, now: Instant) -> PollTimeout {
-        // While the port is backpressure, sessions wait for it, not for a time.
+        // Under backpressure, sessions wait for the port, not for a deadline.
         let lingering =
             self.sessions.values().filter(|_| !self.has_backpressure()).filter_map(Session::deadline);
         let terminating = self.terminating.iter().map(TerminatingSession::deadline);
@@ -200,7 +211,7 @@ impl ChannelServer {
         let Some(first) = lingering.chain(terminating).chain(ssh).chain(network).min() else {
             return PollTimeout::NONE;
         };
-        // Rounded up: a millisecond early would be a turn for nothing.
+        // Rounded up, so that poll does not return just before the deadline.
         let wait = first.saturating_duration_since(now) + Duration::from_millis(1);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
     }
@@ -210,7 +221,7 @@ impl ChannelServer {
             match self.port.write(self.outgoing.as_slices().0) {
                 Ok(written) => drop(self.outgoing.drain(..written)),
                 Err(error) if would_block(&error) => break,
-                // The host has gone; reading says so as well.
+                // The host has disconnected; reading reports it, too.
                 Err(error) if is_disconnected(&error) => break,
                 Err(error) => return Err(error),
             }
@@ -241,8 +252,8 @@ impl ChannelServer {
                 self.reported = None;
             }
             ToGuest::Open { session, request } => {
-                if let Err(reason) = self.open(session, request) {
-                    self.refuse(session, reason);
+                if let Err(error) = self.open(session, request) {
+                    self.refuse(session, error_chain(&error));
                 }
             }
             ToGuest::Close { session } => {
@@ -250,7 +261,7 @@ impl ChannelServer {
                     self.terminating.push(open.end(Some(session), Instant::now()));
                 }
             }
-            // These may be on their way while a session ends: there is nobody to tell.
+            // Input and credit of a session that has just ended may still arrive; they are ignored.
             ToGuest::Input { session, bytes } => {
                 match self.sessions.get_mut(&session).map(|open| open.input(bytes)) {
                     Some(Ok(credit)) => queue(&mut self.outgoing, credit),
@@ -276,21 +287,19 @@ impl ChannelServer {
         self.reported_network = None;
     }
 
-    fn open(&mut self, session: SessionId, request: SessionRequest) -> Result<(), String> {
+    fn open(&mut self, session: SessionId, request: SessionRequest) -> Result<(), OpenError> {
         if self.sessions.contains_key(&session) {
-            return Err(format!("session {} is open already", session.0));
+            return Err(OpenError::InUse(session));
         }
         if self.sessions.len() >= SESSIONS_MAX {
-            return Err(format!(
-                "{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one"
-            ));
+            return Err(OpenError::TooMany);
         }
         let open = Session::start(session, request, &self.node.environment())?;
         self.sessions.insert(session, open);
         Ok(())
     }
 
-    /// Says why there is no session, and ends it if there was one.
+    /// Sends [`ToHost::Refused`], and ends the session if it is open.
     fn refuse(&mut self, session: SessionId, reason: String) {
         if let Some(open) = self.sessions.remove(&session) {
             self.terminating.push(open.end(None, Instant::now()));
@@ -298,7 +307,7 @@ impl ChannelServer {
         queue(&mut self.outgoing, [ToHost::Refused { session, reason: status::truncate_reason(reason) }]);
     }
 
-    /// Ends without a word: the host that opened them is gone.
+    /// Ends all sessions without a message: the host that opened them is gone.
     fn end_sessions(&mut self, now: Instant) {
         let terminating = std::mem::take(&mut self.sessions).into_values().map(|open| open.end(None, now));
         self.terminating.extend(terminating);
@@ -338,7 +347,7 @@ impl ChannelServer {
         self.node.refresh();
     }
 
-    /// Goes on with the check of the network; begins one when there is a new context.
+    /// Continues the network check; starts a new one when the context has changed.
     fn check_network(&mut self, now: Instant) {
         if let NodeStatus::Ready { generation } = self.node.status()
             && self.network_generation != Some(generation)
@@ -352,8 +361,8 @@ impl ChannelServer {
         }
     }
 
-    /// Tells a host how the network and the node stand, once and after every change; the network first, so that a host
-    /// knows whether it is checked as soon as the node is ready.
+    /// Reports the network check and the node's status to the host, once and after every change. The network check comes
+    /// first, so that the host knows whether there is one as soon as the node is ready.
     fn report(&mut self) {
         let network = self.network.as_ref().map(NetworkProbe::message);
         if self.greeted && network.is_some() && self.reported_network != network {
@@ -377,7 +386,7 @@ impl ChannelServer {
 fn queue(outgoing: &mut VecDeque<u8>, messages: impl IntoIterator<Item = ToHost>) {
     let mut bytes = Vec::new();
     for message in messages {
-        channel::encode(&message, &mut bytes).expect("buffers and reasons are cut to fit a frame");
+        channel::encode(&message, &mut bytes).expect("buffers and reasons are truncated to fit a frame");
     }
     outgoing.extend(bytes);
 }

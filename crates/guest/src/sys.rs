@@ -6,7 +6,7 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// SessionRequest the kernel calls network devices by: 15 bytes and a zero.
+/// What the kernel calls network devices by: 15 bytes and a zero.
 const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// A change of a network device.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ib_transport::framed::Client;
 use ib_transport::{Relay, Server};
 
-/// SessionRequest tools have as `IBSIM_SOCKNAME`.
+/// What tools have as `IBSIM_SOCKNAME`.
 pub const SOCKET_NAME: &str = "heddle-view";
 
 /// Between two looks at whether the host is still there.

@@ -136,7 +136,7 @@ proptest! {
         let mut frame = cobs::encode_vec(&[&payload[..], &crc].concat());
         frame.push(0);
         let messages = decoded(&mut Decoder::<ToGuest>::new(), &frame);
-        // SessionRequest is understood is written the same way: there is one spelling of each message.
+        // What is understood is written the same way: there is one spelling of each message.
         for message in messages.iter().filter(|message| !matches!(message, ToGuest::Context(_))) {
             prop_assert_eq!(encoded(message), frame.clone());
         }

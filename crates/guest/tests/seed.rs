@@ -1,4 +1,4 @@
-//! SessionRequest is written for a virtual machine, and what becomes of it there.
+//! Writing a seed, and applying it in a guest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +68,7 @@ fn tree(folder: &Path) -> BTreeMap<String, (u32, String)> {
 }
 
 #[test]
-fn documents_are_written_as_ever() {
+fn seed_documents_match_their_snapshots() {
     let seed = Seed::new(&input());
     insta::assert_snapshot!("meta-data", seed.meta_data);
     insta::assert_snapshot!("network-config", seed.network_config);
@@ -76,7 +76,7 @@ fn documents_are_written_as_ever() {
 }
 
 #[test]
-fn a_node_gets_these_files() {
+fn files_in_the_guest_match_their_snapshot() {
     let root = tempfile::tempdir().expect("a folder");
     apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let tree = tree(root.path());
@@ -87,8 +87,8 @@ fn a_node_gets_these_files() {
     let context: ContextFile = serde_json::from_str(&tree["etc/heddle/context.json"].1).expect("as written");
     assert_eq!((context.generation, context.pkey), (7, input().pkey));
 
-    let seen = vec![ServiceLevel::from_wire(1).expect("a level")];
-    let class = ClassLevel { seen, sl: ServiceLevel::from_wire(14).expect("a level") };
+    let view_sls = vec![ServiceLevel::from_wire(1).expect("a service level")];
+    let class = ClassLevel { view_sls, sl: ServiceLevel::from_wire(14).expect("a service level") };
     let divided = SeedInput { classes: vec![class.clone()], ..input() };
     apply::write_files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
     let text = fs::read_to_string(root.path().join("etc/heddle/context.json")).expect("it is there");
@@ -109,7 +109,7 @@ fn only_root_reads_the_private_key() {
 }
 
 #[test]
-fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
+fn a_new_context_rewrites_only_changed_files() {
     let root = tempfile::tempdir().expect("a folder");
     let path = |name: &str| root.path().join(name);
     let inode =
@@ -128,7 +128,7 @@ fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
 }
 
 #[test]
-fn a_mode_that_was_loosened_is_put_right() {
+fn a_changed_file_mode_is_restored() {
     let root = tempfile::tempdir().expect("a folder");
     let user = Seed::new(&input()).read().expect("our own").user;
     apply::write_files(root.path(), &user).expect("written");
@@ -139,7 +139,7 @@ fn a_mode_that_was_loosened_is_put_right() {
 }
 
 #[test]
-fn a_link_is_replaced_and_not_followed() {
+fn a_symbolic_link_is_replaced_and_not_followed() {
     let root = tempfile::tempdir().expect("a folder");
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "untouched").expect("ours");
@@ -151,7 +151,7 @@ fn a_link_is_replaced_and_not_followed() {
 }
 
 #[test]
-fn nothing_is_written_where_one_file_is_wrong() {
+fn one_invalid_file_prevents_all_writes() {
     let wrong = [
         file("relative", "0644"),
         file("/etc/../../outside", "0644"),
@@ -176,7 +176,7 @@ fn nothing_is_written_where_one_file_is_wrong() {
 }
 
 #[test]
-fn keys_that_are_not_understood_are_named() {
+fn unsupported_keys_are_listed() {
     let mut seed = Seed::new(&input());
     assert!(seed.read().expect("our own").user.other.is_empty());
     seed.user_data = "#cloud-config\n{\"hostname\": \"n1\", \"packages\": [\"vim\"]}".to_owned();
@@ -185,7 +185,7 @@ fn keys_that_are_not_understood_are_named() {
 }
 
 #[test]
-fn a_document_that_is_wrong_is_refused_with_its_place_and_without_its_content() {
+fn parse_errors_name_the_position_and_quote_nothing() {
     let good = Seed::new(&input());
     let refused = |change: &dyn Fn(&mut Seed)| {
         let mut seed = good.clone();
@@ -196,7 +196,7 @@ fn a_document_that_is_wrong_is_refused_with_its_place_and_without_its_content() 
     assert!(wrong_key.starts_with("user-data, line "), "{wrong_key}");
     assert!(!wrong_key.contains("localhost"), "{wrong_key}");
     let cut = refused(&|seed| seed.meta_data.truncate(20));
-    assert!(cut.contains("meta-data, line 2, column") && cut.contains("ends too early"), "{cut}");
+    assert!(cut.contains("meta-data, line 2, column") && cut.contains("unexpected end of document"), "{cut}");
     let script = refused(&|seed| seed.user_data = "#!/bin/sh\n".to_owned());
     assert_eq!(script, InvalidSeedDocument::NoCloudConfig.to_string());
     assert!(Seed::from_context(b"{}").is_err());

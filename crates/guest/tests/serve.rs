@@ -298,7 +298,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
     let reason = "cannot run \"/no/such/program\": No such file or directory (os error 2)".to_owned();
     assert_eq!(host.hear(), ToHost::Refused { session, reason });
     host.say(open(&[]));
-    assert_eq!(host.hear(), ToHost::Refused { session, reason: "there is no command to run".to_owned() });
+    assert_eq!(host.hear(), ToHost::Refused { session, reason: "the command to run is empty".to_owned() });
     host.say(open(&[&"x".repeat(16_000)]));
     assert!(matches!(host.hear(), ToHost::Refused { .. }));
     host.say(open(&["true"]));

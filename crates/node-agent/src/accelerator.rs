@@ -51,9 +51,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub enum AcceleratorChoice {
     /// KVM if a probe guest runs by it.
     Auto,
-    /// KVM.
     Kvm,
-    /// Translation.
     Tcg,
 }
 
@@ -74,9 +72,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A kernel to probe with.
 #[derive(Clone, Debug)]
 pub struct ProbeKernel {
-    /// ProbeKernel.
     pub kernel: PathBuf,
-    /// Initial file system.
     pub initrd: PathBuf,
 }
 

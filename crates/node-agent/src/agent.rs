@@ -78,44 +78,22 @@ pub enum HostSpecError {
         /// The site of the orders.
         found: Uuid,
     },
-    /// They were overtaken.
     #[error("the orders are {found}, but the agent has already accepted {kept}")]
-    Older {
-        /// What was accepted.
-        kept: Version,
-        /// What was offered.
-        found: Version,
-    },
+    Older { kept: Version, found: Version },
     /// Two orders with one version.
     #[error("the agent has accepted other orders as {0}")]
     Ambiguous(Version),
     /// A virtual machine is elsewhere.
     #[error("virtual machine {id} is on host {host}, and not gone from there yet")]
-    Elsewhere {
-        /// Which.
-        id: Uuid,
-        /// Where.
-        host: Name,
-    },
+    Elsewhere { id: Uuid, host: Name },
     /// A virtual machine is another one than before.
     #[error("virtual machine {id} is ordered with another {what} than before; only its context may change")]
-    Changed {
-        /// Which.
-        id: Uuid,
-        /// What of it.
-        what: &'static str,
-    },
-    /// The agent ends.
+    Changed { id: Uuid, what: &'static str },
     #[error("the agent is ending")]
     Ending,
     /// They cannot be kept.
     #[error("orders cannot be kept in {}: {source}", path.display())]
-    NotStored {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    NotStored { path: PathBuf, source: std::io::Error },
 }
 
 /// Why an agent cannot start.
@@ -123,12 +101,7 @@ pub enum HostSpecError {
 pub enum AgentStartError {
     /// Orders cannot be read.
     #[error("orders in {} cannot be read: {what}", path.display())]
-    UnreadableSpec {
-        /// Where.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    UnreadableSpec { path: PathBuf, what: String },
     /// There are orders for somebody else.
     #[error(
         "{} holds orders for a host that is not served: add --host for it, or remove the file, and its virtual \

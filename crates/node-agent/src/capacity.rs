@@ -49,7 +49,6 @@ impl HostCapacity {
 pub struct Allocation {
     /// CpuSet it has to itself; none in shared mode.
     pub cores: CpuSet,
-    /// Memory.
     pub memory: MemorySize,
 }
 
@@ -62,23 +61,19 @@ pub enum InsufficientCapacity {
         cores(*.requested)
     )]
     Cores {
-        /// Asked for.
         requested: u32,
         /// CpuSet of the machine.
         total: u32,
         /// What may be allocation away of them.
         offered: u32,
-        /// What others have.
         allocated: u32,
     },
     /// There is not enough memory.
     #[error("needs {requested} of memory; {offered} MiB are for virtual machines, {allocated} MiB allocated")]
     Memory {
-        /// Asked for.
         requested: MemorySize,
         /// What may be allocation away.
         offered: u32,
-        /// What others have.
         allocated: u32,
     },
 }

@@ -28,9 +28,7 @@ const LOGS: &str = "/var/log/libvirt/qemu";
 /// What all virtual machines of an agent have in common.
 #[derive(Debug)]
 pub struct AgentContext {
-    /// Where things are.
     pub state_dir: Arc<StateDir>,
-    /// libvirt.
     pub hypervisor: Hypervisor,
     /// ImageCache that were found right. Held while one is read.
     pub images: Arc<tokio::sync::Mutex<ImageCache>>,
@@ -40,9 +38,7 @@ pub struct AgentContext {
     pub retained_disks: RetainedDisks,
     /// Who each QEMU runs as.
     pub users: QemuUsers,
-    /// The emulated fabric.
     pub fabric: Arc<FabricAttachments>,
-    /// What is reported.
     pub reports: Arc<Reports>,
     /// How virtual machines run.
     pub accelerator_probe: Arc<AcceleratorProbe>,
@@ -68,7 +64,6 @@ pub struct FileTables {
 pub struct RunningVms {
     /// When libvirt was asked.
     pub taken: Instant,
-    /// Which.
     pub running: Arc<BTreeSet<Uuid>>,
 }
 

@@ -30,32 +30,19 @@ pub enum DiskError {
     /// A tool could not be started.
     #[error("{tool} cannot be run: {source}; it is in the package {package}")]
     NoTool {
-        /// Which.
         tool: &'static str,
         /// Where to get it.
         package: &'static str,
-        /// Why.
         source: io::Error,
     },
-    /// A tool failed.
     #[error("{tool}: {said}")]
-    Tool {
-        /// Which.
-        tool: &'static str,
-        /// What it said.
-        said: String,
-    },
+    Tool { tool: &'static str, said: String },
     /// A file cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Makes the overlay, unless there is one: what a virtual machine wrote stays as long as it is ordered.
@@ -136,7 +123,7 @@ fn probes(probes: controller_api::agent::Probes) -> Probes {
 }
 
 fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {
-    ClassLevel { seen: class.seen.clone(), sl: class.sl }
+    ClassLevel { view_sls: class.seen.clone(), sl: class.sl }
 }
 
 /// A private key is never an argument, and never readable for others.

@@ -49,27 +49,17 @@ const DIGEST_VERSION: &str = "2";
 /// A domain for libvirt.
 #[derive(Debug)]
 pub struct Domain<'a> {
-    /// Whose it is.
     pub metadata: DomainMetadata,
-    /// For people.
     pub title: &'a str,
-    /// How it runs.
     pub accelerator: Accelerator,
-    /// Virtual cores.
     pub cores: u32,
-    /// Memory.
     pub memory: MemorySize,
-    /// Where it runs.
     pub cpus: CpuPlacement,
-    /// What it boots.
     pub boot: DirectBoot<'a>,
-    /// Disks, root first.
     pub disks: Vec<Disk<'a>>,
     /// What it says on its serial line.
     pub console: &'a Path,
-    /// Its virtio-serial port.
     pub channel: Option<&'a Path>,
-    /// Its network adapter.
     pub adapter: Option<Adapter<'a>>,
     /// Who QEMU runs as; files were given to it already.
     pub user: Option<QemuUser>,
@@ -98,16 +88,13 @@ pub enum CpuPlacement {
 pub enum MemoryBacking {
     /// By huge pages of 2 MiB.
     HugePages,
-    /// By ordinary pages.
     Pages,
 }
 
 /// What a domain boots.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectBoot<'a> {
-    /// Kernel.
     pub kernel: &'a Path,
-    /// Initial file system.
     pub initrd: &'a Path,
     /// What the image tells the kernel.
     pub command_line: &'a str,
@@ -118,9 +105,7 @@ pub struct DirectBoot<'a> {
 pub enum Disk<'a> {
     /// What was changed, over a file that stays as it is.
     Overlay {
-        /// The changes.
         path: &'a Path,
-        /// The file below.
         base: &'a Path,
         /// How the file below is written.
         base_format: DiskFormat,
@@ -132,7 +117,6 @@ pub enum Disk<'a> {
 /// An adapter on the emulated fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapter<'a> {
-    /// Its address.
     pub mac: MacAddress,
     /// The socket of the guest's end.
     pub guest: &'a Path,
@@ -143,9 +127,7 @@ pub struct Adapter<'a> {
 /// Says whose a domain is and what for: kept by libvirt, found again by the next agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainMetadata {
-    /// The agent's id.
     pub instance: String,
-    /// The virtual machine.
     pub id: Uuid,
     /// The host it is on.
     pub host: Name,

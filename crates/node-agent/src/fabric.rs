@@ -42,7 +42,6 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Attachment {
     /// The host whose adapter it uses.
     pub node: Name,
-    /// How.
     pub adapter: AdapterOrder,
     /// The service level of its packets.
     pub sl: ServiceLevel,

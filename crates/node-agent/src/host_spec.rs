@@ -32,7 +32,6 @@ const DIGEST_CHARS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct InvalidHostSpec {
-    /// Where: the field.
     pub field: String,
     /// What is wrong with it.
     pub reason: String,
@@ -47,7 +46,6 @@ pub struct StoredSpec {
     /// Which orders were accepted last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
-    /// Desired virtual machines.
     pub vms: Vec<VmOrder>,
     /// Last orders of virtual machines that are neither desired nor removed: they keep running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

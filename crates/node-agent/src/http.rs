@@ -112,17 +112,11 @@ pub enum AgentSocketError {
     /// Something is there that is no socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// Somebody serves it.
     #[error("somebody else serves {}", .0.display())]
     InUse(PathBuf),
     /// It cannot be made.
     #[error("cannot listen at {}: {source}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Opens the socket. One that nobody serves any more is replaced; anything else that is there stays.

@@ -37,25 +37,18 @@ pub enum HypervisorError {
     /// It does not answer: what was result may or may not have been done.
     #[error("libvirt does not answer at {uri}: {message}")]
     Unreachable {
-        /// Where.
         uri: String,
         /// What its library says.
         message: String,
     },
-    /// It answered no.
     #[error("libvirt: {message}")]
-    Refused {
-        /// What it said.
-        message: String,
-    },
+    Refused { message: String },
 }
 
 /// What a domain does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainState {
-    /// There is none.
     Gone,
-    /// It runs.
     Running,
     /// It is there, but stands still.
     Halted(HaltReason),
@@ -67,13 +60,11 @@ pub enum HaltReason {
     /// Its disk cannot be written.
     #[error("its disk cannot be written; the host's may be full")]
     DiskError,
-    /// Somebody paused it.
     #[error("it was paused")]
     Paused,
     /// It cannot go on.
     #[error("it has crashed")]
     Crashed,
-    /// Unknown.
     #[error("libvirt does not say why")]
     Unknown,
 }

@@ -29,11 +29,9 @@ const PIECE_BYTES: usize = 1024 * 1024;
 /// An image whose every byte is what the order says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedImage {
-    /// Its root disk.
     pub root: PathBuf,
     /// How that is written.
     pub root_format: DiskFormat,
-    /// Its kernel.
     pub kernel: PathBuf,
     /// Its initial file system.
     pub initrd: PathBuf,
@@ -46,16 +44,10 @@ pub struct VerifiedImage {
 pub enum ImageError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The description is another one than expected.
     #[error("image.json has checksum {found}, the order says {expected}")]
     ManifestMismatch {
-        /// What it has.
         found: String,
         /// What the order says.
         expected: String,
@@ -69,9 +61,7 @@ pub enum ImageError {
     /// A file is not what the description says.
     #[error("{file} has checksum {found}, its manifest says {expected}")]
     ChecksumMismatch {
-        /// Its name.
         file: String,
-        /// What it has.
         found: String,
         /// What the description says.
         expected: String,

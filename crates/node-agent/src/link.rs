@@ -1,6 +1,6 @@
 //! The host's connection of a guest's channel: hears how the guest stands, tells it a changed context, and runs sessions.
 //!
-//! A guest is hostile until shown otherwise. SessionRequest it may make the agent keep is bounded by windows and named limits,
+//! A guest is hostile until shown otherwise. What it may make the agent keep is bounded by windows and named limits,
 //! and what it says beyond what was asked is paid from a budget (`UnsolicitedBudget`); one that overdraws it is not listened
 //! to for a while.
 
@@ -70,7 +70,6 @@ pub enum GuestState {
     Greeted,
     /// It is as the context of this generation says; what it has found out about its network, if it checks that.
     Ready(u64, Option<NetworkCheck>),
-    /// It is not.
     Failed(String),
     /// It talks nonsense; says what.
     Misbehaving(String),
@@ -79,7 +78,6 @@ pub enum GuestState {
 /// A context for the guest.
 #[derive(Clone)]
 pub struct GuestContext {
-    /// Its generation.
     pub generation: u64,
     /// The documents, as JSON. Secret.
     pub documents: Arc<Vec<u8>>,
@@ -257,7 +255,7 @@ impl LinkTask {
     }
 }
 
-/// SessionRequest is known of one connection.
+/// What is known of one connection.
 struct Connection {
     decoder: Decoder<ToHost>,
     messages: VecDeque<ToHost>,
@@ -269,7 +267,7 @@ struct Connection {
     /// The boot of the guest that answered; nothing it said before counts.
     boot: Option<String>,
     state: GuestState,
-    /// SessionRequest the guest said last of its network, and for which context.
+    /// What the guest said last of its network, and for which context.
     network: Option<(u64, NetworkCheck)>,
     /// The context that was sent last, and when.
     sent: Option<(u64, Instant)>,
@@ -302,7 +300,7 @@ impl Connection {
     fn check_liveness(&mut self) -> Result<(), LinkError> {
         match self.liveness.poll(Instant::now()) {
             None => {}
-            // SessionRequest it does not read need not become more.
+            // What it does not read need not become more.
             Some(LivenessAction::Probe(_)) if self.outgoing.len() > 1 => {}
             Some(LivenessAction::Probe(question)) => self.send(&question)?,
             Some(LivenessAction::Warn(text)) => self.sessions.notify_all(&text),

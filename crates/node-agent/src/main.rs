@@ -44,7 +44,6 @@ struct Args {
     /// Control socket of `heddle sim`.
     #[arg(long, value_name = "PATH")]
     sim_control: PathBuf,
-    /// Where libvirt is.
     #[arg(long, value_name = "URI", default_value = "qemu:///system")]
     uri: String,
     /// How virtual machines run; `auto` is KVM if a probe guest runs by it.

@@ -33,10 +33,8 @@ pub enum PinningViolation {
     /// Its process is not found.
     #[error("its process is not found: {} says none", .0.display())]
     NoProcess(PathBuf),
-    /// Memory is missing.
     #[error("{resident} MiB of its memory are resident; it was guaranteed {guaranteed}")]
     Memory {
-        /// What there is.
         resident: u64,
         /// What there is to be.
         guaranteed: MemorySize,

@@ -20,7 +20,6 @@ const NUMBERS_PER_MS: u64 = 1 << 20;
 pub struct MachineStatus {
     /// Cores for dedicated virtual machines.
     pub cores: Share,
-    /// MiB for guests.
     pub memory_mib: Share,
     /// How virtual machines run.
     pub accelerator: Option<Accelerator>,

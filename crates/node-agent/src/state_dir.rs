@@ -39,9 +39,7 @@ const TRAVERSE_ONLY: u32 = 0o711;
 /// The user that QEMU runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QemuUser {
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
 }
 
@@ -57,17 +55,13 @@ pub struct StateDir {
 /// The files of a virtual machine.
 #[derive(Clone, Debug)]
 pub struct VmFiles {
-    /// All but sockets.
     pub directory: PathBuf,
-    /// Its disk.
     pub overlay: PathBuf,
     /// What it starts from.
     pub seed: PathBuf,
     /// What it says on its serial line.
     pub console: PathBuf,
-    /// Where sockets are.
     pub sockets: PathBuf,
-    /// Its virtio-serial port.
     pub channel: PathBuf,
     /// Its end of the network adapter.
     pub nic_guest: PathBuf,
@@ -81,9 +75,7 @@ pub enum StateDirError {
     /// A file or directory cannot be used.
     #[error("{}", path.display())]
     Io {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -111,11 +103,9 @@ pub enum StateDirError {
         path.display(), wanted.display()
     )]
     Inaccessible {
-        /// The user.
         uid: u32,
         /// What it has no access to.
         path: PathBuf,
-        /// Its mode.
         mode: u32,
         /// What it needs it for.
         wanted: PathBuf,
@@ -300,7 +290,6 @@ pub fn check_readable(path: &Path, user: QemuUser) -> Result<(), StateDirError> 
 
 #[derive(Clone, Copy)]
 enum Access {
-    /// Read a file.
     Read = 0o4,
     /// Go through a directory.
     Traverse = 0o1,

@@ -41,7 +41,6 @@ const QUIESCE: [&str; 3] =
 /// What is desired of a virtual machine.
 #[derive(Clone, Debug)]
 pub enum DesiredState {
-    /// To run.
     Run(Arc<VmOrder>),
     /// Not to run; says why.
     Blocked(Arc<str>),
@@ -49,16 +48,13 @@ pub enum DesiredState {
     Unmanaged,
     /// To stop, with everything kept for the next start.
     Stop,
-    /// To be gone.
     Removed,
 }
 
 /// By which a virtual machine is context_sender what is desired, and reached.
 #[derive(Debug)]
 pub struct VmHandle {
-    /// Where it is.
     pub host: Name,
-    /// What is desired.
     pub desired: watch::Sender<DesiredState>,
     /// For sessions, while it runs.
     pub opener: watch::Receiver<Option<SessionOpener>>,
@@ -121,7 +117,6 @@ impl Restarts {
 /// How a domain that ran came to its end.
 #[derive(Debug)]
 enum DomainEnd {
-    /// By itself.
     Exited,
     /// Something else is desired.
     Superseded,

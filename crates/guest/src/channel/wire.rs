@@ -1,4 +1,4 @@
-//! Messages as bytes: kinds and fields.
+//! Encoding of messages: kinds and fields.
 
 use super::codec::MessageTooLong;
 use super::{
@@ -6,19 +6,18 @@ use super::{
 };
 use crate::probe::Reachability;
 
-/// Arguments of a command; how long they are is bounded by the frame.
+/// Most arguments of a command; their total length is bounded by the frame.
 const ARGUMENTS_MAX: usize = 1024;
 
-/// Bytes of a context in one frame, besides kind, number and flag.
+/// Most bytes of a context in one frame, without kind, part number and last-part flag.
 const PART_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - 4;
 
-/// How a message is written in frames. Not nameable elsewhere: the two directions are all there is.
+/// Encoding of the messages of one direction. Private, so that [`super::ChannelMessage`] is sealed.
 pub trait WireFormat: Sized {
-    /// Kind and fields of each frame that the message needs, in order.
+    /// The payload, kind and fields, of each frame of the message, in order.
     fn to_payloads(&self) -> Result<Vec<Vec<u8>>, MessageTooLong>;
 
-    /// Reads kind and fields of a frame: a message, or nothing yet where a frame is a part of one; `None` if they make
-    /// no sense.
+    /// Decodes the payload of a frame. `None` if it is invalid, `Some(None)` if more frames of the message follow.
     fn from_payload(payload: &[u8], parts: &mut ContextParts) -> Option<Option<Self>>;
 }
 
@@ -34,7 +33,7 @@ mod to_guest {
     pub(super) const SSH: u8 = 1;
 }
 
-/// Kinds of the other direction are other numbers: a port that is looped back makes no sense at once.
+/// Disjoint from the kinds of the other direction, so that a port that is looped back decodes to nothing.
 mod to_host {
     pub(super) const WELCOME: u8 = 0x81;
     pub(super) const READY: u8 = 0x82;
@@ -44,7 +43,7 @@ mod to_host {
     pub(super) const EXIT: u8 = 0x86;
     pub(super) const REFUSED: u8 = 0x87;
     pub(super) const CREDIT: u8 = 0x88;
-    /// Later than the others: hosts that do not know it drop its frame.
+    /// Added later: agents that do not know it drop the frame.
     pub(super) const NETWORK: u8 = 0x89;
 
     pub(super) const REACHED: u8 = 1;
@@ -149,7 +148,7 @@ fn context_parts(json: &[u8]) -> Result<Vec<Vec<u8>>, MessageTooLong> {
     let part = |number: usize| {
         let start = number * PART_BYTES_MAX;
         let bytes = &json[start..json.len().min(start + PART_BYTES_MAX)];
-        let number_on_wire = u16::try_from(number).expect("1 MiB has fewer than 65 parts of 16 KiB");
+        let number_on_wire = u16::try_from(number).expect("1 MiB has at most 65 parts of 16 KiB");
         let mut payload =
             Writer::new(to_guest::CONTEXT).u16(number_on_wire).u8(u8::from(number + 1 == count)).0;
         payload.extend_from_slice(bytes);
@@ -158,15 +157,15 @@ fn context_parts(json: &[u8]) -> Result<Vec<Vec<u8>>, MessageTooLong> {
     Ok((0..count).map(part).collect())
 }
 
-/// A context that comes in parts.
+/// Reassembly of a context from its parts.
 #[derive(Default)]
 pub struct ContextParts {
     bytes: Vec<u8>,
-    /// Which part comes next; `None` until a first part comes.
+    /// Number of the next part; `None` until part 0 arrives.
     next: Option<u16>,
 }
 
-/// A context holds a private key.
+/// Does not print the bytes: a context holds a private key.
 impl std::fmt::Debug for ContextParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ContextParts({} bytes)", self.bytes.len())
@@ -174,13 +173,14 @@ impl std::fmt::Debug for ContextParts {
 }
 
 impl ContextParts {
-    /// Takes a part: the context if it is complete, nothing yet if it is not, `None` if the part does not fit.
+    /// Adds a part: `Some(Some(context))` if it was the last one, `Some(None)` if more follow, `None` if it is out of order or
+    /// the context becomes too long.
     fn add(&mut self, number: u16, last: bool, bytes: &[u8]) -> Option<Option<Vec<u8>>> {
         if number == 0 {
             *self = Self { bytes: Vec::new(), next: Some(0) };
         }
         if self.next != Some(number) || self.bytes.len() + bytes.len() > CONTEXT_BYTES_MAX {
-            // One is missing or there are too many: the next first part begins anew.
+            // Reassembly restarts at the next part 0.
             *self = Self::default();
             return None;
         }
@@ -241,7 +241,7 @@ impl Writer {
     }
 }
 
-/// Reads fields; `None` where there are too few bytes.
+/// Reads fields; `None` if there are too few bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -281,7 +281,7 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// The rest, which is not empty.
+    /// The remaining bytes; `None` if there are none.
     fn some(&mut self) -> Option<Vec<u8>> {
         Some(self.rest().to_vec()).filter(|bytes| !bytes.is_empty())
     }

@@ -13,7 +13,7 @@ use super::{POLL_INTERVAL, load_module};
 use crate::channel::CONTEXT_BYTES_MAX;
 use crate::seed::Seed;
 
-/// SessionRequest the volume is called, in letters of either case.
+/// What the volume is called, in letters of either case.
 const LABEL: &str = "cidata";
 
 /// How long it may take to appear.

@@ -1,4 +1,4 @@
-//! SessionRequest runs as long as the machine does.
+//! What runs as long as the machine does.
 
 use std::path::PathBuf;
 use std::process::Child;

@@ -1,4 +1,4 @@
-//! Finds the virtio-serial port.
+//! Finds and opens the virtio-serial port.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use crate::channel::PORT_NAME;
 
-/// How long a port may take to appear: drivers are loaded while the system starts.
+/// How long to wait for the port: drivers may be loaded while the system boots.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often to look.
+/// Interval between two searches for the port.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the kernel lists ports.
+/// sysfs directory of the virtio-serial ports.
 const PORTS_DIRECTORY: &str = "/sys/class/virtio-ports";
 
-/// Opens the port so that it never blocks. Writing to a port whose host is away blocks otherwise, for as long as it is.
+/// Opens the port in non-blocking mode, waiting up to 60 s for it to appear. In blocking mode, a write would block while no
+/// host is connected. Only one process may open the port at a time.
 pub fn open() -> io::Result<File> {
     let deadline = Instant::now() + PORT_TIMEOUT;
     loop {
@@ -25,14 +26,14 @@ pub fn open() -> io::Result<File> {
             return OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(device);
         }
         if Instant::now() > deadline {
-            let what = format!("there is no virtio-serial port {PORT_NAME} in {PORTS_DIRECTORY}");
-            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+            let message = format!("no virtio-serial port {PORT_NAME} in {PORTS_DIRECTORY}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, message));
         }
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// By what the kernel says, not by links in /dev: those need udev.
+/// Searches sysfs instead of /dev/virtio-ports, whose links need udev.
 fn find(ports: &Path) -> Option<PathBuf> {
     let is_ours = |entry: &fs::DirEntry| {
         fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim_end() == PORT_NAME)

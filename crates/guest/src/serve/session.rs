@@ -1,4 +1,4 @@
-//! One session: a process, its pipes, and windows for both directions.
+//! One session: a process group, its pipes, and a flow-control window per direction.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,16 +15,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use thiserror::Error;
 
 use super::status::Environment;
 use super::would_block;
 use crate::channel::{SessionId, SessionRequest, ToHost, Window, WindowOverrun};
 
-/// How long processes have between being asked to end and being made to: time for mpirun to end its ranks on other
-/// nodes.
+/// Time between SIGTERM and SIGKILL: enough for mpirun to end its ranks on other nodes.
 const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
-/// How long to listen to a pipe after the command has ended: what it left in the background may keep it for ever.
+/// How long pipes are read after the command has exited. Background processes may hold them open for ever.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// A pipe of a session.
@@ -35,55 +35,73 @@ pub(super) enum Pipe {
     Error,
 }
 
-/// A session that is open.
+/// An open session.
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
     child: Child,
-    /// Standard input, until it is closed by either side.
+    /// Standard input, until either side closes it.
     input: Option<File>,
-    /// SessionRequest standard input has yet to take; bounded by the window.
+    /// Bytes not yet written to standard input; bounded by the window.
     pending: VecDeque<u8>,
-    /// The host has ended the input; the pipe is closed when nothing is pending.
+    /// The host has sent end of input; the pipe is closed once `pending` is empty.
     input_ended: bool,
     incoming: Window,
     output: Option<File>,
     error: Option<File>,
     outgoing: Window,
-    /// Once the process has ended.
+    /// Exit status of the process and when it was noticed.
     ended: Option<(ExitStatus, Instant)>,
-    /// Input and output are one socket.
+    /// Input and output are the same socket.
     is_socket: bool,
 }
 
-/// A session whose processes are being ended.
+/// A session whose processes are being terminated.
 #[derive(Debug)]
 pub(super) struct TerminatingSession {
-    /// Whom to tell; nobody if the host that opened it is gone.
+    /// Session to report the exit for; `None` if the host that opened it is gone.
     pub(super) session: Option<SessionId>,
     child: Child,
     killed_at: Instant,
 }
 
+/// Why the process of a session could not be started.
+#[derive(Debug, Error)]
+pub(super) enum SessionStartError {
+    #[error("the command to run is empty")]
+    EmptyCommand,
+    #[error("cannot run {program:?}")]
+    Exec {
+        program: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot start sshd")]
+    Ssh {
+        #[source]
+        error: io::Error,
+    },
+}
+
 impl Session {
-    /// Starts the process. SessionRequest went wrong is for people.
+    /// Starts the process in a process group of its own.
     pub(super) fn start(
         id: SessionId,
         request: SessionRequest,
         environment: &Environment,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SessionStartError> {
         match request {
             SessionRequest::Exec { argv } => {
                 let Some((program, arguments)) = argv.split_first() else {
-                    return Err("there is no command to run".to_owned());
+                    return Err(SessionStartError::EmptyCommand);
                 };
                 let mut command = Command::new(program);
                 command.args(arguments);
-                Self::exec(id, command, environment)
-                    .map_err(|error| format!("cannot run {program:?}: {error}"))
+                let failed = |error| SessionStartError::Exec { program: program.clone(), error };
+                Self::exec(id, command, environment).map_err(failed)
             }
             SessionRequest::Ssh => {
-                Self::ssh(id, environment).map_err(|error| format!("cannot start an ssh server: {error}"))
+                Self::ssh(id, environment).map_err(|error| SessionStartError::Ssh { error })
             }
         }
     }
@@ -103,7 +121,7 @@ impl Session {
         command.args(["-i", "-o", "UsePAM=no"]);
         command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
         let child = with_environment(&mut command, environment).spawn()?;
-        // The command holds the other end as well, and has to let go of it for the end to be seen.
+        // Drops the command's copy of the peer socket, which would otherwise hide the end of the stream.
         drop(command);
         let input = OwnedFd::from(ours.try_clone()?);
         let mut session = Self::new(id, child, [Some(input), Some(ours.into()), None])?;
@@ -131,7 +149,7 @@ impl Session {
         })
     }
 
-    /// SessionRequest to wait for.
+    /// The pipes to poll, with their events.
     pub(super) fn waits(&self, backpressure: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
         let reads = self.outgoing.available() > 0 && !backpressure;
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
@@ -143,14 +161,14 @@ impl Session {
         input.into_iter().chain(output).chain(error)
     }
 
-    /// When to look again although nothing has come.
+    /// When lingering ends; `None` while the process runs or the host does not read.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        // While the host does not read, there is nothing to look for: its credit wakes us.
+        // Without credit nothing can be read; the next credit wakes the server.
         let (_, at) = self.ended.filter(|_| self.outgoing.available() > 0)?;
         Some(at + LINGER)
     }
 
-    /// Moves bytes of one pipe, one frame at most, so that all sessions have their turn.
+    /// Transfers bytes of one pipe, at most one frame, so that sessions are interleaved.
     pub(super) fn transfer(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
         match pipe {
             Pipe::Input => self.write_input(),
@@ -158,22 +176,22 @@ impl Session {
         }
     }
 
-    /// Takes what the host sends.
+    /// Accepts input from the host; empty means end of input. Returns credit to send.
     pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, WindowOverrun> {
         self.incoming.debit(bytes.len())?;
         self.input_ended |= bytes.is_empty();
         self.pending.extend(bytes);
         self.close_input_when_done();
-        // Without a pipe there is nothing to wait for.
+        // Without a pipe the input is discarded at once.
         Ok(if self.input.is_none() { self.write_input() } else { None })
     }
 
-    /// The host takes that many bytes more.
+    /// The host has granted credit for output.
     pub(super) fn grant(&mut self, bytes: u32) -> Result<(), WindowOverrun> {
         self.outgoing.grant(bytes)
     }
 
-    /// Looks whether the process has ended.
+    /// Checks whether the process has exited.
     pub(super) fn poll_exit(&mut self, now: Instant) {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -182,23 +200,23 @@ impl Session {
         }
     }
 
-    /// Whether the process ended so long ago that only others can keep its pipes open.
+    /// Whether the process exited so long ago that only background processes hold its pipes open.
     pub(super) fn has_lingered(&self, now: Instant) -> bool {
         self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
-    /// The exit status, once the process has ended and all it said is on its way.
+    /// The exit status, once the process has exited and all its output was read.
     pub(super) fn finished(&self) -> Option<i32> {
         let (status, _) = self.ended?;
         (self.output.is_none() && self.error.is_none()).then(|| exit_status(status))
     }
 
-    /// Listens no more.
+    /// Stops reading output.
     pub(super) fn close(&mut self) {
         (self.output, self.error) = (None, None);
     }
 
-    /// Asks the processes to end, and closes the pipes.
+    /// Sends SIGTERM to the process group and closes the pipes.
     pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> TerminatingSession {
         let Self { child, ended, .. } = self;
         if ended.is_none() {
@@ -212,7 +230,7 @@ impl Session {
             Some(file) => match file.write(self.pending.as_slices().0) {
                 Ok(written) => written,
                 Err(error) if would_block(&error) => return None,
-                // Nobody reads any more. SessionRequest comes is thrown away, and the host may go on sending it.
+                // The process has closed its input: further input is discarded, but still credited.
                 Err(_) => {
                     self.input = None;
                     self.pending.len()
@@ -232,7 +250,7 @@ impl Session {
             && let Some(file) = self.input.take()
             && self.is_socket
         {
-            // An error means that the other side was faster.
+            // Fails only if the peer has already closed the socket.
             let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&file), Shutdown::Write);
         }
     }
@@ -242,7 +260,7 @@ impl Session {
         let file = if pipe == Pipe::Output { &mut self.output } else { &mut self.error };
         let length = match file.as_mut()?.read(&mut buffer[..room]) {
             Err(error) if would_block(&error) => return None,
-            // An error of a pipe or socket is its end as well.
+            // An error of a pipe or socket counts as its end.
             Ok(0) | Err(_) => {
                 *file = None;
                 return None;
@@ -263,18 +281,18 @@ impl TerminatingSession {
         self.killed_at
     }
 
-    /// The exit status, once the process has ended.
+    /// The exit status, once the process has exited. Sends SIGKILL after the grace period.
     pub(super) fn finished(&mut self, now: Instant) -> Option<i32> {
         let has_ended = has_ended(&self.child);
         if has_ended || now >= self.killed_at {
-            // The group, before its number is free: children of a process that has ended may have stayed.
+            // The whole group, before its id can be reused: children may outlive the process.
             signal(&self.child, Signal::SIGKILL);
-            // A process that hangs in the kernel ends when it can; asking again later costs nothing.
+            // A process in uninterruptible sleep dies later; the signal is repeated until then.
             self.killed_at = now + TERMINATION_GRACE;
         }
         match self.child.try_wait() {
             Ok(status) => status.map(exit_status),
-            // Somebody else has waited for it.
+            // Another caller has reaped it.
             Err(_) => Some(128 + Signal::SIGKILL as i32),
         }
     }
@@ -288,17 +306,17 @@ fn with_environment<'a>(command: &'a mut Command, environment: &Environment) -> 
         .process_group(0)
 }
 
-/// Whether a process has ended, without letting its number go.
+/// Whether a process has exited, without reaping it.
 fn has_ended(child: &Child) -> bool {
     let Ok(id) = i32::try_from(child.id()) else { return false };
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::Pid(Pid::from_raw(id)), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
-/// Sends to the whole group of a process.
+/// Signals the whole process group.
 fn signal(child: &Child, signal: Signal) {
     if let Ok(id) = i32::try_from(child.id()) {
-        // An error means that it has ended already.
+        // Fails only if the group no longer exists.
         let _ = killpg(Pid::from_raw(id), signal);
     }
 }

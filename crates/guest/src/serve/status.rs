@@ -1,4 +1,4 @@
-//! How the node stands, and what its commands find around them.
+//! Status of the node, and the environment of its sessions.
 
 use std::error::Error;
 use std::fs;
@@ -10,13 +10,13 @@ use crate::channel::DATA_BYTES_MAX;
 use crate::probe::{ProbeKey, ProbeTask};
 use crate::seed::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, Seed, UserData};
 
-/// Where init leaves word of what went wrong, below the root.
+/// File in which init records why it failed, relative to the root.
 const FAILURE_FILE: &str = "run/heddle/failed";
 
-/// The device of the cluster's network, as seeds name it.
+/// Network device of the cluster, as named in seeds.
 const DEVICE: &str = "eth0";
 
-/// SessionRequest commands get before anything else.
+/// Environment variables of every session, before those of /etc/environment.
 const BASE_ENVIRONMENT: [(&str, &str); 6] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
@@ -26,50 +26,43 @@ const BASE_ENVIRONMENT: [(&str, &str); 6] = [
     ("LANG", "C.UTF-8"),
 ];
 
-/// How the node stands.
+/// Status of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
-    /// There is no context yet, or ssh is not served yet.
+    /// There is no context yet, or sshd does not listen yet.
     Waiting,
-    /// It is as its context says.
-    Ready {
-        /// Of the context.
-        generation: u64,
-    },
-    /// It is not.
+    /// The context of this generation is applied.
+    Ready { generation: u64 },
     Failed {
-        /// Of the context; 0 if it could not be read.
+        /// 0 if the context could not be parsed.
         generation: u64,
-        /// Why.
         reason: String,
     },
 }
 
-/// The machine that is served.
+/// The machine that is served: its files and its status.
 #[derive(Debug)]
 pub struct GuestNode {
     root: PathBuf,
-    /// Whether it is this machine: ssh has to be served before the node is ready, and it has a network.
+    /// Whether it is the running machine: sshd must listen before it is ready, and it has a network device.
     is_this_machine: bool,
     status: NodeStatus,
 }
 
-/// SessionRequest commands find around them.
+/// Environment of a session's process.
 #[derive(Clone, Debug)]
 pub(super) struct Environment {
-    /// Variables.
     pub(super) variables: Vec<(String, String)>,
-    /// Where they start.
     pub(super) directory: PathBuf,
 }
 
 impl GuestNode {
-    /// This machine: ready once ssh is served.
-    pub fn this() -> Self {
+    /// The running machine: ready once sshd listens.
+    pub fn this_machine() -> Self {
         Self::at("/".into(), true)
     }
 
-    /// A machine whose files are below a folder, without ssh and network.
+    /// A machine whose root is `root`, without sshd and network; for tests.
     pub fn below(root: &Path) -> Self {
         Self::at(root.to_owned(), false)
     }
@@ -80,21 +73,20 @@ impl GuestNode {
         node
     }
 
-    /// How it stands.
     pub fn status(&self) -> NodeStatus {
         self.status.clone()
     }
 
-    /// Looks whether what was waited for has come.
+    /// Leaves [`NodeStatus::Waiting`] if the conditions for that are met.
     pub(super) fn refresh(&mut self) {
         if self.status == NodeStatus::Waiting && (!self.is_this_machine || ssh_is_served()) {
             self.status = self.status_on_disk();
         }
     }
 
-    /// Applies a new context, whole or not at all, as far as it can be told before writing.
+    /// Applies a new context. It is validated before anything is written; see [`apply::write_files`].
     pub(super) fn apply(&mut self, context: &[u8]) {
-        // SessionRequest init could not do is out of date: it is done now, or the reason is another.
+        // A failure of init is superseded by the result of this context.
         let _ = fs::remove_file(self.root.join(FAILURE_FILE));
         let documents = Seed::from_context(context).and_then(|seed| seed.read());
         self.status = match documents {
@@ -127,7 +119,7 @@ impl GuestNode {
         }
     }
 
-    /// That of the context that is in force; 0 without one.
+    /// Generation of the current context; 0 if there is none.
     fn generation(&self) -> u64 {
         self.context().map_or(0, |context| context.generation)
     }
@@ -140,7 +132,7 @@ impl GuestNode {
         fs::read_to_string(self.root.join(file.trim_start_matches('/'))).unwrap_or_default()
     }
 
-    /// SessionRequest the context in force asks to find out about the network, if it does.
+    /// Parameters of the network check that the current context requests, if it does.
     pub(super) fn probe_task(&self) -> Option<ProbeTask> {
         let context = self.context()?;
         let probes = context.probes?;
@@ -149,7 +141,7 @@ impl GuestNode {
         Some(ProbeTask { own_address, generation: context.generation, probes, key })
     }
 
-    /// The device of the cluster's network.
+    /// Network device of the cluster, if there is one.
     pub(super) fn device(&self) -> Option<&'static str> {
         self.is_this_machine.then_some(DEVICE)
     }
@@ -159,7 +151,7 @@ impl GuestNode {
         id.trim_end().to_owned()
     }
 
-    /// That of a login, without the shell that would read it.
+    /// The environment of a login session: base variables and /etc/environment, in the home directory of root.
     pub(super) fn environment(&self) -> Environment {
         let mut variables: Vec<(String, String)> =
             BASE_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
@@ -171,21 +163,21 @@ impl GuestNode {
     }
 }
 
-/// Leaves word of what init could not do, for the host.
+/// Records why init failed, for the channel server to report.
 pub(crate) fn report_failure(root: &Path, reason: &str) -> io::Result<()> {
     let file = root.join(FAILURE_FILE);
-    fs::create_dir_all(file.parent().expect("it has a folder"))?;
+    fs::create_dir_all(file.parent().expect("the path has a parent directory"))?;
     fs::write(file, reason)
 }
 
-/// Whether somebody listens at port 22, by what the kernel says: a connection would make sshd start a process.
+/// Whether a process listens on TCP port 22. Read from /proc/net, because a connection would make sshd fork.
 pub(crate) fn ssh_is_served() -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .any(|file| fs::read_to_string(file).is_ok_and(|table| listens(&table, 22)))
 }
 
-/// Reads a table of the kernel: `sl local_address rem_address st …`, where 0A means that it listens.
+/// Parses /proc/net/tcp: `sl local_address rem_address st …`, where state 0A is LISTEN.
 fn listens(table: &str, port: u16) -> bool {
     let at_port = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
@@ -195,7 +187,7 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// An error and what it came from, in one line that fits a frame.
+/// An error and its sources in one line, truncated to fit a frame.
 pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -223,14 +215,14 @@ mod tests {
 ";
 
     #[test]
-    fn only_a_listening_socket_counts_as_served() {
+    fn only_a_listening_socket_counts_as_ssh() {
         assert!(listens(TABLE, 22));
         assert!(!listens(TABLE, 0x1f90));
         assert!(!listens("", 22));
     }
 
     #[test]
-    fn what_init_could_not_do_is_told() {
+    fn a_failure_of_init_becomes_the_status() {
         let root = tempfile::tempdir().expect("a folder");
         assert_eq!(GuestNode::below(root.path()).status(), NodeStatus::Waiting);
         report_failure(root.path(), "no seed").expect("written");
@@ -239,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
+    fn long_reasons_are_truncated_between_characters() {
         let reason = truncate_reason("é".repeat(DATA_BYTES_MAX));
         assert!(reason.len() <= DATA_BYTES_MAX / 16 && reason.ends_with('é'));
     }

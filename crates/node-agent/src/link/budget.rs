@@ -3,10 +3,10 @@
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// SessionRequest may come at once: a few hundred messages, or the rest of what was on its way when the connection was made.
+/// What may come at once: a few hundred messages, or the rest of what was on its way when the connection was made.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// SessionRequest may come per second in the long run.
+/// What may come per second in the long run.
 const BYTES_PER_SECOND: f64 = 16.0 * 1024.0;
 
 /// Bytes that may still come unasked.

@@ -1,4 +1,4 @@
-//! SessionRequest a guest said in a session, until it is handed on.
+//! What a guest said in a session, until it is handed on.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,10 @@ const PIECES_MAX: usize = 4096;
 /// Longest piece: as much as fits a frame of a session.
 const PIECE_BYTES_MAX: usize = controller_api::session::FRAME_BYTES_MAX;
 
-/// SessionRequest a guest says in a session.
+/// What a guest says in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// Standard output.
     Output(Vec<u8>),
-    /// Standard error.
     Error(Vec<u8>),
     /// The agent's own words, for people.
     Note(String),
@@ -27,7 +25,7 @@ pub enum SessionEvent {
     Refused(String),
 }
 
-/// SessionRequest a guest said in a session, until it is handed on.
+/// What a guest said in a session, until it is handed on.
 #[derive(Debug, Default)]
 pub struct Inbox {
     pieces: Mutex<VecDeque<SessionEvent>>,

@@ -29,14 +29,13 @@ impl Default for LivenessTimeouts {
     }
 }
 
-/// SessionRequest is to be done about a guest that is quiet.
+/// What is to be done about a guest that is quiet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LivenessAction {
     /// Ask whether it is there.
     Probe(ToGuest),
     /// Tell those who wait.
     Warn(String),
-    /// Give up sessions.
     GiveUp(String),
 }
 
@@ -65,7 +64,7 @@ impl Liveness {
         self.heard + [probe, warn, end][usize::from(self.steps.min(2))]
     }
 
-    /// SessionRequest is to be done at this time.
+    /// What is to be done at this time.
     pub fn poll(&mut self, now: Instant) -> Option<LivenessAction> {
         if now < self.deadline() {
             return None;

@@ -13,15 +13,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::inbox::{Inbox, SessionEvent};
 use super::sanitize;
 
-/// SessionRequest a message costs on the wire besides its data: kind, session, checksum and framing.
+/// What a message costs on the wire besides its data: kind, session, checksum and framing.
 const MESSAGE_BYTES: usize = 32;
 
-/// SessionRequest is asked of the task that talks to a guest.
+/// What is asked of the task that talks to a guest.
 #[derive(Debug)]
 pub enum LinkCommand {
-    /// Begin a session.
     Open {
-        /// SessionRequest for.
         request: Open,
         /// Where the session goes.
         answer: oneshot::Sender<Result<Session, SessionError>>,
@@ -91,7 +89,7 @@ impl Session {
         true
     }
 
-    /// SessionRequest the guest says next.
+    /// What the guest says next.
     pub async fn recv(&self) -> SessionEvent {
         self.inbox.pop().await
     }
