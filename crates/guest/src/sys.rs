@@ -1,4 +1,4 @@
-//! The system calls that neither std nor nix has a door for. All unsafe code of the crate is here.
+//! System calls that neither std nor nix wraps. Contains all unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,22 +6,22 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What the kernel calls network devices by: 15 bytes and a zero.
+/// Longest name of a network device: IFNAMSIZ without the terminating zero.
 const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// A change of a network device.
+/// A change to a network device, by ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChange<'a> {
-    /// Another name, for a device that is down.
+    /// Renames the device, which must be down.
     Name(&'a str),
     Mtu(u16),
     Address(Ipv4Addr),
-    /// After the address: setting that sets a mask as well.
+    /// Must follow the address, which sets a default mask.
     Netmask(Ipv4Addr),
     Up,
 }
 
-/// Changes a network device.
+/// Applies a change to the network device `name`.
 pub(crate) fn change_device(name: &str, change: DeviceChange<'_>) -> io::Result<()> {
     // SAFETY: ifreq is integers and bytes, for which zero is valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -56,7 +56,7 @@ pub(crate) fn change_device(name: &str, change: DeviceChange<'_>) -> io::Result<
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    // SAFETY: the descriptor was just created and is owned by nothing else.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     // SAFETY: all of these operations read one ifreq, which is borrowed for the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), operation, &raw const request) };
@@ -65,9 +65,9 @@ pub(crate) fn change_device(name: &str, change: DeviceChange<'_>) -> io::Result<
 
 fn write_name(field: &mut [libc::c_char; libc::IFNAMSIZ], name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['\0', '/']) {
-        let what =
-            format!("{name:?} is no name for a network device: those have 1 to {NAME_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let message =
+            format!("the name of a network device must have 1 to {NAME_BYTES_MAX} bytes, got {name:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     for (slot, byte) in field.iter_mut().zip(name.bytes()) {
         *slot = byte.cast_signed();
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_device_can_have_is_refused_before_the_kernel_is_asked() {
+    fn invalid_device_names_are_rejected_before_the_ioctl() {
         for name in ["", "sixteen-bytes-xx", "a\0b", "a/b"] {
             let refused = change_device(name, DeviceChange::Mtu(1500)).expect_err("no such name");
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
-        // The control: a name that could be, of a device that is not.
+        // Control: a valid name of a device that does not exist.
         let unknown = change_device("fifteen-bytes-x", DeviceChange::Mtu(1500)).expect_err("no such device");
         assert_ne!(unknown.kind(), io::ErrorKind::InvalidInput);
     }

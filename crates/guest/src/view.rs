@@ -1,8 +1,8 @@
-//! The network of the cluster, for stock tools in this machine.
+//! Access to the cluster's network view for stock InfiniBand tools in this machine.
 //!
-//! The host runs `heddle-guest view` in a session of its own: standard input and output carry frames to and from the port
-//! of this machine in its cluster's view. Here are the sockets that libumad2sim looks for, under [`SOCKET_NAME`]; `in-view`
-//! of the image sets the environment for a tool.
+//! The host runs `heddle-guest view` in a session. Standard input and output carry frames to and from this machine's port in
+//! the view. This module serves the ibsim sockets that libumad2sim connects to, under [`SOCKET_NAME`]; the image's `in-view`
+//! sets the environment of a tool accordingly.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use ib_transport::framed::Client;
 use ib_transport::{Relay, Server};
 
-/// What tools have as `IBSIM_SOCKNAME`.
+/// Value of `IBSIM_SOCKNAME` for tools in the guest.
 pub const SOCKET_NAME: &str = "heddle-view";
 
-/// Between two looks at whether the host is still there.
+/// Interval at which the connection to the host is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Serves until the host ends it.
+/// Serves until the host closes standard input or the connection breaks.
 pub fn run() -> io::Result<()> {
     let (near, far) = UnixStream::pair()?;
     let writer = far.try_clone()?;
@@ -34,7 +34,7 @@ pub fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Carries bytes until either side ends, then ends the other.
+/// Copies bytes until either side ends, then calls `end` to close the other.
 fn copy(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Result<()>) {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -42,6 +42,6 @@ fn copy(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Resul
             break;
         }
     }
-    // It may have ended by itself.
+    // Fails only if the socket is already closed.
     let _ = end();
 }

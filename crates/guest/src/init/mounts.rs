@@ -1,4 +1,4 @@
-//! File systems of the kernel.
+//! Mounts the kernel's file systems.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 
-/// Place, kind and options of what every program expects.
+/// Mount point, file system and options.
 const MOUNTS: [(&str, &str, &str); 7] = [
     ("/proc", "proc", ""),
     ("/sys", "sysfs", ""),
@@ -18,10 +18,10 @@ const MOUNTS: [(&str, &str, &str); 7] = [
     ("/tmp", "tmpfs", "mode=1777"),
 ];
 
-/// Folders in memory that programs expect. sshd does not start without its own.
+/// Directories below /run. sshd does not start without its own.
 const DIRECTORIES: [&str; 3] = ["/run/sshd", "/run/lock", "/run/heddle"];
 
-/// Names in /dev that shells expect and the kernel does not make.
+/// Symbolic links in /dev that devtmpfs does not create: target and path.
 const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
@@ -29,16 +29,16 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "/dev/stderr"),
 ];
 
-/// Why a file system is missing.
+/// Why a mount, directory or link could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("{path} could not be made")]
+#[error("cannot create or mount {path}")]
 pub(super) struct MountError {
     path: &'static str,
     #[source]
     error: io::Error,
 }
 
-/// Mounts all of them; those that the initial file system has left are taken as they are.
+/// Creates all mounts, directories and links. Those already present from the initramfs are kept.
 pub(super) fn mount_all() -> Result<(), MountError> {
     for (path, kind, options) in MOUNTS {
         let failed = |error: io::Error| MountError { path, error };
@@ -60,5 +60,5 @@ pub(super) fn mount_all() -> Result<(), MountError> {
     Ok(())
 }
 
-/// For what is no path for devices and set-user-id programs.
+/// Flags of file systems without device nodes and set-user-id programs.
 const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);

@@ -1,4 +1,4 @@
-//! The network device.
+//! Configures the network device.
 
 use std::fs;
 use std::io;
@@ -11,19 +11,19 @@ use super::{POLL_INTERVAL, load_module};
 use crate::seed::Ethernet;
 use crate::sys::{DeviceChange, change_device};
 
-/// How long a device may take to appear.
+/// How long to wait for the network device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no network.
+/// Why the network could not be configured.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NetworkError {
-    #[error("there is no network device {mac}; devices have {found:?}")]
+    #[error("no network device has the MAC address {mac}; found {found:?}")]
     NoDevice { mac: String, found: Vec<String> },
     #[error(
-        "network-config gives {device} the address {address:?}; heddle-guest takes one such as 10.0.0.1/16"
+        "addresses of {device} must be one IPv4 address with prefix length, such as 10.0.0.1/16, got {address:?}"
     )]
     Address { device: String, address: String },
-    #[error("network device {device}: {change} failed")]
+    #[error("cannot apply {change} to network device {device}")]
     Change {
         device: String,
         change: String,
@@ -32,12 +32,12 @@ pub(super) enum NetworkError {
     },
 }
 
-/// Brings up the device that every machine has.
+/// Brings up the loopback device.
 pub(super) fn loopback() -> Result<(), NetworkError> {
     change("lo", DeviceChange::Up)
 }
 
-/// Waits for a device and makes it as it should be.
+/// Waits up to 10 s for a device, then sets its name, MTU and address and brings it up.
 pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
     let name = device.set_name.as_str();
     let mut changes = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
         changes.extend([DeviceChange::Address(address), DeviceChange::Netmask(mask)]);
     }
     if device.addresses.len() > 1 {
-        // A second address would replace the first.
+        // Setting a second address by ioctl would replace the first.
         let address = device.addresses.join(", ");
         return Err(NetworkError::Address { device: name.to_owned(), address });
     }
@@ -89,7 +89,7 @@ fn wait_for_device(mac: &str) -> Result<String, NetworkError> {
     }
 }
 
-/// Names and addresses of all devices, in order.
+/// Names and MAC addresses of all devices, sorted by name.
 fn devices(class: &Path) -> Vec<(String, String)> {
     let mut devices: Vec<(String, String)> = fs::read_dir(class)
         .into_iter()
@@ -104,7 +104,7 @@ fn devices(class: &Path) -> Vec<(String, String)> {
     devices
 }
 
-/// An address with a prefix length.
+/// Parses an address with prefix length into address and netmask.
 fn parse_address(text: &str) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let (address, length) = text.split_once('/')?;
     let length = length.parse::<u32>().ok().filter(|length| *length <= 32)?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_prefix_length() {
+    fn an_address_without_prefix_length_is_rejected() {
         let mask = |text| parse_address(text).map(|(_, mask)| mask.to_string());
         assert_eq!(mask("10.128.0.1/16").as_deref(), Some("255.255.0.0"));
         assert_eq!(mask("10.128.0.1/32").as_deref(), Some("255.255.255.255"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_by_their_addresses() {
+    fn devices_are_listed_with_their_mac_addresses() {
         let class = tempfile::tempdir().expect("a folder");
         for (name, mac) in [("lo", "00:00:00:00:00:00"), ("eth0", "02:00:00:00:00:01")] {
             fs::create_dir(class.path().join(name)).expect("ours");

@@ -1,4 +1,4 @@
-//! The seed volume, and names of virtio-serial ports.
+//! Reads the seed volume, and creates names for virtio-serial ports.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,16 +13,16 @@ use super::{POLL_INTERVAL, load_module};
 use crate::channel::CONTEXT_BYTES_MAX;
 use crate::seed::Seed;
 
-/// What the volume is called, in letters of either case.
+/// Label of the seed volume, compared without case.
 const LABEL: &str = "cidata";
 
-/// How long it may take to appear.
+/// How long to wait for the seed volume.
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where it is read.
+/// Where the seed volume is mounted while it is read.
 const MOUNT_POINT: &str = "/run/heddle/seed";
 
-/// A kind of file system and where its label is.
+/// Supported file systems: name, offset of the label in bytes, length of the label in bytes.
 const FILE_SYSTEMS: [(&str, u64, usize); 3] = [
     // Volume identifier of the primary volume descriptor, the 17th sector.
     ("iso9660", 16 * 2048 + 40, 32),
@@ -31,19 +31,19 @@ const FILE_SYSTEMS: [(&str, u64, usize); 3] = [
     ("vfat", 71, 11),
 ];
 
-/// Why there is no seed.
+/// Why the seed could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SeedError {
-    #[error("no disk has the label {LABEL}; disks are {disks:?}")]
+    #[error("no disk is labelled {LABEL}; found {disks:?}")]
     NoVolume { disks: Vec<PathBuf> },
-    #[error("the seed on {device} could not be mounted as {kind}")]
+    #[error("cannot mount the seed volume {device} as {kind}")]
     Mount {
         device: PathBuf,
         kind: &'static str,
         #[source]
         error: io::Error,
     },
-    #[error("{file} of the seed could not be read")]
+    #[error("cannot read {file} of the seed")]
     Read {
         file: &'static str,
         #[source]
@@ -51,13 +51,13 @@ pub(super) enum SeedError {
     },
 }
 
-/// Finds the volume and reads it. It does not stay mounted: its `user-data` holds a private key.
+/// Waits up to 10 s for the seed volume and reads it. The volume is unmounted afterwards, because it holds a private key.
 pub(super) fn read_seed() -> Result<Seed, SeedError> {
     let (device, kind) = wait_for_volume()?;
     let failed = |error: io::Error| SeedError::Mount { device: device.clone(), kind, error };
     fs::create_dir_all(MOUNT_POINT).map_err(failed)?;
     match mount_volume(&device, kind) {
-        // The kernel does not know the file system yet.
+        // The file system's module is not loaded.
         Err(nix::Error::ENODEV) => {
             load_module(if kind == "iso9660" { "isofs" } else { kind });
             mount_volume(&device, kind)
@@ -66,7 +66,7 @@ pub(super) fn read_seed() -> Result<Seed, SeedError> {
     }
     .map_err(|error| failed(error.into()))?;
     let seed = read_files(Path::new(MOUNT_POINT));
-    // Whoever is root can mount it again: this is order, not safety.
+    // Tidiness, not security: root can mount it again.
     let _ = umount2(MOUNT_POINT, MntFlags::MNT_DETACH);
     seed
 }
@@ -104,7 +104,7 @@ fn wait_for_volume() -> Result<(PathBuf, &'static str), SeedError> {
     }
 }
 
-/// All disks, in order.
+/// All block devices, sorted by path.
 fn disks() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut disks: Vec<PathBuf> = entries.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
@@ -112,7 +112,7 @@ fn disks() -> Vec<PathBuf> {
     disks
 }
 
-/// The kind of file system on a disk that has the label.
+/// The file system of a disk that carries the label; `None` if it does not.
 fn label_kind(disk: &Path) -> Option<&'static str> {
     let disk = File::open(disk).ok()?;
     let has_label = |(_, at, length): &&(&str, u64, usize)| {
@@ -123,7 +123,7 @@ fn label_kind(disk: &Path) -> Option<&'static str> {
     FILE_SYSTEMS.iter().find(has_label).map(|(kind, _, _)| *kind)
 }
 
-/// Names of ports in /dev, as udev makes them. The server of the channel does not need them; people do.
+/// Creates /dev/virtio-ports as udev does. The channel server does not need it; users may.
 pub(super) fn link_ports() {
     let ports = fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten();
     for port in ports {
@@ -132,7 +132,7 @@ pub(super) fn link_ports() {
         if name.is_empty() || name.contains('/') {
             continue;
         }
-        // They are a convenience: without one, all goes on.
+        // Errors are ignored: the links are a convenience.
         let _ = fs::create_dir_all("/dev/virtio-ports");
         let _ = symlink(Path::new("..").join(port.file_name()), Path::new("/dev/virtio-ports").join(name));
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_found_by_its_label_in_either_kind_of_file_system() {
+    fn the_label_is_found_on_iso9660_and_fat() {
         let kind = |at, label| label_kind(disk(at, label).path());
         assert_eq!(kind(32_808, "cidata                          "), Some("iso9660"));
         assert_eq!(kind(32_808, "CIDATA"), Some("iso9660"));
@@ -163,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_is_named() {
+    fn a_missing_seed_file_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("meta-data"), "{}").expect("ours");
         let missing = read_files(folder.path()).expect_err("it is not there");
-        assert_eq!(missing.to_string(), "user-data of the seed could not be read");
+        assert_eq!(missing.to_string(), "cannot read user-data of the seed");
     }
 }
