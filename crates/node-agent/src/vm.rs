@@ -1,66 +1,77 @@
-//! One virtual machine: a task that makes it what is ordered, as long as it is ordered.
+//! One virtual machine: a task that reconciles it with its desired state.
+//!
+//! The agent writes the desired state into [`VmHandle::desired`]; the task starts or adopts the domain, monitors it, restarts it
+//! when it exits, and reports every change to [`crate::reports::Reports`]. The task ends after [`DesiredState::Stop`] and
+//! [`DesiredState::Removed`].
 
 mod start;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{VmOrder, VmReport, VmState};
+use thiserror::Error;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::context::{AgentContext, RunningVms};
 use crate::disk;
 use crate::disk_space;
-use crate::hypervisor::{DomainState, HaltReason};
+use crate::error_chain;
+use crate::hypervisor::{DomainState, HaltReason, HypervisorError};
 use crate::image::manifest;
 use crate::link::{GuestContext, GuestLink, GuestState, SessionEvent, SessionOpener};
+use crate::state_dir::StateDirError;
 use start::StartError;
 
-/// How long to wait before a virtual machine that ended by itself is started again: doubled each time.
+/// Pause before the first restart of a domain that exited; doubled for each further one.
 const RESTART_PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest such pause.
+/// Longest pause before a restart.
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Who has run so long starts again without a pause worth the name.
+/// A domain that has run this long resets the restart pause.
 const STABLE_AFTER: Duration = Duration::from_secs(120);
 
-/// How long to wait for libvirt before asking again.
+/// Pause before an operation that libvirt did not complete is retried.
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a guest has to write its disks before it is stopped.
+/// Time limit for a guest to sync its disks before it is stopped.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What a guest is asked to run before it is stopped: file systems are written and closed, also without a journal.
+/// Command run in a guest before it is stopped: syncs the file systems and remounts them read-only.
 const QUIESCE: [&str; 3] =
     ["/bin/sh", "-c", "sync; echo s >/proc/sysrq-trigger; echo u >/proc/sysrq-trigger"];
 
-/// What is desired of a virtual machine.
+/// The desired state of a virtual machine.
 #[derive(Clone, Debug)]
 pub enum DesiredState {
     Run(Arc<VmOrder>),
-    /// Not to run; says why.
+    /// Must not be started, for this reason. Reported as failed.
     Blocked(Arc<str>),
-    /// To be left as it is: nobody knows its order.
+    /// Left as it is: no host spec lists it.
     Unmanaged,
-    /// To stop, with everything kept for the next start.
+    /// Stopped; disk and allocation record are kept for the next start.
     Stop,
+    /// Stopped and deleted; the disk is retained for the grace period.
     Removed,
 }
 
-/// By which a virtual machine is context_sender what is desired, and reached.
+/// The agent's handle of a virtual machine's task.
 #[derive(Debug)]
 pub struct VmHandle {
     pub host: Name,
     pub desired: watch::Sender<DesiredState>,
-    /// For sessions, while it runs.
+    /// Opens sessions in the guest; `None` while it does not run.
     pub opener: watch::Receiver<Option<SessionOpener>>,
 }
 
-/// Starts the task of a virtual machine. It ends when the virtual machine is gone or has stopped, as desired.
+/// Starts the task of a virtual machine. It reports the virtual machine before it returns, and ends once the virtual machine is
+/// removed or stopped as desired.
 pub fn spawn(
     context: Arc<AgentContext>,
     host: Name,
@@ -78,10 +89,10 @@ pub fn spawn(
         restarts: Restarts::default(),
         has_guest: true,
     };
-    // Reported from here on: who asks in the next moment must not find it missing.
+    // Before the task runs: a report read right after this call must list it.
     match *vm.desired.borrow() {
         DesiredState::Run(_) => vm.report(VmState::Preparing, None),
-        DesiredState::Blocked(ref why) => vm.report(VmState::Failed, Some(why.to_string())),
+        DesiredState::Blocked(ref reason) => vm.report(VmState::Failed, Some(reason.to_string())),
         DesiredState::Unmanaged => vm.report_unmanaged(false),
         DesiredState::Stop => {}
         DesiredState::Removed => vm.report(VmState::Removing, None),
@@ -97,11 +108,11 @@ struct Vm {
     desired: watch::Receiver<DesiredState>,
     opener: watch::Sender<Option<SessionOpener>>,
     restarts: Restarts,
-    /// Whether its image has a `heddle-guest` that will say how it stands.
+    /// Whether its image contains `heddle-guest`, which reports the guest's status.
     has_guest: bool,
 }
 
-/// How often it has ended by itself of late.
+/// Consecutive restarts after runs shorter than [`STABLE_AFTER`].
 #[derive(Debug, Default)]
 struct Restarts {
     count: u32,
@@ -114,11 +125,11 @@ impl Restarts {
     }
 }
 
-/// How a domain that ran came to its end.
+/// Why monitoring of a domain ended.
 #[derive(Debug)]
 enum DomainEnd {
     Exited,
-    /// Something else is desired.
+    /// Another state is desired.
     Superseded,
 }
 
@@ -127,7 +138,7 @@ impl Vm {
         let context = Arc::clone(&self.context);
         tokio::select! {
             () = context.ready() => {}
-            // Nobody knows what runs, so there is nothing to stop.
+            // Before the survey it is unknown what runs, so there is nothing to stop.
             _ = self.desired.wait_for(|desired| matches!(desired, DesiredState::Stop)) => return,
         }
         loop {
@@ -137,9 +148,9 @@ impl Vm {
                 DesiredState::Stop => return self.stop().await,
                 DesiredState::Run(order) => self.run_domain(&order).await,
                 DesiredState::Unmanaged => self.watch_unmanaged().await,
-                DesiredState::Blocked(why) => {
-                    self.report(VmState::Failed, Some(why.to_string()));
-                    // An error means that the agent ends.
+                DesiredState::Blocked(reason) => {
+                    self.report(VmState::Failed, Some(reason.to_string()));
+                    // Fails only when the agent exits.
                     if self.desired.changed().await.is_err() {
                         return;
                     }
@@ -148,7 +159,7 @@ impl Vm {
         }
     }
 
-    /// Leaves it as it is, and reports whether it runs.
+    /// Reports whether it runs, and changes nothing.
     async fn watch_unmanaged(&mut self) {
         let mut snapshots = self.context.running_vms();
         loop {
@@ -160,24 +171,25 @@ impl Vm {
         }
     }
 
-    /// Starts it, and stays until something else is desired, or it ended and is to be started again.
+    /// Starts the domain and monitors it until another state is desired or it must be restarted.
     async fn run_domain(&mut self, order: &Arc<VmOrder>) {
         self.report(VmState::Preparing, None);
         match self.start(order).await {
             Ok(()) => {}
-            Err(StartError::Interrupted) => return,
-            Err(StartError::Later(why)) => {
-                self.report(VmState::Preparing, Some(why));
+            Err(StartError::Superseded) => return,
+            Err(StartError::Retry(cause)) => {
+                self.report(VmState::Preparing, Some(error_chain(&cause)));
                 tokio::select! {
                     () = sleep(HYPERVISOR_PAUSE) => {}
                     _ = self.desired.changed() => {}
                 }
                 return;
             }
-            Err(StartError::Never(why)) => {
-                tracing::warn!(vm = %self.id, label = order.label, "cannot be: {why}");
-                self.report(VmState::Failed, Some(why));
-                // Tried again when orders change.
+            Err(StartError::Failed(failure)) => {
+                let reason = error_chain(&failure);
+                tracing::warn!(vm = %self.id, label = order.label, "cannot start: {reason}");
+                self.report(VmState::Failed, Some(reason));
+                // Retried when the host spec changes.
                 let _ = self.desired.changed().await;
                 return;
             }
@@ -189,7 +201,7 @@ impl Vm {
         }
     }
 
-    /// Watches it while it runs.
+    /// Monitors the running domain and its guest.
     async fn monitor(&mut self, order: &Arc<VmOrder>) -> DomainEnd {
         self.has_guest = has_guest(order).await;
         let (context_sender, receiver) = watch::channel(guest_context(order));
@@ -212,8 +224,8 @@ impl Vm {
         loop {
             match halted {
                 None => self.report_running(&state.borrow_and_update().clone(), &order),
-                // Its guest hears and says nothing.
-                Some(why) => self.report(VmState::Stopped, Some(format!("it stands still: {why}"))),
+                // The guest of a halted domain cannot respond.
+                Some(reason) => self.report(VmState::Stopped, Some(format!("halted: {reason}"))),
             }
             self.opener.send_if_modified(|opener| {
                 let modified = opener.is_some() != halted.is_none();
@@ -227,21 +239,21 @@ impl Vm {
                     let desired = self.desired.borrow_and_update().clone();
                     match desired {
                         DesiredState::Run(next) if changed.is_ok() => {
-                            context_sender.send_if_modified(|context_sender| {
+                            context_sender.send_if_modified(|context| {
                                 let changed = next.context != order.context;
                                 if changed {
-                                    *context_sender = guest_context(&next);
+                                    *context = guest_context(&next);
                                 }
                                 changed
                             });
-                            let is_moved =
+                            let adapter_changed =
                                 next.context.sl != order.context.sl || next.adapter != order.adapter;
                             order = next;
-                            if is_moved {
+                            if adapter_changed {
                                 self.attach(&order).await;
                             }
                         }
-                        // The agent ends, or `run` does what is desired.
+                        // The agent exits, or `run` handles the new state.
                         _ => {
                             return DomainEnd::Superseded;
                         }
@@ -253,9 +265,9 @@ impl Vm {
                     let snapshot = snapshots.borrow_and_update().clone();
                     match self.domain_state(&snapshot, since).await {
                         DomainState::Running => halted = None,
-                        DomainState::Halted(why) => {
-                            self.resume(why).await;
-                            halted = Some(why);
+                        DomainState::Halted(reason) => {
+                            self.resume(reason).await;
+                            halted = Some(reason);
                         }
                         DomainState::Gone => return DomainEnd::Exited,
                     }
@@ -264,20 +276,20 @@ impl Vm {
         }
     }
 
-    /// What its domain does, by a look at all of them; one that is not among those that run is looked at itself.
+    /// State of the domain. libvirt is asked only if `snapshot`, taken after `since`, does not list it as running.
     async fn domain_state(&self, snapshot: &RunningVms, since: Instant) -> DomainState {
         if snapshot.taken < since || snapshot.running.contains(&self.id) {
             return DomainState::Running;
         }
-        // Without an answer, nothing is known to have changed.
+        // If libvirt does not answer, the last known state is kept.
         let state = self.context.hypervisor.state(self.context.state_dir.instance(), self.id).await;
         state.unwrap_or(DomainState::Running)
     }
 
-    /// Lets one that could not write go on when the host's disk has room again: it tries once more what it could not do.
-    async fn resume(&self, why: HaltReason) {
+    /// Resumes a domain that was paused by a write error, once the host has disk space again; QEMU then repeats the write.
+    async fn resume(&self, reason: HaltReason) {
         let AgentContext { hypervisor, state_dir, .. } = &*self.context;
-        if why != HaltReason::DiskError {
+        if reason != HaltReason::DiskError {
             return;
         }
         if !disk_space::has_reserve(state_dir) {
@@ -286,11 +298,11 @@ impl Vm {
         if disk_space::has_reserve(state_dir)
             && let Err(error) = hypervisor.resume(state_dir.instance(), self.id).await
         {
-            tracing::warn!(vm = %self.id, "does not go on: {error}");
+            tracing::warn!(vm = %self.id, "cannot resume: {error}");
         }
     }
 
-    /// It has ended by itself: waits before the next start.
+    /// Waits before a domain that exited is restarted.
     async fn back_off(&mut self, started: Instant) {
         if started.elapsed() > STABLE_AFTER {
             self.restarts.count = 0;
@@ -298,52 +310,51 @@ impl Vm {
         self.restarts.count += 1;
         let pause = self.restarts.pause();
         let (count, seconds) = (self.restarts.count, pause.as_secs());
-        let times = if count == 1 { "time" } else { "times" };
-        let why = format!("it ended by itself, {count} {times} of late; started again in {seconds} s");
-        tracing::warn!(vm = %self.id, "{why}");
-        self.report(VmState::Stopped, Some(why));
+        let reason = format!("the guest exited; restart {count} follows in {seconds} s");
+        tracing::warn!(vm = %self.id, "{reason}");
+        self.report(VmState::Stopped, Some(reason));
         tokio::select! {
             () = sleep(pause) => {}
-            // Orders of others change too; only an end is worth hurrying for.
+            // A changed order does not shorten the pause; stopping or removing does.
             () = wait_until_not_run(&mut self.desired) => {}
         }
     }
 
-    /// Removes it with everything it had; tries until it is done.
+    /// Removes the virtual machine and retains its disk. Retries until it succeeds.
     async fn remove(&self) {
         self.report(VmState::Removing, None);
-        while let Err(why) = self.tear_down(Keep::RetainedDisk).await {
-            tracing::warn!(vm = %self.id, "cannot be removed yet: {why}");
-            self.report(VmState::Removing, Some(why));
+        while let Err(error) = self.tear_down(Keep::RetainedDisk).await {
+            let reason = error_chain(&error);
+            tracing::warn!(vm = %self.id, "removal failed and is retried: {reason}");
+            self.report(VmState::Removing, Some(reason));
             sleep(HYPERVISOR_PAUSE).await;
         }
         self.context.reports.remove_vm(&self.host, self.id);
     }
 
-    /// Ends its domain and keeps its disk.
+    /// Stops the domain and keeps the disk.
     async fn stop(&self) {
-        if let Err(why) = self.tear_down(Keep::Disk).await {
-            tracing::warn!(vm = %self.id, "cannot be stopped: {why}");
+        if let Err(error) = self.tear_down(Keep::Disk).await {
+            tracing::warn!(vm = %self.id, "cannot stop: {}", error_chain(&error));
         }
     }
 
-    /// Takes away its domain, its state_dir on the fabric, what it was given of the machine, and its files.
-    async fn tear_down(&self, keep: Keep) -> Result<(), String> {
+    /// Destroys the domain, detaches it from the fabric, and releases its allocation and its files except those to `keep`.
+    /// Idempotent: can be retried after any error.
+    async fn tear_down(&self, keep: Keep) -> Result<(), TearDownError> {
         let AgentContext { hypervisor, state_dir, fabric, .. } = &*self.context;
-        hypervisor.destroy(state_dir.instance(), self.id).await.map_err(|error| error.to_string())?;
+        hypervisor.destroy(state_dir.instance(), self.id).await?;
         fabric.detach(self.id).await;
         self.context.release(self.id).await;
         let files = state_dir.vm(self.id);
-        let removed = match keep {
-            Keep::Disk | Keep::RetainedDisk => files.remove_sockets(),
-            Keep::Nothing => files.remove(),
-        };
-        removed.map_err(|error| crate::error_chain(&error))?;
+        match keep {
+            Keep::Disk | Keep::RetainedDisk => files.remove_sockets()?,
+            Keep::Nothing => files.remove()?,
+        }
         if keep == Keep::RetainedDisk {
             let (context, id) = (Arc::clone(&self.context), self.id);
-            let put = tokio::task::spawn_blocking(move || context.retained_disks.retain(id, &files));
-            let put = put.await.map_err(|error| error.to_string())?;
-            put.map_err(|error| format!("its disk cannot be put to rest: {error}"))?;
+            let retained = tokio::task::spawn_blocking(move || context.retained_disks.retain(id, &files));
+            retained.await?.map_err(TearDownError::Retain)?;
         }
         if keep != Keep::Disk {
             self.context.users.release(self.id);
@@ -353,24 +364,24 @@ impl Vm {
     }
 
     fn report_running(&self, state: &GuestState, order: &VmOrder) {
-        let (ready, network, said) = match state {
-            // Nobody will say more than that it runs.
+        let (ready, network, guest_reason) = match state {
+            // Without a guest agent, running is all that can be known.
             _ if !self.has_guest => (Some(order.context.generation), None, None),
             GuestState::Silent | GuestState::Greeted => (None, None, None),
-            // Of contexts that were never context_sender, a guest knows nothing.
+            // A generation that was never sent is not believed.
             GuestState::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
             GuestState::Ready(generation, network) => (Some(*generation), *network, None),
-            GuestState::Failed(why) => (None, None, Some(format!("its guest says: {why}"))),
-            GuestState::Misbehaving(what) => (None, None, Some(format!("its guest {what}"))),
+            GuestState::Failed(reason) => (None, None, Some(format!("the guest reports: {reason}"))),
+            GuestState::Misbehaving(reason) => (None, None, Some(format!("the guest {reason}"))),
         };
-        let reason = self.context.fabric.attach_error(self.id).or(said);
+        let reason = self.context.fabric.attach_error(self.id).or(guest_reason);
         let stop = self.context.fabric.packet_stop(self.id);
         self.set(VmReport { ready, network, reason, stop, ..self.bare_report(VmState::Running) });
     }
 
     fn report_unmanaged(&self, runs: bool) {
         let state = if runs { VmState::Running } else { VmState::Stopped };
-        self.report(state, Some("no orders list it; it is left as it is".to_owned()));
+        self.report(state, Some("not listed in the host spec; left unchanged".to_owned()));
     }
 
     fn report(&self, state: VmState, reason: Option<String>) {
@@ -396,26 +407,39 @@ impl Vm {
     }
 }
 
-/// What is left when a virtual machine was cleared away.
+/// What remains of a virtual machine after [`Vm::tear_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Nothing,
-    /// Where it was, for the next start.
+    /// The disk, in place, for the next start.
     Disk,
-    /// Out of reach, until its grace period is over.
+    /// The disk, moved out of QEMU's reach for the grace period.
     RetainedDisk,
 }
 
+/// Why a virtual machine could not be torn down.
+#[derive(Debug, Error)]
+enum TearDownError {
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+    #[error(transparent)]
+    Files(#[from] StateDirError),
+    #[error("cannot retain the disk")]
+    Retain(#[source] io::Error),
+    #[error("retaining the disk was aborted")]
+    Aborted(#[from] JoinError),
+}
+
 async fn wait_until_not_run(desired: &mut watch::Receiver<DesiredState>) {
-    // An error means that the agent ends.
+    // Fails only when the agent exits.
     let _ = desired.wait_for(|desired| !matches!(desired, DesiredState::Run(_))).await;
 }
 
-/// Whether the image of an order has a guest, as far as can be context_sender.
+/// Whether the image of an order contains `heddle-guest`.
 async fn has_guest(order: &VmOrder) -> bool {
     let image = order.image.clone();
     let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;
-    // Of an image that is not there any more nothing is known: most have one.
+    // Assumed if the manifest cannot be read.
     !matches!(manifest, Ok(Ok(manifest)) if !manifest.guest)
 }
 
@@ -423,7 +447,7 @@ fn guest_context(order: &VmOrder) -> GuestContext {
     GuestContext { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
 }
 
-/// Asks a guest to write its disks and close them, so that they are whole when it is stopped.
+/// Asks a guest to sync its disks, so that they are consistent when it is stopped. Gives up after 4 s.
 pub async fn quiesce(opener: SessionOpener) {
     let argv = QUIESCE.map(str::to_owned).to_vec();
     let done = async {
@@ -439,6 +463,6 @@ pub async fn quiesce(opener: SessionOpener) {
             }
         }
     };
-    // Who does not answer is stopped as it is.
+    // A guest that does not answer is stopped without syncing.
     let _ = tokio::time::timeout(QUIESCE_TIMEOUT, done).await;
 }

@@ -1,57 +1,100 @@
-//! How a virtual machine comes to run: found running, or made step by step. What fails in between leaves nothing behind.
+//! Starts a virtual machine: adopts its running domain, or creates disks, fabric attachment and domain. A failed start is
+//! rolled back.
 
+use std::io;
 use std::sync::Arc;
 
+use controller_api::Name;
 use controller_api::agent::VmOrder;
 use controller_api::cluster::CpuMode;
+use thiserror::Error;
 use tokio::sync::watch;
 
-use super::{DesiredState, Keep, Vm, wait_until_not_run};
+use super::{DesiredState, Keep, TearDownError, Vm, wait_until_not_run};
 use crate::accelerator::ProbeKernel;
-use crate::capacity::Allocation;
+use crate::capacity::{Allocation, InsufficientCapacity};
 use crate::cpu_set::CpuSet;
-use crate::disk;
+use crate::disk::{self, DiskError};
 use crate::disk_space::{self, DiskSpaceError};
 use crate::domain::{
     Adapter, CpuPlacement, DirectBoot, Disk, Domain, DomainMetadata, MemoryBacking, order_digest,
 };
-use crate::error_chain;
 use crate::fabric::Attachment;
 use crate::hypervisor::HypervisorError;
-use crate::image::VerifiedImage;
-use crate::pinning_check;
-use crate::state_dir::check_readable;
+use crate::image::{ImageError, VerifiedImage};
+use crate::pinning_check::{self, PinningViolation};
+use crate::state_dir::{StateDirError, check_readable};
 
-/// Why a virtual machine does not run.
+/// Why a virtual machine was not started.
 #[derive(Debug)]
 pub(super) enum StartError {
-    /// Something else is desired meanwhile.
-    Interrupted,
-    /// Not yet; says why.
-    Later(String),
-    /// Not as ordered; says why.
-    Never(String),
+    /// Another state was desired in the meantime.
+    Superseded,
+    /// A temporary error: the start is retried after a pause.
+    Retry(RetryCause),
+    /// The order cannot be carried out: the start is retried when the host spec changes.
+    Failed(StartFailure),
+}
+
+/// A temporary error.
+#[derive(Debug, Error)]
+pub(super) enum RetryCause {
+    #[error(transparent)]
+    Hypervisor(HypervisorError),
+    #[error(transparent)]
+    TearDown(TearDownError),
+}
+
+/// Why an order cannot be carried out.
+#[derive(Debug, Error)]
+pub(super) enum StartFailure {
+    #[error("image {name}")]
+    Image {
+        name: Name,
+        #[source]
+        error: ImageError,
+    },
+    #[error(transparent)]
+    Capacity(#[from] InsufficientCapacity),
+    #[error("cannot assign a user id to its QEMU process")]
+    User(#[source] io::Error),
+    #[error(transparent)]
+    Files(#[from] StateDirError),
+    #[error(transparent)]
+    DiskSpace(#[from] DiskSpaceError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Hypervisor(HypervisorError),
+    #[error(transparent)]
+    Pinning(#[from] PinningViolation),
 }
 
 impl From<HypervisorError> for StartError {
     fn from(error: HypervisorError) -> Self {
         match error {
-            HypervisorError::Unreachable { .. } => Self::Later(error.to_string()),
-            HypervisorError::Refused { .. } => Self::Never(error.to_string()),
+            HypervisorError::Unreachable { .. } => Self::Retry(RetryCause::Hypervisor(error)),
+            HypervisorError::Refused { .. } => Self::Failed(StartFailure::Hypervisor(error)),
         }
     }
 }
 
+impl From<StartFailure> for StartError {
+    fn from(failure: StartFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl Vm {
-    /// Adopts its domain if there is one, or makes one.
+    /// Adopts the domain if it runs already, else creates it. On error, everything created is removed again.
     pub(super) async fn start(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
         let (hypervisor, instance) = (&self.context.hypervisor, self.context.state_dir.instance());
-        // Also one that was made while the connection to libvirt broke.
+        // The domain may also have been created just before the connection to libvirt broke.
         match hypervisor.domain_metadata(instance, self.id).await? {
             Some(metadata) if metadata.matches(&self.host, order) => {
                 let allocation = Allocation { cores: metadata.cores, memory: metadata.memory };
                 self.context.adopt(self.id, allocation);
-                // Where it was told to run is not known.
+                // Its CPU affinity is unknown, so it is set again.
                 self.context.note_running(order, CpuSet::default()).await;
                 self.attach(order).await;
                 tracing::info!(vm = %self.id, label = order.label, "found running");
@@ -63,10 +106,10 @@ impl Vm {
         let had_disk = self.context.state_dir.vm(self.id).overlay.exists();
         let made = self.make(order).await;
         if made.is_err() {
-            // A disk that was there before this start has somebody's files on it.
+            // A disk that existed before this start holds data of its tenant.
             let keep = if had_disk { Keep::Disk } else { Keep::Nothing };
-            if let Err(why) = self.tear_down(keep).await {
-                return Err(StartError::Later(why));
+            if let Err(error) = self.tear_down(keep).await {
+                return Err(StartError::Retry(RetryCause::TearDown(error)));
             }
         }
         made
@@ -74,30 +117,27 @@ impl Vm {
 
     async fn make(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
         let image = self.check_image(order).await?;
-        let allocation =
-            self.context.allocate(order).await.map_err(|full| StartError::Never(full.to_string()))?;
-        let never = |error: &dyn std::error::Error| StartError::Never(error_chain(error));
+        let allocation = self.context.allocate(order).await.map_err(StartFailure::from)?;
         let files = self.context.state_dir.vm(self.id);
         let qemu = self.context.qemu_user();
         let user = qemu.map(|qemu| self.context.users.user_for(self.id, qemu)).transpose();
-        let user =
-            user.map_err(|error| StartError::Never(format!("there is no user for its QEMU: {error}")))?;
+        let user = user.map_err(StartFailure::User)?;
         if let Some(user) = user {
-            self.context.state_dir.check_reachable(user).map_err(|error| never(&error))?;
+            self.context.state_dir.check_reachable(user).map_err(StartFailure::from)?;
             for file in [&image.root, &image.kernel, &image.initrd] {
-                check_readable(file, user).map_err(|error| never(&error))?;
+                check_readable(file, user).map_err(StartFailure::from)?;
             }
         }
-        files.make(user).map_err(|error| never(&error))?;
+        files.make(user).map_err(StartFailure::from)?;
         {
             let _disk_space = self.context.disk_space.lock().await;
-            // What is there was allocation room when it was made.
+            // Space for an existing disk was reserved when it was created.
             if !files.overlay.exists() {
-                self.make_disk_space(&image).await.map_err(|error| never(&error))?;
+                self.make_disk_space(&image).await.map_err(StartFailure::from)?;
             }
-            disk::make_overlay(&files, &image, user).await.map_err(|error| never(&error))?;
+            disk::make_overlay(&files, &image, user).await.map_err(StartFailure::from)?;
         }
-        disk::make_seed(&files, order, user).await.map_err(|error| never(&error))?;
+        disk::make_seed(&files, order, user).await.map_err(StartFailure::from)?;
         self.check_still_desired()?;
         self.attach(order).await;
         let kernel = ProbeKernel { kernel: image.kernel.clone(), initrd: image.initrd.clone() };
@@ -151,8 +191,8 @@ impl Vm {
             CpuMode::Shared => self.context.hypervisor.create(domain(MemoryBacking::Pages)).await?,
             CpuMode::Dedicated => {
                 self.create_backed(order, domain).await?;
-                let kept = pinning_check::check(&self.context.state_dir, self.id, &allocation).await;
-                kept.map_err(|broken| StartError::Never(broken.to_string()))?;
+                let checked = pinning_check::check(&self.context.state_dir, self.id, &allocation).await;
+                checked.map_err(StartFailure::from)?;
             }
         }
         self.context.note_running(order, shared_cores).await;
@@ -160,7 +200,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Finds room for a disk; disks that rest make way for it.
+    /// Checks that there is space for a new disk; evicts retained disks, oldest first, to make space.
     async fn make_disk_space(&self, image: &VerifiedImage) -> Result<(), DiskSpaceError> {
         loop {
             match disk_space::check(&self.context.state_dir, image) {
@@ -170,7 +210,7 @@ impl Vm {
         }
     }
 
-    /// With huge pages if there are enough of them and libvirt takes them, else with ordinary ones.
+    /// Creates the domain with huge pages if enough are free and libvirt accepts them, else with ordinary pages.
     async fn create_backed(
         &self,
         order: &VmOrder,
@@ -179,7 +219,7 @@ impl Vm {
         if pinning_check::huge_pages_suffice(order.memory) {
             match self.context.hypervisor.create(domain(MemoryBacking::HugePages)).await {
                 Err(HypervisorError::Refused { message }) => {
-                    tracing::info!(vm = %self.id, "no huge pages: {message}");
+                    tracing::info!(vm = %self.id, "huge pages not available, using ordinary pages: {message}");
                 }
                 created => return created,
             }
@@ -189,18 +229,22 @@ impl Vm {
 
     async fn check_image(&mut self, order: &Arc<VmOrder>) -> Result<VerifiedImage, StartError> {
         let (context, image) = (Arc::clone(&self.context), order.image.clone());
-        // Goes on if nobody waits any more: what was found out is kept for the next.
+        // Continues when the start is superseded: the result is cached for the next virtual machine.
         let checking = tokio::spawn(async move {
             let mut images = context.images.clone().lock_owned().await;
-            tokio::task::spawn_blocking(move || images.verify(&image)).await.expect("checking does not panic")
+            tokio::task::spawn_blocking(move || images.verify(&image))
+                .await
+                .expect("verification does not panic")
         });
         let checked = tokio::select! {
-            checked = checking => checked.expect("checking does not panic"),
+            checked = checking => checked.expect("verification does not panic"),
             () = wait_until_not_run(&mut self.desired) => {
-                return Err(StartError::Interrupted);
+                return Err(StartError::Superseded);
             }
         };
-        checked.map_err(|error| StartError::Never(format!("image {}: {error}", order.image.name)))
+        checked.map_err(|error| {
+            StartError::Failed(StartFailure::Image { name: order.image.name.clone(), error })
+        })
     }
 
     pub(super) async fn attach(&self, order: &VmOrder) {
@@ -215,6 +259,6 @@ impl Vm {
     fn check_still_desired(&mut self) -> Result<(), StartError> {
         let still =
             |desired: &watch::Receiver<DesiredState>| matches!(*desired.borrow(), DesiredState::Run(_));
-        if still(&self.desired) { Ok(()) } else { Err(StartError::Interrupted) }
+        if still(&self.desired) { Ok(()) } else { Err(StartError::Superseded) }
     }
 }
