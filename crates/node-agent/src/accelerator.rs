@@ -55,6 +55,7 @@ pub enum AcceleratorChoice {
     Auto,
     /// Hardware virtualization
     Kvm,
+    /// Emulation by QEMU
     Tcg,
 }
 

@@ -1,4 +1,4 @@
-//! `heddle-agent`: runs the virtual machines of hosts.
+//! `heddle-agent`: runs the virtual machines of one or more hosts.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -25,53 +25,54 @@ use node_agent::users::QemuUsers;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Part of the memory that is left to the host and to what QEMU needs besides guests' memory: one in so many.
+/// One part in this many of the machine's memory is reserved for the host and for QEMU's own memory.
 const MEMORY_RESERVE: u64 = 8;
 
-/// Runs the virtual machines of hosts.
+/// Run the virtual machines of this machine's hosts with libvirt and QEMU, as the controller specifies
 #[derive(Debug, Parser)]
 #[command(name = "heddle-agent", version)]
 struct Args {
-    /// Directory for orders, disks and logs. QEMU's user must be able to enter it.
+    /// Keep host specs, disks and logs in this directory, which QEMU's users must be able to traverse
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Socket at which the controller is served.
+    /// Serve the controller on this Unix socket, created with mode 0600
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Name of a host that is served; may be given several times on an emulated fabric.
+    /// Serve the host of this name; repeatable on an emulated fabric
     #[arg(long = "host", value_name = "NAME", required = true)]
     hosts: Vec<Name>,
-    /// Control socket of `heddle sim`.
+    /// Attach virtual machines to the emulated fabric through this control socket of `heddle sim`
     #[arg(long, value_name = "PATH")]
     sim_control: PathBuf,
+    /// Connect to libvirt at this URI
     #[arg(long, value_name = "URI", default_value = "qemu:///system")]
     uri: String,
-    /// How virtual machines run; `auto` is KVM if a probe guest runs by it.
+    /// Run virtual machines with this accelerator
     #[arg(long, value_enum, default_value_t = AcceleratorChoice::Auto)]
     accelerator: AcceleratorChoice,
-    /// CpuSet that may be used, such as 0-3,6; all that this process may use if not given.
+    /// Use these cores, such as 0-3,6 [default: the CPU affinity of this process]
     #[arg(long, value_name = "LIST")]
     cores: Option<CpuSet>,
     /// CpuSet that no virtual machine has to itself: emulation, context virtual machines and the host run there.
     #[arg(long, value_name = "N", default_value_t = 1)]
     reserve_cores: u32,
-    /// Memory for guests in all, such as 16G; seven eighths of the machine's if not given.
+    /// Give guests at most this much memory in total, such as 16G [default: 7/8 of the machine's memory]
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySize>,
-    /// Directory for sockets. Short: paths of sockets have room for 107 bytes.
+    /// Create the sockets of virtual machines in this directory; it must be short, because socket paths have at most 107 bytes
     #[arg(long, value_name = "DIR", default_value = "/run/heddle")]
     runtime: PathBuf,
-    /// Where images usually are: the kernel of the newest is used to find out early whether KVM works.
+    /// Test KVM at startup with the kernel of the newest image in this directory
     #[arg(long, value_name = "DIR", default_value = "/var/cache/heddle/images")]
     images: PathBuf,
-    /// First of 65,536 user ids, which nobody else on this machine has: each QEMU runs as one of its own.
+    /// Run each QEMU process with its own user id out of 65,536 from this one, which must not be used otherwise (1000 to 3999999999)
     #[arg(long, value_name = "UID", default_value_t = 2_000_000, value_parser = clap::value_parser!(u32).range(1000..4_000_000_000))]
     first_vm_uid: u32,
-    /// Hours for which the disk of a removed virtual machine is kept before it is deleted; 0 deletes it at once. If the disk of
-    /// the host is full, those that were kept longest go first.
+    /// Retain the disk of a removed virtual machine for this many hours; 0 deletes it at once. On lack of disk space, the oldest
+    /// retained disks are deleted early
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     disk_grace_hours: u32,
-    /// Stops virtual machines when the agent is told to end. The next start boots them from their disks.
+    /// Stop the virtual machines on SIGTERM or SIGINT; the next start boots them from their disks
     #[arg(long)]
     stop_vms_at_exit: bool,
 }
@@ -97,10 +98,10 @@ fn run(mut args: Args) -> anyhow::Result<()> {
     args.hosts.sort();
     let given = args.hosts.len();
     args.hosts.dedup();
-    ensure!(args.hosts.len() == given, "a host is named twice");
+    ensure!(args.hosts.len() == given, "each --host must be given once");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served = runtime.block_on(serve(args));
-    // Calls of libvirt may hang; what they did is found out at the next start.
+    // Pending libvirt calls are abandoned; their outcome is determined at the next start.
     runtime.shutdown_background();
     served
 }
@@ -123,7 +124,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         fabric: false,
     };
     let number =
-        next_report_number(&state_dir.report_number_path()).context("cannot keep the number of reports")?;
+        next_report_number(&state_dir.report_number_path()).context("cannot store the report number")?;
     let reports = Arc::new(Reports::new(&args.hosts, machine, number));
     let hypervisor = Hypervisor::new(args.uri);
     let fabric = Arc::new(FabricAttachments::new(args.sim_control, Arc::clone(&state_dir)));
@@ -135,9 +136,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     );
     let grace = Duration::from_secs(u64::from(args.disk_grace_hours) * 3600);
     let retained_disks =
-        RetainedDisks::open(Arc::clone(&state_dir), grace).context("cannot look at disks that rest")?;
+        RetainedDisks::open(Arc::clone(&state_dir), grace).context("cannot read the retained disks")?;
     let users = QemuUsers::open(Arc::clone(&state_dir), args.first_vm_uid)
-        .context("cannot tell who has which user")?;
+        .context("cannot read the user ids of virtual machines")?;
     let context = AgentContext::new(
         state_dir,
         hypervisor,
@@ -153,7 +154,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (mut terminated, mut interrupted) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut fabric_status = fabric.status();
-    // Also while the agent ends: virtual machines that stop are taken off the fabric.
+    // Runs until the process exits, because virtual machines that stop on exit must be detached.
     tokio::spawn(async move { fabric.run().await });
     let publish_fabric_status = async {
         while fabric_status.changed().await.is_ok() {
@@ -168,25 +169,25 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
-    // Whoever asks now finds nobody, and asks the next agent.
+    // From here on, requests fail to connect and are repeated against the next agent.
     let _ = fs::remove_file(&args.socket);
     agent.shut_down(args.stop_vms_at_exit).await;
     agent.context().state_dir.remove_runtime_directory();
     Ok(())
 }
 
-/// CpuSet this process may use.
+/// The CPU affinity of this process.
 fn own_cores() -> anyhow::Result<CpuSet> {
-    let status = fs::read_to_string("/proc/self/status").context("cannot tell which cores there are")?;
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    Ok(line.context("cannot tell which cores there are: use --cores")?.trim().parse()?)
+    Ok(line.context("cannot determine the CPU affinity; use --cores")?.trim().parse()?)
 }
 
-/// What the machine has, less a part for itself.
+/// The machine's memory without the reserve.
 fn own_memory() -> anyhow::Result<MemorySize> {
-    let text = fs::read_to_string("/proc/meminfo").context("cannot tell how much memory there is")?;
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
-    let total: u64 = total.context("cannot tell how much memory there is: use --memory")?.trim().parse()?;
+    let total: u64 = total.context("cannot determine the machine's memory; use --memory")?.trim().parse()?;
     let mib = (total - total / MEMORY_RESERVE) / 1024;
     Ok(MemorySize::from_mib(u32::try_from(mib).unwrap_or(u32::MAX)))
 }
