@@ -1,4 +1,4 @@
-//! What the machine has, and who was allocation what of it. Nothing is allocation twice.
+//! Cores and memory of the machine, and their allocation to virtual machines. Nothing is allocated twice.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use uuid::Uuid;
 
 use crate::cpu_set::CpuSet;
 
-/// What the machine has for virtual machines.
+/// Cores and memory of the machine that the agent may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCapacity {
-    /// Every core that may be used at all.
+    /// All usable cores.
     pub cores: CpuSet,
-    /// Those of them that nobody has to himself: emulation, shared virtual machines and the host run there.
+    /// The subset of `cores` that is never dedicated: it runs the host, QEMU's emulator threads and shared virtual machines.
     pub reserved: CpuSet,
-    /// Memory that guests may have in all.
+    /// Memory for guests in total.
     pub memory: MemorySize,
 }
 
-/// A machine that cannot be used.
+/// The number of reserved cores is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{reserve} cores are to be reserved; it must be at least 1, and the machine has {cores}")]
+#[error("reserved cores must be between 1 and {cores}, got {reserve}")]
 pub struct InvalidReserve {
     reserve: u32,
     cores: u32,
 }
 
 impl HostCapacity {
-    /// A machine that keeps its lowest `reserve` cores for itself.
+    /// Reserves the lowest `reserve` cores.
     pub fn new(cores: CpuSet, reserve: u32, memory: MemorySize) -> Result<Self, InvalidReserve> {
         if reserve == 0 || reserve > cores.count() {
             return Err(InvalidReserve { reserve, cores: cores.count() });
@@ -44,35 +44,35 @@ impl HostCapacity {
     }
 }
 
-/// What a virtual machine was allocation.
+/// What is allocated to a virtual machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// CpuSet it has to itself; none in shared mode.
+    /// Dedicated cores; empty in shared mode.
     pub cores: CpuSet,
     pub memory: MemorySize,
 }
 
-/// Why a virtual machine has no place.
+/// The machine has too few free cores or too little free memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InsufficientCapacity {
-    /// There are not enough cores.
     #[error(
-        "needs {requested} {} of its own; {offered} of {total} cores are for virtual machines, {allocated} allocated",
+        "{requested} dedicated {} requested, but {offered} of {total} cores can be dedicated and {allocated} of these are in use",
         cores(*.requested)
     )]
     Cores {
         requested: u32,
-        /// CpuSet of the machine.
+        /// Usable cores of the machine.
         total: u32,
-        /// What may be allocation away of them.
+        /// Cores that can be dedicated.
         offered: u32,
         allocated: u32,
     },
-    /// There is not enough memory.
-    #[error("needs {requested} of memory; {offered} MiB are for virtual machines, {allocated} MiB allocated")]
+    #[error(
+        "{requested} of memory requested, but {allocated} of {offered} MiB for virtual machines are in use"
+    )]
     Memory {
         requested: MemorySize,
-        /// What may be allocation away.
+        /// Memory for virtual machines, in MiB.
         offered: u32,
         allocated: u32,
     },
@@ -82,7 +82,7 @@ const fn cores(count: u32) -> &'static str {
     if count == 1 { "core" } else { "cores" }
 }
 
-/// Who was allocation what.
+/// The allocations of all virtual machines of the machine.
 #[derive(Debug)]
 pub struct Allocations {
     machine: HostCapacity,
@@ -90,12 +90,12 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Nobody has anything.
+    /// No allocations yet.
     pub const fn new(machine: HostCapacity) -> Self {
         Self { machine, allocations: BTreeMap::new() }
     }
 
-    /// Gives a virtual machine what it needs, or says why not. Who has something already keeps it.
+    /// Allocates cores and memory for an order. An existing allocation of the virtual machine is returned unchanged.
     pub fn allocate(&mut self, order: &VmOrder) -> Result<Allocation, InsufficientCapacity> {
         if let Some(allocation) = self.allocations.get(&order.id) {
             return Ok(allocation.clone());
@@ -127,32 +127,32 @@ impl Allocations {
         Ok(allocation)
     }
 
-    /// Notes what a virtual machine has that was found running.
+    /// Records the allocation of a virtual machine that was found running.
     pub fn adopt(&mut self, id: Uuid, allocation: Allocation) {
         self.allocations.insert(id, allocation);
     }
 
-    /// Takes back what a virtual machine had.
+    /// Frees the allocation of a virtual machine, if it has one.
     pub fn release(&mut self, id: Uuid) {
         self.allocations.remove(&id);
     }
 
-    /// What a virtual machine has.
+    /// The allocation of a virtual machine; empty if it has none.
     pub fn allocation(&self, id: Uuid) -> Allocation {
         self.allocations.get(&id).cloned().unwrap_or_default()
     }
 
-    /// CpuSet that nobody has to himself.
+    /// Cores that are not dedicated to a virtual machine.
     pub fn shared_cores(&self) -> CpuSet {
         self.machine.cores.without(&self.dedicated())
     }
 
-    /// CpuSet for dedicated virtual machines.
+    /// Cores that can be dedicated, and how many are.
     pub fn cores(&self) -> Share {
         Share { total: self.machine.offered().count(), used: self.dedicated().count() }
     }
 
-    /// MiB for guests.
+    /// Memory for guests and what is allocated of it, in MiB.
     pub fn memory(&self) -> Share {
         let used = self.allocations.values().map(|allocation| allocation.memory.mib());
         Share { total: self.machine.memory.mib(), used: used.fold(0, u32::saturating_add) }

@@ -1,4 +1,4 @@
-//! Sets of the machine's cores.
+//! Sets of logical CPUs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,43 +6,43 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Highest core there can be: what Linux is built for.
+/// Highest CPU number: the limit of Linux.
 const CORE_MAX: u32 = 8191;
 
-/// A set of cores, written as the kernel does: `0-3,6`.
+/// A set of logical CPUs in the kernel's list format, such as `0-3,6`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// A text that is no set of cores.
+/// A text that is not a CPU list.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not a list of cores such as 0-3,6")]
+#[error("cores must be a list such as 0-3,6 with numbers up to {CORE_MAX}, got {text:?}")]
 pub struct ParseCpuSetError {
     text: String,
 }
 
 impl CpuSet {
-    /// In order.
+    /// CPU numbers in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.0.iter().copied()
     }
 
-    /// How many.
+    /// Number of CPUs in the set.
     pub fn count(&self) -> u32 {
         u32::try_from(self.0.len()).expect("there are at most 8192 cores")
     }
 
-    /// Whether there is none.
+    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that are not in the other set.
+    /// The CPUs of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// A bit for each core, as libvirt wants it.
+    /// libvirt's CPU map: one bit per CPU, lowest first.
     pub fn to_bitmap(&self) -> Vec<u8> {
         let bytes = self.0.last().map_or(1, |last| *last as usize / 8 + 1);
         let mut bits = vec![0; bytes];
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_written_as_they_are_read() {
+    fn cpu_lists_parse_and_print() {
         for (text, written, count) in
             [("0", "0", 1), ("0-3,6", "0-3,6", 5), ("1,0", "0-1", 2), ("5,5-7", "5-7", 3)]
         {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_those_of_the_cores() {
+    fn the_bitmap_has_one_bit_per_cpu() {
         let cores: CpuSet = "0,9".parse().unwrap();
         assert_eq!(cores.to_bitmap(), [1, 2]);
     }

@@ -1,4 +1,4 @@
-//! Orders are checked before they are kept, and kept with what must outlive them.
+//! Validation of host specs, and the form in which they are stored on disk.
 
 use std::collections::BTreeSet;
 
@@ -7,64 +7,64 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Virtual machines of one host: what a machine can hold many times over.
+/// Most virtual machines of a host; far more than a machine can run.
 const VMS_MAX: usize = 256;
 
-/// ImageCache that may be asked for.
+/// Most images in a host spec.
 const IMAGES_MAX: usize = 1024;
 
-/// Virtual cores of one virtual machine: what QEMU's q35 has without further ado.
+/// Most vCPUs of a virtual machine: the limit of QEMU's q35 without an extended APIC.
 const CORES_MAX: u32 = 255;
 
-/// Removed virtual machines that a host remembers, so that an older store cannot revive them: years of a busy host.
+/// Most removed virtual machines that a host remembers, so that a restored store cannot revive them. Enough for years.
 const REMOVED_MAX: usize = 4096;
 
-/// Least memory, in MiB: less does not boot.
+/// Least memory of a virtual machine, in MiB; less does not boot.
 const MEMORY_MIB_MIN: u32 = 64;
 
-/// Longest text for people.
+/// Most characters of a label.
 const LABEL_CHARS_MAX: usize = 200;
 
-/// Letters of a SHA-256.
+/// Hexadecimal digits of a SHA-256 digest.
 const DIGEST_CHARS: usize = 64;
 
-/// Orders that make no sense.
+/// An invalid value in a host spec.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct InvalidHostSpec {
+    /// Path of the field, such as `vms[0].cores`.
     pub field: String,
-    /// What is wrong with it.
     pub reason: String,
 }
 
-/// What a host keeps on disk: the last orders it accepted, and what they do not list any more.
+/// Content of `orders/HOST.json`: the last accepted host spec, and what must be remembered of earlier ones.
 ///
-/// Files of versions before orders had a version hold `vms` and `images` only.
+/// Files of versions before host specs were versioned have `vms` and `images` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredSpec {
-    /// Which orders were accepted last.
+    /// Version of the last accepted host spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
     pub vms: Vec<VmOrder>,
-    /// Last orders of virtual machines that are neither desired nor removed: they keep running.
+    /// Last known orders of virtual machines that the spec lists neither as desired nor as removed. They keep running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unlisted: Vec<VmOrder>,
-    /// Virtual machines that were removed, oldest first. They are never started again.
+    /// Removed virtual machines, oldest first. They are never started again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<Uuid>,
-    /// Tombstones of the orders that were accepted last.
+    /// The removed virtual machines listed by the last accepted spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tombstones: Vec<Uuid>,
-    /// ImageCache that may be asked for.
+    /// Images to verify in advance.
     #[serde(default)]
     pub images: Vec<ImageOrder>,
 }
 
 impl StoredSpec {
-    /// What is kept once `orders` are accepted.
-    pub fn updated_by(&self, orders: Orders) -> Self {
-        let Orders { version, vms, removed: tombstones, images } = orders;
+    /// The stored spec after a new one is accepted: virtual machines that the new spec does not list become unlisted.
+    pub fn updated_by(&self, spec: Orders) -> Self {
+        let Orders { version, vms, removed: tombstones, images } = spec;
         let listed: BTreeSet<Uuid> =
             vms.iter().map(|order| order.id).chain(tombstones.iter().copied()).collect();
         let unlisted = self.all().filter(|order| !listed.contains(&order.id));
@@ -77,93 +77,105 @@ impl StoredSpec {
         Self { version: Some(version), vms, unlisted, removed, tombstones, images }
     }
 
-    /// Whether these are the orders that were accepted last.
-    pub fn matches(&self, orders: &Orders) -> bool {
-        let Orders { version, vms, removed, images } = orders;
+    /// Whether this is the last accepted spec.
+    pub fn matches(&self, spec: &Orders) -> bool {
+        let Orders { version, vms, removed, images } = spec;
         (self.version.as_ref(), &self.vms, &self.tombstones, &self.images)
             == (Some(version), vms, removed, images)
     }
 
-    /// Orders of all virtual machines that may run.
+    /// Orders of all virtual machines that may run, listed and unlisted.
     pub fn all(&self) -> impl Iterator<Item = &VmOrder> {
         self.vms.iter().chain(&self.unlisted)
     }
 }
 
-/// What is reported of a virtual machine that is not listed.
+/// The report entry of an unlisted virtual machine.
 pub fn unlisted_vm(order: &VmOrder) -> Unlisted {
     Unlisted { label: order.label.clone(), partitions: order.adapter.partitions().collect() }
 }
 
-/// Checks orders and puts virtual machines in the order of their ids.
-pub fn check(mut orders: Orders) -> Result<Orders, InvalidHostSpec> {
+/// Validates a host spec; sorts its virtual machines and removed ids, without duplicates among the latter.
+pub fn check(mut spec: Orders) -> Result<Orders, InvalidHostSpec> {
     let bad = |field: String, reason: String| Err(InvalidHostSpec { field, reason });
-    if orders.vms.len() > VMS_MAX {
+    if spec.vms.len() > VMS_MAX {
         return bad(
             "vms".to_owned(),
-            format!("{} virtual machines; a host takes {VMS_MAX}", orders.vms.len()),
+            format!("vms must list at most {VMS_MAX} virtual machines, got {}", spec.vms.len()),
         );
     }
-    if orders.images.len() > IMAGES_MAX {
+    if spec.images.len() > IMAGES_MAX {
         return bad(
             "images".to_owned(),
-            format!("{} images; a host looks at {IMAGES_MAX}", orders.images.len()),
+            format!("images must list at most {IMAGES_MAX} images, got {}", spec.images.len()),
         );
     }
     let (mut ids, mut functions) = (BTreeSet::new(), BTreeSet::new());
-    for (index, order) in orders.vms.iter().enumerate() {
+    for (index, order) in spec.vms.iter().enumerate() {
         let field = |field: &str| format!("vms[{index}].{field}");
         if order.id == Uuid::nil() || !ids.insert(order.id) {
-            return bad(field("id"), format!("{} is no id, or there twice", order.id));
+            return bad(field("id"), format!("id must be unique and not nil, got {}", order.id));
         }
         if !(1..=CORES_MAX).contains(&order.cores) {
-            return bad(field("cores"), format!("{} cores; from 1 to {CORES_MAX} are possible", order.cores));
+            return bad(
+                field("cores"),
+                format!("cores must be between 1 and {CORES_MAX}, got {}", order.cores),
+            );
         }
         if order.memory.mib() < MEMORY_MIB_MIN {
             return bad(
                 field("memory"),
-                format!("{} of memory; at least {MEMORY_MIB_MIN}M are needed", order.memory),
+                format!("memory must be at least {MEMORY_MIB_MIN}M, got {}", order.memory),
             );
         }
         let printable = order.label.chars().all(|c| !c.is_control());
         if !printable || order.label.chars().count() > LABEL_CHARS_MAX {
             return bad(
                 field("label"),
-                format!("not a label: up to {LABEL_CHARS_MAX} letters that can be printed"),
+                format!("label must have at most {LABEL_CHARS_MAX} characters and no control characters"),
             );
         }
         let plain = |text: &str| text.chars().all(|c| !c.is_control());
         if !order.image.directory.is_absolute() || !order.image.directory.to_str().is_some_and(plain) {
-            return bad(field("image.directory"), "not an absolute path".to_owned());
+            return bad(
+                field("image.directory"),
+                "directory must be an absolute path without control characters".to_owned(),
+            );
         }
         let digest = &order.image.digest;
         if digest.len() != DIGEST_CHARS || !digest.bytes().all(|c| c.is_ascii_hexdigit()) {
-            return bad(field("image.digest"), format!("not {DIGEST_CHARS} hexadecimal digits"));
+            return bad(field("image.digest"), format!("digest must be {DIGEST_CHARS} hexadecimal digits"));
         }
         let adapter = &order.adapter;
         if adapter.function == 0 || adapter.mac.is_group() {
-            let what = "a function is numbered from 1, and its address is one receiver's".to_owned();
-            return bad(field("adapter"), what);
+            let reason = "function must be at least 1, and mac must be a unicast address".to_owned();
+            return bad(field("adapter"), reason);
         }
         if !functions.insert((adapter.port, adapter.function)) {
-            return bad(field("adapter.function"), format!("function {} is there twice", adapter.function));
+            return bad(
+                field("adapter.function"),
+                format!("function {} of the port is listed twice", adapter.function),
+            );
         }
     }
-    if orders.removed.len() > REMOVED_MAX {
-        let found = orders.removed.len();
-        return bad("removed".to_owned(), format!("removed must list at most {REMOVED_MAX}, got {found}"));
+    if spec.removed.len() > REMOVED_MAX {
+        let found = spec.removed.len();
+        return bad(
+            "removed".to_owned(),
+            format!("removed must list at most {REMOVED_MAX} ids, got {found}"),
+        );
     }
-    if let Some(index) = orders.removed.iter().position(|id| ids.contains(id)) {
-        let what = format!("{} is listed as desired and as removed", orders.removed[index]);
-        return bad(format!("removed[{index}]"), what);
+    if let Some(index) = spec.removed.iter().position(|id| ids.contains(id)) {
+        let reason = format!("{} is listed as desired and as removed", spec.removed[index]);
+        return bad(format!("removed[{index}]"), reason);
     }
-    orders.vms.sort_by_key(|order| order.id);
-    orders.removed.sort();
-    orders.removed.dedup();
-    Ok(orders)
+    spec.vms.sort_by_key(|order| order.id);
+    spec.removed.sort();
+    spec.removed.dedup();
+    Ok(spec)
 }
 
-/// What differs between two orders for one virtual machine that may not.
+/// The immutable property that differs between two orders for the same virtual machine; `None` if only the context differs.
 pub fn immutable_change(before: &VmOrder, after: &VmOrder) -> Option<&'static str> {
     let differences = [
         ("number of cores", before.cores != after.cores),
@@ -172,5 +184,5 @@ pub fn immutable_change(before: &VmOrder, after: &VmOrder) -> Option<&'static st
         ("image", before.image != after.image),
         ("adapter", before.adapter.seat() != after.adapter.seat()),
     ];
-    differences.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
+    differences.into_iter().find(|(_, differs)| *differs).map(|(property, _)| property)
 }

@@ -294,7 +294,7 @@ impl From<HostSpecError> for ProblemResponse {
             HostSpecError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
             HostSpecError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
             HostSpecError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
-            HostSpecError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+            HostSpecError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
             HostSpecError::NotStored { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
         };
         let mut refusal = Self::new(status, kind, &error.to_string());

@@ -357,6 +357,6 @@ fn a_second_agent_on_the_same_state_and_a_host_that_is_forgotten_are_refused() {
     assert_eq!(agent.put_spec("two", &host_spec(1, [1])).status, 204);
     drop(agent);
     let (success, said) = ended(&["--host", "one"]);
-    assert!(!success && said.contains("two.json holds orders for a host that is not served"), "{said}");
+    assert!(!success && said.contains("two.json is the spec of a host that is not served"), "{said}");
     drop(Agent::start(scratch.path()));
 }

@@ -1,4 +1,4 @@
-//! What the machine has is given once; spec are checked before they are taken.
+//! Allocation of cores and memory, and validation of host specs.
 
 use controller_api::MemorySize;
 use controller_api::agent::{Orders, Share};
@@ -13,7 +13,7 @@ fn allocations(cores: &str, reserve: u32, memory_mib: u32) -> Allocations {
 }
 
 #[test]
-fn no_core_is_given_twice_and_the_refusal_has_numbers() {
+fn no_core_is_dedicated_twice() {
     let mut allocations = allocations("0-1", 1, 4096);
     let first = allocations.allocate(&crate::common::vm_order(1, CpuMode::Dedicated)).unwrap();
     assert_eq!(first.cores.to_string(), "1");
@@ -21,7 +21,7 @@ fn no_core_is_given_twice_and_the_refusal_has_numbers() {
     let refused = allocations.allocate(&crate::common::vm_order(2, CpuMode::Dedicated)).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "needs 1 core of its own; 1 of 2 cores are for virtual machines, 1 allocated"
+        "1 dedicated core requested, but 1 of 2 cores can be dedicated and 1 of these are in use"
     );
     assert_eq!(allocations.cores(), Share { total: 1, used: 1 });
     allocations.release(crate::common::vm_order(1, CpuMode::Dedicated).id);
@@ -29,19 +29,19 @@ fn no_core_is_given_twice_and_the_refusal_has_numbers() {
 }
 
 #[test]
-fn memory_is_not_given_twice_to_anybody() {
+fn memory_is_not_allocated_twice() {
     let mut allocations = allocations("0-1", 1, 700);
     allocations.allocate(&crate::common::vm_order(1, CpuMode::Shared)).unwrap();
     let refused = allocations.allocate(&crate::common::vm_order(2, CpuMode::Shared)).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "needs 384M of memory; 700 MiB are for virtual machines, 384 MiB allocated"
+        "384M of memory requested, but 384 of 700 MiB for virtual machines are in use"
     );
     assert_eq!(allocations.memory(), Share { total: 700, used: 384 });
 }
 
 #[test]
-fn who_has_something_keeps_it_and_what_was_adopted_is_taken() {
+fn adopted_allocations_are_kept_and_count() {
     let mut allocations = allocations("0-3", 1, 4096);
     let adopted = crate::common::vm_order(1, CpuMode::Dedicated);
     allocations.adopt(adopted.id, Allocation { cores: "2".parse().unwrap(), memory: adopted.memory });
@@ -51,7 +51,7 @@ fn who_has_something_keeps_it_and_what_was_adopted_is_taken() {
 }
 
 #[test]
-fn a_machine_keeps_a_core_to_itself() {
+fn at_least_one_core_must_be_reserved() {
     let cores = || "0-1".parse().unwrap();
     let memory = MemorySize::from_mib(1024);
     assert!(HostCapacity::new(cores(), 0, memory).is_err());
@@ -60,7 +60,7 @@ fn a_machine_keeps_a_core_to_itself() {
 }
 
 #[test]
-fn orders_that_make_no_sense_are_refused_with_their_place() {
+fn invalid_host_specs_are_rejected_by_field() {
     let good = || crate::common::vm_order(1, CpuMode::Shared);
     host_spec::check(crate::common::host_spec(1, vec![crate::common::vm_order(2, CpuMode::Shared), good()]))
         .unwrap();

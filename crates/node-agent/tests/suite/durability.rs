@@ -237,7 +237,7 @@ fn an_older_store_does_not_revive_what_was_removed() {
     for _ in 0..2 {
         let report = agent.until("one", |report| report.vms.len() == 1);
         assert_eq!(report.vms[0].state, VmState::Failed);
-        assert!(report.vms[0].reason.as_ref().unwrap().contains("removed by earlier orders"));
+        assert!(report.vms[0].reason.as_ref().unwrap().contains("removed by an earlier host spec"));
         assert!(!is_there(scratch.path(), id));
         killed(agent);
         agent = Agent::start(scratch.path());
