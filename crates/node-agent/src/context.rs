@@ -1,4 +1,4 @@
-//! What all virtual machines of an agent have in common.
+//! State shared by all virtual machines of an agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,44 +22,41 @@ use crate::retention::RetainedDisks;
 use crate::state_dir::{QemuUser, StateDir};
 use crate::users::QemuUsers;
 
-/// Where libvirt logs what QEMU says.
+/// Directory of libvirt's QEMU logs.
 const LOGS: &str = "/var/log/libvirt/qemu";
 
-/// What all virtual machines of an agent have in common.
+/// State shared by all virtual machines of an agent.
 #[derive(Debug)]
 pub struct AgentContext {
     pub state_dir: Arc<StateDir>,
     pub hypervisor: Hypervisor,
-    /// ImageCache that were found right. Held while one is read.
+    /// Locked while an image is read.
     pub images: Arc<tokio::sync::Mutex<ImageCache>>,
-    /// Held from a look for room on the disk until something was put there.
+    /// Locked from a check for disk space until the disk is created.
     pub disk_space: tokio::sync::Mutex<()>,
     /// Disks of removed virtual machines.
     pub retained_disks: RetainedDisks,
-    /// Who each QEMU runs as.
+    /// Users of QEMU processes.
     pub users: QemuUsers,
     pub fabric: Arc<FabricAttachments>,
     pub reports: Arc<Reports>,
-    /// How virtual machines run.
     pub accelerator_probe: Arc<AcceleratorProbe>,
     allocations: Mutex<Allocations>,
-    /// Domains that were affinities where to run; held while they are affinities.
+    /// CPU affinity of running domains; locked while it is changed.
     affinities: tokio::sync::Mutex<BTreeMap<Uuid, CpuAffinity>>,
     running_vms: watch::Sender<RunningVms>,
-    /// What libvirt said at first; nothing may be started before.
+    /// Result of the survey at start; nothing may be started before it is set.
     surveyed: watch::Sender<Option<HypervisorSurvey>>,
 }
 
-/// What is kept about files of virtual machines.
+/// Persistent records about files of virtual machines.
 #[derive(Debug)]
 pub struct FileTables {
-    /// Disks of removed virtual machines.
     pub retained_disks: RetainedDisks,
-    /// Whose files they are.
     pub users: QemuUsers,
 }
 
-/// Virtual machines that run.
+/// The running virtual machines at one time.
 #[derive(Clone, Debug)]
 pub struct RunningVms {
     /// When libvirt was asked.
@@ -67,14 +64,14 @@ pub struct RunningVms {
     pub running: Arc<BTreeSet<Uuid>>,
 }
 
-/// What libvirt said at first.
+/// Result of the survey of libvirt at start.
 #[derive(Clone, Copy, Debug)]
 pub struct HypervisorSurvey {
-    /// Who QEMU runs as.
+    /// User of QEMU processes, if libvirt names it.
     pub user: Option<QemuUser>,
 }
 
-/// Where a domain was affinities to run.
+/// CPU affinity of a domain.
 #[derive(Debug)]
 struct CpuAffinity {
     vcpus: u32,
@@ -83,7 +80,7 @@ struct CpuAffinity {
 }
 
 impl AgentContext {
-    /// Nothing runs yet.
+    /// A context without virtual machines.
     pub fn new(
         state_dir: Arc<StateDir>,
         hypervisor: Hypervisor,
@@ -113,61 +110,61 @@ impl AgentContext {
         }
     }
 
-    /// Comes back when libvirt was asked what is there.
+    /// Waits until the survey of libvirt is complete.
     pub async fn ready(&self) {
-        // The sender lives as long as we do.
+        // Cannot fail: the sender lives as long as `self`.
         let _ = self.surveyed.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Whether libvirt was asked what is there.
+    /// Whether the survey of libvirt is complete.
     pub fn is_surveyed(&self) -> bool {
         self.surveyed.borrow().is_some()
     }
 
-    /// Notes what libvirt said at first.
+    /// Stores the result of the survey; starts become possible.
     pub fn set_survey(&self, survey: HypervisorSurvey) {
         self.surveyed.send_replace(Some(survey));
     }
 
-    /// Who QEMU runs as.
+    /// User of QEMU processes, if known.
     pub fn qemu_user(&self) -> Option<QemuUser> {
         self.surveyed.borrow().and_then(|survey| survey.user)
     }
 
-    /// Looks at what runs, as they are taken.
+    /// The running virtual machines, as polled.
     pub fn running_vms(&self) -> watch::Receiver<RunningVms> {
         self.running_vms.subscribe()
     }
 
-    /// Notes what runs.
+    /// Stores a poll of the running virtual machines.
     pub fn set_running_vms(&self, snapshot: RunningVms) {
         self.running_vms.send_replace(snapshot);
     }
 
-    /// Time has passed for disks that rest.
+    /// Adds `elapsed` to the age of retained disks and deletes expired ones.
     pub async fn age_retained_disks(self: &Arc<Self>, elapsed: Duration) {
         let this = Arc::clone(self);
         let passed = tokio::task::spawn_blocking(move || this.retained_disks.advance(elapsed)).await;
         if let Ok(Err(error)) = passed {
-            tracing::warn!("disks that have rested cannot be deleted: {error}");
+            tracing::warn!("cannot delete expired disks: {error}");
         }
     }
 
-    /// Deletes the disk that has rested longest, to make room; whether there was one.
+    /// Deletes the oldest retained disk to free space. Returns whether there was one.
     pub async fn evict_retained_disk(self: &Arc<Self>) -> bool {
         let this = Arc::clone(self);
         let evicted = tokio::task::spawn_blocking(move || this.retained_disks.evict_oldest()).await;
         match evicted {
             Ok(Ok(evicted)) => evicted.is_some(),
             Ok(Err(error)) => {
-                tracing::warn!("a disk that rests cannot be deleted: {error}");
+                tracing::warn!("cannot delete a retained disk: {error}");
                 false
             }
             Err(_) => false,
         }
     }
 
-    /// Gives a virtual machine what it needs of the machine. Who floats makes room first.
+    /// Allocates cores and memory for an order, and moves shared virtual machines off newly dedicated cores.
     pub async fn allocate(&self, order: &VmOrder) -> Result<Allocation, InsufficientCapacity> {
         let allocation = self.allocations().allocate(order)?;
         self.publish_capacity();
@@ -175,13 +172,13 @@ impl AgentContext {
         Ok(allocation)
     }
 
-    /// Notes what a virtual machine has that was found running.
+    /// Records the allocation of a virtual machine that was found running.
     pub fn adopt(&self, id: Uuid, allocation: Allocation) {
         self.allocations().adopt(id, allocation);
         self.publish_capacity();
     }
 
-    /// Takes back what a virtual machine had. It must not run any more.
+    /// Frees the allocation of a virtual machine, which must not run any more.
     pub async fn release(&self, id: Uuid) {
         self.affinities.lock().await.remove(&id);
         self.allocations().release(id);
@@ -189,25 +186,25 @@ impl AgentContext {
         self.update_affinities().await;
     }
 
-    /// What a virtual machine has.
+    /// The allocation of a virtual machine; empty if it has none.
     pub fn allocation(&self, id: Uuid) -> Allocation {
         self.allocations().allocation(id)
     }
 
-    /// CpuSet that nobody has to himself.
+    /// Cores that are not dedicated to a virtual machine.
     pub fn shared_cores(&self) -> CpuSet {
         self.allocations().shared_cores()
     }
 
-    /// A domain runs; it was affinities to stay on these cores, as far as is known.
+    /// Records that a domain runs with this CPU affinity; an empty set means unknown.
     pub async fn note_running(&self, order: &VmOrder, cores: CpuSet) {
         let dedicated = !self.allocation(order.id).cores.is_empty();
         self.affinities.lock().await.insert(order.id, CpuAffinity { vcpus: order.cores, dedicated, cores });
-        // The cores that float may be others by now.
+        // The shared cores may have changed in the meantime.
         self.update_affinities().await;
     }
 
-    /// Tells every domain that runs where the cores are that nobody has to himself.
+    /// Sets the affinity of every running domain to the current shared cores, except for pinned vCPUs.
     async fn update_affinities(&self) {
         let (mut affinities, instance) = (self.affinities.lock().await, self.state_dir.instance());
         let shared_cores = self.shared_cores();
@@ -218,8 +215,10 @@ impl AgentContext {
             };
             match confined {
                 Ok(()) => domain.cores = shared_cores.clone(),
-                // It may have ended just now; if it runs, the next change tries again.
-                Err(error) => tracing::warn!(vm = %id, "cannot be kept on cores {shared_cores}: {error}"),
+                // The domain may have ended; otherwise the next change retries.
+                Err(error) => {
+                    tracing::warn!(vm = %id, "cannot set the CPU affinity to {shared_cores}: {error}")
+                }
             }
         }
     }
@@ -237,11 +236,11 @@ impl AgentContext {
     }
 }
 
-/// Removes what libvirt has logged about a virtual machine that is gone: its name is never used again.
+/// Removes libvirt's logs of a virtual machine, whose name is never reused.
 pub fn remove_logs(instance: &str, id: Uuid) {
     let name = domain_name(instance, id);
     for suffix in ["log", "log.0", "log.1", "log.2"] {
-        // Where logs are elsewhere, or belong to somebody else, they stay.
+        // Ignored if the logs are elsewhere or owned by another user.
         let _ = std::fs::remove_file(Path::new(LOGS).join(format!("{name}.{suffix}")));
     }
 }

@@ -1,5 +1,5 @@
-//! Room for disks. A virtual machine's disk is a file that grows while its guest writes; what all of them may grow to is set
-//! aside from the start, so that guests cannot fill the host's disk, neither for each other nor for the host.
+//! Disk space accounting. An overlay grows while its guest writes; its full virtual size is reserved from the start, so that guests
+//! cannot fill the host's file system.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,42 +13,40 @@ use thiserror::Error;
 use crate::image::VerifiedImage;
 use crate::state_dir::StateDir;
 
-/// MiB that stay free for the host and what manages it.
+/// MiB that stay free for the host.
 const RESERVE_MIB: u64 = 512;
 
-/// What a file in the format qcow2 begins with.
+/// Magic number of a qcow2 file.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// Where such a file says how large the disk is.
+/// Offset of the virtual size in a qcow2 header.
 const QCOW2_SIZE_OFFSET: u64 = 24;
 
-/// Bytes of a block as the kernel counts them for files.
+/// Unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// Why there is no disk.
+/// Why a new disk cannot be created.
 #[derive(Debug, Error)]
 pub enum DiskSpaceError {
-    /// There is too little.
     #[error(
-        "its disk may grow to {needed} MiB, and the host's has room for {left}: {free} MiB are free, {reserved} of them \
-         reserved to other disks and {RESERVE_MIB} kept for the host"
+        "the disk needs up to {needed} MiB, but only {left} MiB are available: {free} MiB are free, of which {reserved} are \
+         reserved for other disks and {RESERVE_MIB} for the host"
     )]
     Full {
-        /// MiB of the disk.
+        /// Virtual size of the disk, in MiB.
         needed: u64,
-        /// MiB that are left for it.
+        /// MiB left for it.
         left: u64,
-        /// MiB that are free.
+        /// Free space of the file system, in MiB.
         free: u64,
-        /// MiB that other disks may still grow.
+        /// MiB by which existing disks may still grow.
         reserved: u64,
     },
-    /// That cannot be found out.
-    #[error("cannot tell how much room there is: {0}")]
+    #[error("cannot determine the free disk space")]
     Unknown(#[from] io::Error),
 }
 
-/// Whether a disk over this image finds room beside all that are there.
+/// Checks that the file system has space for a new overlay over `image`, at its full virtual size, beside all existing ones.
 pub fn check(state_dir: &StateDir, image: &VerifiedImage) -> Result<(), DiskSpaceError> {
     let needed = match image.root_format {
         DiskFormat::Raw => fs::metadata(&image.root)?.len(),
@@ -66,7 +64,7 @@ pub fn check(state_dir: &StateDir, image: &VerifiedImage) -> Result<(), DiskSpac
     check_space(free(state_dir)?, reserved, needed)
 }
 
-/// Whether halted disks may be written again: the host has what is kept for it.
+/// Whether the host's reserve is free, so that domains halted by a write error can resume.
 pub fn has_reserve(state_dir: &StateDir) -> bool {
     free(state_dir).is_ok_and(|free| free >= RESERVE_MIB << 20)
 }
@@ -89,13 +87,13 @@ fn check_space(free: u64, reserved: u64, needed: u64) -> Result<(), DiskSpaceErr
     })
 }
 
-/// How large a disk in the format qcow2 is for its guest.
+/// Virtual size of a qcow2 disk, in bytes.
 fn qcow2_size(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let (mut magic, mut size) = ([0; 4], [0; 8]);
     file.read_exact(&mut magic)?;
     if magic != QCOW2_MAGIC {
-        return Err(io::Error::other(format!("{} is no disk in the format qcow2", path.display())));
+        return Err(io::Error::other(format!("{} is not a qcow2 file", path.display())));
     }
     file.seek(SeekFrom::Start(QCOW2_SIZE_OFFSET))?;
     file.read_exact(&mut size)?;
@@ -109,19 +107,19 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_disk_finds_room_beside_what_is_promised_and_kept_to_the_last_byte() {
+    fn space_is_available_up_to_the_last_unreserved_byte() {
         check_space(2000 * MIB, 1000 * MIB, 488 * MIB).unwrap();
         let error = check_space(2000 * MIB, 1000 * MIB, 488 * MIB + 1).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "its disk may grow to 489 MiB, and the host's has room for 488: 2000 MiB are free, 1000 of them reserved to \
-             other disks and 512 kept for the host"
+            "the disk needs up to 489 MiB, but only 488 MiB are available: 2000 MiB are free, of which 1000 are reserved for \
+             other disks and 512 for the host"
         );
         check_space(100 * MIB, 1000 * MIB, MIB).unwrap_err();
     }
 
     #[test]
-    fn a_disk_says_how_large_it_is_as_qemu_wrote_it() {
+    fn the_virtual_size_is_read_from_a_qcow2_header() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("disk");
         let mut command = std::process::Command::new("qemu-img");

@@ -1,5 +1,7 @@
-//! Virtual machines on the emulated fabric: asks `heddle sim` to carry their frames, and keeps it so when the
+//! Attaches virtual machines to the emulated fabric through the control socket of `heddle sim`, and re-attaches them after the
 //! emulation was restarted.
+//!
+//! Callers change the desired attachments; [`FabricAttachments::run`] reconciles the emulation with them every second.
 
 mod packet_stops;
 
@@ -22,51 +24,51 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::error_chain;
 use crate::state_dir::StateDir;
 use packet_stops::{DropLocation, FrameCounts};
 
-/// How often to look whether everything is still attached: a restarted emulation knows nobody.
+/// Interval of reconciliation: a restarted emulation has no attachments.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the emulation has for an answer: it serves many, one after the other.
+/// Time limit for a reply of the emulation, which serves requests one by one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest answer: a list of a few thousand functions.
+/// Most bytes of a reply: a list of a few thousand functions.
 const REPLY_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How long a virtual machine waits to be attached or detached. Later it is done without it.
+/// How long attach and detach wait for completion; later, reconciliation completes them.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A virtual machine on the fabric.
+/// Attachment of a virtual machine to the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The host whose adapter it uses.
+    /// Host whose adapter it uses.
     pub node: Name,
     pub adapter: AdapterOrder,
-    /// The service level of its packets.
+    /// Service level of its packets.
     pub sl: ServiceLevel,
-    /// The socket of the guest's end.
+    /// Socket of the guest's end.
     pub guest: PathBuf,
-    /// The socket of the fabric's end.
+    /// Socket of the fabric's end.
     pub fabric: PathBuf,
 }
 
-/// How the fabric was found.
+/// Result of the last reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricStatus {
-    /// Which of the versions of what is to be.
+    /// Version of the desired attachments that it is based on.
     version: u64,
-    /// Whether the emulation is_reachable.
+    /// Whether the emulation answers.
     pub is_reachable: bool,
-    /// Who is on the fabric.
     attached: BTreeSet<Uuid>,
-    /// Whom the emulation refuses, and why.
+    /// Virtual machines that the emulation rejects, with its error.
     refused: BTreeMap<Uuid, String>,
-    /// Where packets of virtual machines stop.
+    /// Where packets of a virtual machine are dropped.
     stops: BTreeMap<Uuid, PacketStop>,
 }
 
-/// Keeps virtual machines on the fabric.
+/// The attachments of all virtual machines of an agent.
 #[derive(Debug)]
 pub struct FabricAttachments {
     control: PathBuf,
@@ -77,23 +79,23 @@ pub struct FabricAttachments {
     drop_watches: Mutex<BTreeMap<Uuid, packet_stops::DropWatch>>,
 }
 
-/// What is to be.
+/// The desired attachments.
 #[derive(Clone, Debug, Default)]
 struct DesiredAttachments {
-    /// Grows with every change.
+    /// Incremented with every change.
     version: u64,
     attachments: BTreeMap<Uuid, Attachment>,
 }
 
 #[derive(Debug, Error)]
 enum SimControlError {
-    #[error("the emulation at {} does not answer: {source}", path.display())]
+    #[error("the emulation at {} does not answer", path.display())]
     Unreachable { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
 }
 
-/// What is asked of the emulation; see `heddle sim-ctl`.
+/// Requests of the control protocol of `heddle sim`; see `heddle sim-ctl`.
 #[derive(Serialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 enum SimRequest<'a> {
@@ -124,7 +126,7 @@ enum SimReply<T> {
     Error(String),
 }
 
-/// A function, as the emulation lists it. The rest of what it says is for people.
+/// A virtual function, as listed by the emulation. Other fields are ignored.
 #[derive(Deserialize)]
 struct ListedFunction {
     node: String,
@@ -145,7 +147,7 @@ struct ListedFunction {
 }
 
 impl FabricAttachments {
-    /// By the control socket of an emulation.
+    /// Attachments through the control socket of an emulation. Nothing is sent before [`FabricAttachments::run`].
     pub fn new(control: PathBuf, state_dir: Arc<StateDir>) -> Self {
         Self {
             control,
@@ -157,34 +159,35 @@ impl FabricAttachments {
         }
     }
 
-    /// How the fabric was found last.
+    /// Result of the last reconciliation, as it changes.
     pub fn status(&self) -> watch::Receiver<FabricStatus> {
         self.status.subscribe()
     }
 
-    /// Puts a virtual machine on the fabric, and waits a little until it is there.
+    /// Attaches a virtual machine, and waits up to 3 s for completion. Replaces an earlier attachment.
     pub async fn attach(&self, id: Uuid, attachment: Attachment) {
         self.change(|desired| drop(desired.insert(id, attachment))).await;
     }
 
-    /// Takes a virtual machine off the fabric, also one that an agent before us put there, and waits a little until it is.
+    /// Detaches a virtual machine, even if an earlier agent attached it, and waits up to 3 s for completion.
     pub async fn detach(&self, id: Uuid) {
         self.change(|desired| drop(desired.remove(&id))).await;
     }
 
-    /// Why a virtual machine is not on the fabric.
+    /// Why a virtual machine is not attached; `None` if it is.
     pub fn attach_error(&self, id: Uuid) -> Option<String> {
         let status = self.status.borrow();
-        let refused = status.refused.get(&id).map(|why| format!("the fabric refuses its adapter: {why}"));
+        let refused =
+            status.refused.get(&id).map(|error| format!("the emulated fabric rejects its adapter: {error}"));
         refused.or_else(|| (!status.is_reachable).then(|| "the emulated fabric does not answer".to_owned()))
     }
 
-    /// Where packets that a virtual machine sends stop, while they do.
+    /// Where packets of a virtual machine are dropped, for up to 30 s after the last drop.
     pub fn packet_stop(&self, id: Uuid) -> Option<PacketStop> {
         self.status.borrow().stops.get(&id).cloned()
     }
 
-    /// Changes what is to be, and waits a little until the fabric is so, or is known not to be.
+    /// Changes the desired attachments and waits up to 3 s for a reconciliation that includes the change.
     async fn change(&self, change: impl FnOnce(&mut BTreeMap<Uuid, Attachment>)) {
         let version = {
             let mut desired = self.desired();
@@ -194,11 +197,11 @@ impl FabricAttachments {
         };
         self.changed.notify_one();
         let mut status = self.status.subscribe();
-        // Later it is done without us.
+        // After the timeout, reconciliation completes the change without the caller.
         let _ = timeout(SETTLE_TIMEOUT, status.wait_for(|status| status.version >= version)).await;
     }
 
-    /// Keeps everything attached that is to be, for ever.
+    /// Reconciles the emulation with the desired attachments, for ever.
     pub async fn run(&self) {
         loop {
             let desired = self.desired().clone();
@@ -206,13 +209,13 @@ impl FabricAttachments {
                 Ok(status) => FabricStatus { version: desired.version, ..status },
                 Err(error) => {
                     if self.status.borrow().is_reachable {
-                        tracing::warn!("{error}");
+                        tracing::warn!("{}", error_chain(&error));
                     }
                     FabricStatus { version: desired.version, ..FabricStatus::default() }
                 }
             };
             self.status.send_replace(next);
-            // Whichever comes first.
+            // Until the interval ends or the desired attachments change.
             let _ = timeout(RECONCILE_INTERVAL, self.changed.notified()).await;
         }
     }
@@ -232,7 +235,7 @@ impl FabricAttachments {
                     next.attached.insert(*id);
                     next.stops.extend(self.update_drop_watch(*id, function).map(|stop| (*id, stop)));
                 }
-                // One that is to be otherwise is replaced.
+                // An attachment that differs is replaced below.
                 Some(_) => {}
                 None => self.detach_function(function).await?,
             }
@@ -250,7 +253,7 @@ impl FabricAttachments {
         Ok(next)
     }
 
-    /// Compares what a function counts with what it did a moment ago.
+    /// Updates the drop counters of a function; returns where its packets are dropped now.
     fn update_drop_watch(&self, id: Uuid, function: &ListedFunction) -> Option<PacketStop> {
         let mut drop_watches = self.drop_watches();
         drop_watches.entry(id).or_default().update(&function.frames, &function.stops, Instant::now())
@@ -263,7 +266,7 @@ impl FabricAttachments {
     async fn detach_function(&self, function: &ListedFunction) -> Result<(), SimControlError> {
         let (node, port, function) = (function.node.as_str(), function.port, function.function);
         match self.request::<serde_json::Value>(&SimRequest::Detach { node, port, function }).await {
-            Err(SimControlError::Refused(why)) => tracing::warn!("cannot take {node} off the fabric: {why}"),
+            Err(SimControlError::Refused(error)) => tracing::warn!("cannot detach {node}: {error}"),
             Err(error) => return Err(error),
             Ok(_) => {}
         }

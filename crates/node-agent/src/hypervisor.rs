@@ -1,5 +1,5 @@
-//! libvirt. Its calls block, so each runs on a thread of its own; the connection is made when it is needed, and again
-//! when it broke.
+//! Client of libvirt. Calls block, so each runs on the blocking thread pool. The connection is opened on demand, and reopened after it
+//! broke.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +17,10 @@ use crate::cpu_set::CpuSet;
 use crate::domain::{DomainMetadata, METADATA_NAMESPACE, domain_name};
 use crate::state_dir::QemuUser;
 
-/// Longest message of libvirt that is told on: QEMU's words may come with pages of output.
+/// Most characters of a libvirt message that are kept: QEMU's output may fill pages.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// libvirt at one address.
+/// libvirt at a URI. Clones share one connection.
 #[derive(Clone)]
 pub struct Hypervisor {
     inner: Arc<Inner>,
@@ -31,41 +31,35 @@ struct Inner {
     connection: Mutex<Option<Connect>>,
 }
 
-/// Why libvirt did not do something.
+/// Why a libvirt call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HypervisorError {
-    /// It does not answer: what was result may or may not have been done.
+    /// libvirt does not answer: the operation may or may not have been carried out.
     #[error("libvirt does not answer at {uri}: {message}")]
-    Unreachable {
-        uri: String,
-        /// What its library says.
-        message: String,
-    },
+    Unreachable { uri: String, message: String },
     #[error("libvirt: {message}")]
     Refused { message: String },
 }
 
-/// What a domain does.
+/// State of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainState {
     Gone,
     Running,
-    /// It is there, but stands still.
+    /// Exists, but its vCPUs do not run.
     Halted(HaltReason),
 }
 
-/// Why a domain stands still.
+/// Why a domain is halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HaltReason {
-    /// Its disk cannot be written.
-    #[error("its disk cannot be written; the host's may be full")]
+    #[error("its disk cannot be written; the host's file system may be full")]
     DiskError,
-    #[error("it was paused")]
+    #[error("paused by an administrator")]
     Paused,
-    /// It cannot go on.
-    #[error("it has crashed")]
+    #[error("crashed")]
     Crashed,
-    #[error("libvirt does not say why")]
+    #[error("unknown reason")]
     Unknown,
 }
 
@@ -76,20 +70,20 @@ impl std::fmt::Debug for Hypervisor {
 }
 
 impl Hypervisor {
-    /// libvirt at an address such as `qemu:///system`. Nothing is result yet.
+    /// libvirt at a URI such as `qemu:///system`. Does not connect yet.
     pub fn new(uri: String) -> Self {
-        // The library prints every error otherwise, also those that are expected.
+        // Otherwise the library prints every error, including expected ones.
         virt::error::clear_error_callback();
         Self { inner: Arc::new(Inner { uri, connection: Mutex::new(None) }) }
     }
 
-    /// Starts a domain that libvirt forgets when it ends.
+    /// Starts a transient domain.
     pub async fn create(&self, xml: String) -> Result<(), HypervisorError> {
         self.call(move |connection| Domain::create_xml(connection, &xml, sys::VIR_DOMAIN_NONE).map(drop))
             .await
     }
 
-    /// Ends a domain of an agent; fine if there is none. QEMU gets the time to write what it has.
+    /// Destroys a domain of an agent; succeeds if it does not exist. QEMU gets time to flush its caches.
     pub async fn destroy(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
@@ -99,7 +93,7 @@ impl Hypervisor {
         .await
     }
 
-    /// Lets a domain go on.
+    /// Resumes a paused domain.
     pub async fn resume(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| {
@@ -108,7 +102,7 @@ impl Hypervisor {
         .await
     }
 
-    /// Virtual machines of an agent that run.
+    /// Ids of an agent's running virtual machines.
     pub async fn running(&self, instance: &str) -> Result<BTreeSet<Uuid>, HypervisorError> {
         let prefix = domain_prefix(instance);
         self.call(move |connection| {
@@ -118,20 +112,20 @@ impl Hypervisor {
         .await
     }
 
-    /// All domains of an agent, by their found.
+    /// Metadata of all active domains of an agent.
     pub async fn domains(&self, instance: &str) -> Result<Vec<DomainMetadata>, HypervisorError> {
         let (instance, prefix) = (instance.to_owned(), domain_prefix(instance));
         self.call(move |connection| {
             let domains = connection.list_all_domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?;
             let ours = domains.iter().filter(|domain| id_of(domain, &prefix).is_some());
-            // One that ends meanwhile, or that somebody else called so, has no mark.
+            // A domain that ended meanwhile, or a foreign one of the same name, has no metadata.
             let found = ours.filter_map(|domain| read_metadata(domain).ok().flatten());
             Ok(found.filter(|metadata| metadata.instance == instance).collect())
         })
         .await
     }
 
-    /// The mark of one virtual machine's domain, if there is one.
+    /// Metadata of a virtual machine's domain, if it exists.
     pub async fn domain_metadata(
         &self,
         instance: &str,
@@ -146,7 +140,7 @@ impl Hypervisor {
         .await
     }
 
-    /// What a virtual machine's domain does.
+    /// State of a virtual machine's domain.
     pub async fn state(&self, instance: &str, id: Uuid) -> Result<DomainState, HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| {
@@ -160,7 +154,7 @@ impl Hypervisor {
         .await
     }
 
-    /// Keeps a running domain, all of it, on these cores.
+    /// Pins all vCPUs and the emulator threads of a running domain to a CPU set.
     pub async fn pin_domain(
         &self,
         instance: &str,
@@ -179,7 +173,7 @@ impl Hypervisor {
         .await
     }
 
-    /// Keeps the emulation of a running domain on these cores; its virtual cores stay where they are.
+    /// Pins the emulator threads of a running domain to a CPU set; its vCPUs stay pinned.
     pub async fn pin_emulator(
         &self,
         instance: &str,
@@ -194,12 +188,12 @@ impl Hypervisor {
         .await
     }
 
-    /// Who QEMU runs as, where libvirt says so.
+    /// User and group of QEMU processes, if libvirt's capabilities name them.
     pub async fn qemu_user(&self) -> Result<Option<QemuUser>, HypervisorError> {
         self.call(|connection| Ok(qemu_user(&connection.get_capabilities()?))).await
     }
 
-    /// The version of what runs virtual machines.
+    /// Version of the hypervisor, as numbered by libvirt.
     pub async fn version(&self) -> Result<u32, HypervisorError> {
         self.call(|connection| connection.get_hyp_version()).await
     }
@@ -210,7 +204,7 @@ impl Hypervisor {
     ) -> Result<T, HypervisorError> {
         let inner = Arc::clone(&self.inner);
         let result = tokio::task::spawn_blocking(move || inner.call(operation));
-        result.await.expect("calls of libvirt do not panic, and nobody cancels them")
+        result.await.expect("libvirt calls neither panic nor are cancelled")
     }
 }
 
@@ -263,7 +257,7 @@ fn read_metadata(domain: &Domain) -> Result<Option<DomainMetadata>, virt::error:
 
 fn ignore_missing(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
     match done {
-        // It was there a moment ago and has ended by itself.
+        // The domain ended in the meantime.
         Err(error) if [ErrorNumber::NoDomain, ErrorNumber::OperationInvalid].contains(&error.code()) => {
             Ok(())
         }
@@ -277,7 +271,7 @@ fn domain_state(state: sys::virDomainState, reason: i32) -> DomainState {
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_IOERROR.cast_signed() => {
             DomainState::Halted(HaltReason::DiskError)
         }
-        // libvirt has it as paused for a moment while it starts.
+        // libvirt reports a starting domain as paused for a moment.
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => {
             DomainState::Running
         }
@@ -288,13 +282,13 @@ fn domain_state(state: sys::virDomainState, reason: i32) -> DomainState {
     }
 }
 
-/// The first line that says something, and not too much of it.
+/// The message on one line, truncated.
 fn shorten(message: &str) -> String {
     let plain = message.split_whitespace().collect::<Vec<_>>().join(" ");
     plain.chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
-/// Reads `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` out of libvirt's capabilities.
+/// Parses `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` of libvirt's capabilities.
 fn qemu_user(capabilities: &str) -> Option<QemuUser> {
     let mut reader = Reader::from_str(capabilities);
     let (mut element, mut model) = (String::new(), String::new());

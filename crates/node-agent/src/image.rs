@@ -1,4 +1,4 @@
-//! ImageCache are what their digest says, or they are not used.
+//! Verification of images: an image is used only if all its files match the ordered digest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,68 +14,62 @@ use thiserror::Error;
 
 use crate::durable;
 
-/// Longest `image.json`: a few names and checksums.
+/// Most bytes of `image.json`.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// Longest list of files found right; oldest entries are of images long gone.
+/// Most files in the checksum cache; beyond that it is cleared.
 const CACHED_FILES_MAX: usize = 1024;
 
-/// Longest list of files found right, in bytes.
+/// Most bytes of the checksum cache.
 const CACHE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Files are read in pieces of this size.
+/// Size of the chunks in which files are read.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// An image whose every byte is what the order says.
+/// Paths of a verified image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedImage {
     pub root: PathBuf,
-    /// How that is written.
     pub root_format: DiskFormat,
     pub kernel: PathBuf,
-    /// Its initial file system.
     pub initrd: PathBuf,
-    /// What the kernel is told.
+    /// Kernel parameters that the image adds.
     pub command_line: String,
 }
 
-/// Why an image is not used.
+/// Why an image cannot be used.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// A file cannot be read.
-    #[error("{} cannot be read: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The description is another one than expected.
-    #[error("image.json has checksum {found}, the order says {expected}")]
+    #[error("the SHA-256 digest of image.json must be {expected}, got {found}")]
     ManifestMismatch {
         found: String,
-        /// What the order says.
+        /// From the order.
         expected: String,
     },
-    /// The description makes no sense.
-    #[error("image.json: {0}")]
+    #[error("image.json is malformed: {0}")]
     Malformed(serde_json::Error),
-    /// The description names a file elsewhere.
-    #[error("image.json names {0:?}, which is not the name of a file beside it")]
+    #[error("files in image.json must be plain file names, got {0:?}")]
     InvalidFileName(String),
-    /// A file is not what the description says.
-    #[error("{file} has checksum {found}, its manifest says {expected}")]
+    #[error("the SHA-256 digest of {file} must be {expected}, got {found}")]
     ChecksumMismatch {
         file: String,
         found: String,
-        /// What the description says.
+        /// From the manifest.
         expected: String,
     },
 }
 
-/// Files that were found right, so that they are read once and not for every virtual machine.
+/// Verifies images, and caches checksums so that a file is read once, not for every virtual machine. An entry is valid while inode,
+/// size and modification time are unchanged.
 #[derive(Debug)]
 pub struct ImageCache {
     path: PathBuf,
     cached: BTreeMap<PathBuf, CachedChecksum>,
 }
 
-/// A file that was read.
+/// Identity and checksum of a file that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CachedChecksum {
     device: u64,
@@ -86,7 +80,7 @@ struct CachedChecksum {
 }
 
 impl ImageCache {
-    /// With what was found out before. A list that cannot be read is an empty one: files are read again.
+    /// Loads the cache. An unreadable cache counts as empty: files are read again.
     pub fn open(path: PathBuf) -> Self {
         let cached = match durable::read(&path, CACHE_BYTES_MAX) {
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
@@ -95,7 +89,7 @@ impl ImageCache {
         Self { path, cached }
     }
 
-    /// Checks an image, reading files whose checksum is not cached. Blocks for seconds then.
+    /// Verifies an image. Blocks for seconds if a file is not in the cache.
     pub fn verify(&mut self, order: &ImageOrder) -> Result<VerifiedImage, ImageError> {
         let manifest = manifest(order)?;
         Ok(VerifiedImage {
@@ -130,22 +124,22 @@ impl ImageCache {
             return Ok(cached.sha256.clone());
         }
         let sha256 = checksum(&mut file)?;
-        // Who writes a file while it is read gets no lasting verdict.
+        // A file that changed while it was read is not cached.
         if CachedChecksum::of(&fs::metadata(path)?) == before {
             if self.cached.len() >= CACHED_FILES_MAX {
                 self.cached.clear();
             }
             self.cached.insert(path.to_owned(), CachedChecksum { sha256: sha256.clone(), ..before });
-            let list = serde_json::to_vec(&self.cached).expect("paths of images came in as JSON");
+            let list = serde_json::to_vec(&self.cached).expect("paths of images are UTF-8");
             if let Err(error) = durable::replace(&self.path, &list) {
-                tracing::warn!("cannot keep checksums in {}: {error}", self.path.display());
+                tracing::warn!("cannot store checksums in {}: {error}", self.path.display());
             }
         }
         Ok(sha256)
     }
 }
 
-/// The description of an image, if it is the one that was expected.
+/// Reads the manifest `image.json` and checks its digest against the order.
 pub fn manifest(order: &ImageOrder) -> Result<Manifest, ImageError> {
     let manifest_path = order.directory.join("image.json");
     let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
@@ -175,7 +169,7 @@ fn checksum(file: &mut File) -> io::Result<String> {
     }
 }
 
-/// In lower case, as `sha256sum` prints it.
+/// Lower-case hexadecimal digits, as printed by `sha256sum`.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

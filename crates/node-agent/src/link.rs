@@ -1,8 +1,8 @@
-//! The host's connection of a guest's channel: hears how the guest stands, tells it a changed context, and runs sessions.
+//! The host's end of a guest's channel: tracks the state of the guest, sends changed contexts and runs sessions.
 //!
-//! A guest is hostile until shown otherwise. What it may make the agent keep is bounded by windows and named limits,
-//! and what it says beyond what was asked is paid from a budget (`UnsolicitedBudget`); one that overdraws it is not listened
-//! to for a while.
+//! Guests are not trusted. The memory that a guest can make the agent use is bounded by windows and limits, and bytes that the
+//! agent did not request are charged to a budget (`UnsolicitedBudget`). The connection to a guest that exceeds it is closed for
+//! 30 s.
 
 mod budget;
 mod inbox;
@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use uuid::Uuid;
 
+use crate::error_chain;
 use budget::UnsolicitedBudget;
 pub use inbox::SessionEvent;
 pub use liveness::LivenessTimeouts;
@@ -33,53 +34,53 @@ use liveness::{Liveness, LivenessAction};
 use sessions::{LinkCommand, Sessions};
 pub use sessions::{Session, SessionError};
 
-/// Bytes read at once.
+/// Buffer size of a read.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How long to wait before trying again to connect: QEMU makes the socket before it starts the guest.
+/// Pause before a failed connection is retried. QEMU creates the socket before it starts the guest.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a guest that talks too much, or nonsense, is not listened to.
+/// How long the connection to a misbehaving guest stays closed.
 const MISBEHAVIOUR_PAUSE: Duration = Duration::from_secs(30);
 
-/// How often a guest is greeted until it answers: what was said while it started may be lost.
+/// Interval of hellos until the guest answers: those sent while it boots may be lost.
 const GREETING_PAUSE: Duration = Duration::from_millis(250);
 
-/// How often a guest without sessions is greeted again: its connection may have been restarted, and then waits for it.
+/// Interval of hellos to a guest without sessions. A restarted channel server in the guest waits for one.
 const REGREETING_PAUSE: Duration = Duration::from_secs(20);
 
-/// How long those who want a session wait for a guest that has not said anything yet.
+/// How long opening a session waits for the first answer of a guest.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a guest has to take a context before it may be sent again.
+/// Least time between two transmissions of the same context.
 const CONTEXT_PAUSE: Duration = Duration::from_secs(10);
 
-/// Commands of sessions that may wait. Each session has at most a few at a time.
+/// Capacity of the queue of session commands.
 const COMMANDS_MAX: usize = 64;
 
-/// Letters of what a guest says that are context on.
+/// Most characters of a guest's message that are kept.
 const REASON_CHARS_MAX: usize = 200;
 
-/// How a guest stands, by its own words.
+/// State of a guest, according to its own messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GuestState {
-    /// It has not said anything yet.
+    /// It has not answered a hello yet.
     #[default]
     Silent,
-    /// It is there, and not ready yet.
+    /// It has answered a hello, but is not ready.
     Greeted,
-    /// It is as the context of this generation says; what it has found out about its network, if it checks that.
+    /// The context of this generation is applied; with the result of the network check, if it runs one.
     Ready(u64, Option<NetworkCheck>),
     Failed(String),
-    /// It talks nonsense; says what.
+    /// It broke the protocol; a verb phrase says how.
     Misbehaving(String),
 }
 
-/// A context for the guest.
+/// A context for the guest. `Debug` does not show the documents.
 #[derive(Clone)]
 pub struct GuestContext {
     pub generation: u64,
-    /// The documents, as JSON. Secret.
+    /// The documents as JSON; contains a private key.
     pub documents: Arc<Vec<u8>>,
 }
 
@@ -89,7 +90,7 @@ impl std::fmt::Debug for GuestContext {
     }
 }
 
-/// A guest's channel, for those who use it. Dropped, it is closed.
+/// The link to a guest. Dropping it closes the connection and ends all sessions.
 #[derive(Debug)]
 pub struct GuestLink {
     state: watch::Receiver<GuestState>,
@@ -103,7 +104,7 @@ impl Drop for GuestLink {
     }
 }
 
-/// By which sessions are opened, as long as the link lives.
+/// Opens sessions over a link, as long as the link exists.
 #[derive(Clone, Debug)]
 pub struct SessionOpener {
     commands: mpsc::Sender<LinkCommand>,
@@ -111,9 +112,9 @@ pub struct SessionOpener {
 }
 
 impl SessionOpener {
-    /// Opens a session, or says why not.
+    /// Opens a session. Waits up to 5 s for a guest that has not answered yet.
     pub async fn open(&self, request: Open) -> Result<Session, SessionError> {
-        // One that was just found running has yet to be greeted.
+        // A guest that was just adopted has not answered a hello yet.
         let mut state = self.state.clone();
         let _ = timeout(OPEN_TIMEOUT, state.wait_for(|state| *state != GuestState::Silent)).await;
         sessions::open(&self.commands, request).await
@@ -121,12 +122,12 @@ impl SessionOpener {
 }
 
 impl GuestLink {
-    /// Connects to the socket of a virtual machine's port, and again whenever the connection breaks.
+    /// Connects to the socket of a virtual machine's channel, and reconnects whenever the connection breaks.
     pub fn start(id: Uuid, socket: PathBuf, context: watch::Receiver<GuestContext>) -> Self {
         Self::start_with(id, socket, context, LivenessTimeouts::default())
     }
 
-    /// Likewise, with another timeouts for guests that hang.
+    /// Like [`GuestLink::start`], with other timeouts for guests that hang.
     pub fn start_with(
         id: Uuid,
         socket: PathBuf,
@@ -139,12 +140,12 @@ impl GuestLink {
         Self { state, commands, task: tokio::spawn(task.run()) }
     }
 
-    /// How the guest stands, as it changes.
+    /// State of the guest, as it changes.
     pub fn state(&self) -> watch::Receiver<GuestState> {
         self.state.clone()
     }
 
-    /// For those who open sessions.
+    /// A handle to open sessions.
     pub fn opener(&self) -> SessionOpener {
         SessionOpener { commands: self.commands.clone(), state: self.state.clone() }
     }
@@ -159,12 +160,12 @@ struct LinkTask {
     timeouts: LivenessTimeouts,
 }
 
-/// Why a connection is given up.
+/// Why a connection is closed.
 #[derive(Debug, Error)]
 enum LinkError {
-    #[error("its channel broke: {0}")]
+    #[error("the channel to the guest broke")]
     Io(#[from] io::Error),
-    #[error("its guest {0}")]
+    #[error("the guest {0}")]
     Misbehaving(String),
     #[error(transparent)]
     MessageTooLong(#[from] MessageTooLong),
@@ -174,27 +175,27 @@ impl LinkTask {
     async fn run(mut self) {
         loop {
             let Ok(stream) = UnixStream::connect(&self.socket).await else {
-                self.reject_commands(CONNECT_PAUSE, "its channel is not there yet").await;
+                self.reject_commands(CONNECT_PAUSE, "the channel of the guest does not exist yet").await;
                 continue;
             };
             let broken = self.run_connection(stream).await;
-            tracing::debug!(vm = %self.id, "{broken}");
+            tracing::debug!(vm = %self.id, "{}", error_chain(&broken));
             match broken {
                 LinkError::Misbehaving(what) => {
-                    tracing::warn!(vm = %self.id, "its guest {what}: not listened to for {} s", MISBEHAVIOUR_PAUSE.as_secs());
+                    tracing::warn!(vm = %self.id, "the guest {what}; closing its channel for {} s", MISBEHAVIOUR_PAUSE.as_secs());
                     self.state.send_replace(GuestState::Misbehaving(what));
-                    self.reject_commands(MISBEHAVIOUR_PAUSE, "its guest talked nonsense").await;
+                    self.reject_commands(MISBEHAVIOUR_PAUSE, "the guest broke the protocol").await;
                     self.state.send_replace(GuestState::Silent);
                 }
                 LinkError::Io(_) | LinkError::MessageTooLong(_) => {
                     self.state.send_replace(GuestState::Silent);
-                    self.reject_commands(CONNECT_PAUSE, "its channel broke").await;
+                    self.reject_commands(CONNECT_PAUSE, "the channel to the guest broke").await;
                 }
             }
         }
     }
 
-    /// Waits; whoever wants a session meanwhile is context that there is none.
+    /// Waits, and meanwhile rejects requests for sessions with `why`.
     async fn reject_commands(&mut self, pause: Duration, why: &str) {
         let end = sleep(pause);
         tokio::pin!(end);
@@ -204,7 +205,7 @@ impl LinkTask {
                 command = self.commands.recv() => match command {
                     Some(LinkCommand::Open { answer, .. }) => drop(answer.send(Err(SessionError::GuestUnavailable(why.to_owned())))),
                     Some(_) => {}
-                    // Nobody can open a session any more: the link is about to be dropped.
+                    // All handles are gone: the link is about to be dropped.
                     None => return end.await,
                 }
             }
@@ -234,14 +235,14 @@ impl LinkTask {
                 Some(command) = self.commands.recv() => connection.execute(command),
                 changed = self.context.changed() => match changed {
                     Ok(()) => connection.set_context(self.context.borrow_and_update().clone()),
-                    // Who tells is gone, and so are we in a moment.
+                    // The sender is gone: the link is about to be dropped.
                     Err(_) => return std::future::pending().await,
                 },
                 () = sleep_until(deadline) => connection.greet(),
                 () = sleep_until(liveness_deadline), if !connection.sessions.is_empty() => connection.check_liveness(),
             };
             if let Err(broken) = step {
-                connection.sessions.end_all(&broken.to_string());
+                connection.sessions.end_all(&error_chain(&broken));
                 return broken;
             }
             self.state.send_if_modified(|state| {
@@ -255,7 +256,7 @@ impl LinkTask {
     }
 }
 
-/// What is known of one connection.
+/// State of one connection.
 struct Connection {
     decoder: Decoder<ToHost>,
     messages: VecDeque<ToHost>,
@@ -264,12 +265,12 @@ struct Connection {
     sessions: Sessions,
     context: GuestContext,
     nonce: u64,
-    /// The boot of the guest that answered; nothing it said before counts.
+    /// Boot id of the guest that answered the hello; messages before that are ignored.
     boot: Option<String>,
     state: GuestState,
-    /// What the guest said last of its network, and for which context.
+    /// Last network check received, and the generation it is for.
     network: Option<(u64, NetworkCheck)>,
-    /// The context that was sent last, and when.
+    /// Generation of the last context sent, and when.
     sent: Option<(u64, Instant)>,
     greeting_at: Instant,
     liveness: Liveness,
@@ -280,12 +281,12 @@ impl Connection {
         Self {
             decoder: Decoder::new(),
             messages: VecDeque::new(),
-            // Ends what an agent before us may have begun.
+            // Ends a frame that an earlier agent may have left incomplete.
             outgoing: VecDeque::from([0]),
             budget: UnsolicitedBudget::new(Instant::now()),
             sessions: Sessions::default(),
             context,
-            // Another one than those of agents before us.
+            // Differs from the nonces of earlier agents.
             nonce: Uuid::new_v4().as_u64_pair().0,
             boot: None,
             state: GuestState::Silent,
@@ -296,11 +297,11 @@ impl Connection {
         }
     }
 
-    /// A guest with sessions has been quiet for a while.
+    /// Handles a guest with sessions that has been silent for a while.
     fn check_liveness(&mut self) -> Result<(), LinkError> {
         match self.liveness.poll(Instant::now()) {
             None => {}
-            // What it does not read need not become more.
+            // A guest that does not read gets no further messages.
             Some(LivenessAction::Probe(_)) if self.outgoing.len() > 1 => {}
             Some(LivenessAction::Probe(question)) => self.send(&question)?,
             Some(LivenessAction::Warn(text)) => self.sessions.notify_all(&text),
@@ -313,11 +314,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Says hello, unless that would end sessions.
+    /// Sends a hello, unless that would end sessions.
     fn greet(&mut self) -> Result<(), LinkError> {
         self.greeting_at =
             Instant::now() + if self.boot.is_some() { REGREETING_PAUSE } else { GREETING_PAUSE };
-        // A guest that does not read, or works for somebody, is left alone.
+        // A guest that does not read, or has sessions, is not disturbed.
         if self.sessions.is_empty() && self.outgoing.len() <= 1 {
             self.send(&ToGuest::Hello { nonce: self.nonce })?;
         }
@@ -339,7 +340,7 @@ impl Connection {
         self.catch_up()
     }
 
-    /// Sends the context if the guest has said that it has another.
+    /// Sends the context if the guest reports another generation.
     fn catch_up(&mut self) -> Result<(), LinkError> {
         match self.state {
             GuestState::Ready(generation, _) if generation != self.context.generation => self.send_context(),
@@ -348,12 +349,12 @@ impl Connection {
     }
 
     fn send_context(&mut self) -> Result<(), LinkError> {
-        // One that is ready for an earlier context stays so until it says otherwise.
+        // A guest that is ready for an earlier context remains so until it reports otherwise.
         if matches!(self.state, GuestState::Failed(_)) {
             self.state = GuestState::Greeted;
         }
         let (generation, now) = (self.context.generation, Instant::now());
-        // A context is long: a guest that keeps saying it has another does not get it each time.
+        // Contexts are long: a guest that keeps reporting another generation does not get it each time.
         if self.sent.is_some_and(|(sent, at)| sent == generation && now < at + CONTEXT_PAUSE) {
             return Ok(());
         }
@@ -370,13 +371,13 @@ impl Connection {
         while let Some(message) = self.messages.pop_front() {
             solicited += self.handle(message)?;
         }
-        // A message may come in several pieces: what was paid for the first is given back with the last.
+        // A message may arrive in several reads: what the first were charged is refunded with the last.
         self.budget
             .spend(bytes.len(), solicited, now)
             .map_err(|over| LinkError::Misbehaving(over.to_string()))
     }
 
-    /// Takes a message; how many bytes of the stream were asked for by it.
+    /// Handles a message; returns how many bytes of it were solicited.
     fn handle(&mut self, message: ToHost) -> Result<usize, LinkError> {
         if let ToHost::Welcome { nonce, version, boot } = message {
             self.welcome(nonce, version, boot)?;
@@ -421,7 +422,7 @@ impl Connection {
             return Ok(());
         }
         if version != PROTOCOL_VERSION {
-            let what = format!("speaks version {version} of the channel, this agent {PROTOCOL_VERSION}");
+            let what = format!("uses protocol version {version}, but this agent requires {PROTOCOL_VERSION}");
             return Err(LinkError::Misbehaving(what));
         }
         if self.boot.as_deref() != Some(boot.as_str()) {
@@ -434,12 +435,12 @@ impl Connection {
 
     fn execute(&mut self, command: LinkCommand) -> Result<(), LinkError> {
         if self.sessions.is_empty() {
-            // Nobody doubted it before.
+            // Silence before the first session does not count.
             self.liveness.heard(Instant::now());
         }
         let message = match command {
             LinkCommand::Open { answer, .. } if self.boot.is_none() => {
-                let why = "its guest has not said anything yet".to_owned();
+                let why = "the guest has not answered yet".to_owned();
                 drop(answer.send(Err(SessionError::GuestUnavailable(why))));
                 None
             }
@@ -448,14 +449,14 @@ impl Connection {
         if let Some(message) = message
             && let Err(error) = self.send(&message)
         {
-            // Nothing was sent: a command with too many arguments. Only its session ends.
+            // Nothing was sent, because the command is too long. Only its session ends.
             self.sessions.fail(&message, &error.to_string());
         }
         Ok(())
     }
 }
 
-/// A guest's words, made fit for a log and a terminal.
+/// A guest's message made safe for logs and terminals: without control characters, truncated.
 fn sanitize(text: &str) -> String {
     let letters = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
     letters.take(REASON_CHARS_MAX).collect()

@@ -53,7 +53,7 @@ struct Args {
     /// Use these cores, such as 0-3,6 [default: the CPU affinity of this process]
     #[arg(long, value_name = "LIST")]
     cores: Option<CpuSet>,
-    /// CpuSet that no virtual machine has to itself: emulation, context virtual machines and the host run there.
+    /// Reserve the lowest N cores for the host, QEMU's emulator threads and virtual machines without dedicated cores
     #[arg(long, value_name = "N", default_value_t = 1)]
     reserve_cores: u32,
     /// Give guests at most this much memory in total, such as 16G [default: 7/8 of the machine's memory]

@@ -1,8 +1,8 @@
-//! Disks of removed virtual machines rest before they are deleted, so that a removal by mistake can be undone by hand.
+//! Retention of the disks of removed virtual machines, so that a removal by mistake can be undone by hand.
 //!
-//! A disk rests in a directory that is excluded from boot and that QEMU cannot enter. Rest is counted while an agent runs, by
-//! the monotonic clock: a machine that is off, or whose clock is set, deletes nothing early. If a new disk finds no room,
-//! the disk that has age longest goes first.
+//! A retained disk is in a directory that no domain uses and QEMU cannot enter. Its age is counted by the monotonic clock while an
+//! agent runs, so that neither downtime nor a change of the clock deletes a disk early. If space for a new disk is missing, the
+//! oldest retained disks are deleted first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,23 +15,23 @@ use uuid::Uuid;
 use crate::durable;
 use crate::state_dir::{StateDir, VmFiles};
 
-/// Longest file with how long disks have age: 60 bytes each.
+/// Most bytes of the file with the ages; an entry has 60 bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The disks that rest.
+/// The retained disks of an agent.
 #[derive(Debug)]
 pub struct RetainedDisks {
     state_dir: Arc<StateDir>,
     grace: Duration,
-    /// Seconds that each has age. Held while files are moved or deleted.
+    /// Age of each disk in seconds. Locked while files are moved or deleted.
     seconds: Mutex<BTreeMap<Uuid, u64>>,
 }
 
 impl RetainedDisks {
-    /// Disks that rest for `grace`, and those that rest already.
+    /// Loads the retained disks. Each is kept for `grace`; 0 means that disks are deleted at once.
     pub fn open(state_dir: Arc<StateDir>, grace: Duration) -> io::Result<Self> {
         let kept = durable::read(&state_dir.retention_path(), FILE_BYTES_MAX)?;
-        // A file that cannot be read only makes disks rest longer.
+        // An unreadable file only prolongs the retention.
         let mut kept: BTreeMap<Uuid, u64> =
             kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let mut seconds = BTreeMap::new();
@@ -44,15 +44,15 @@ impl RetainedDisks {
         Ok(Self { state_dir, grace, seconds: Mutex::new(seconds) })
     }
 
-    /// Puts the disk of a virtual machine to rest, and deletes its other files; fine if there are none.
+    /// Retains the disk of a removed virtual machine and deletes its other files. Succeeds if there are none.
     pub fn retain(&self, id: Uuid, files: &VmFiles) -> io::Result<()> {
         let mut seconds = self.seconds();
         if self.grace.is_zero() || !files.overlay.exists() {
             return durable::remove(&files.directory);
         }
-        // It holds a private key, and can be made again from the order.
+        // The seed holds a private key and can be recreated from the order.
         durable::remove(&files.seed)?;
-        // A file system may have been mounted since.
+        // Another file system may have been mounted since the start.
         self.state_dir.make_retained_directory().map_err(io::Error::other)?;
         let target = self.state_dir.retained_directory().join(id.to_string());
         match fs::rename(&files.directory, &target) {
@@ -65,7 +65,7 @@ impl RetainedDisks {
         }
     }
 
-    /// Counts time in which the agent ran, and deletes disks that have age long enough.
+    /// Adds `elapsed` to the age of all disks and deletes those older than the grace period.
     pub fn advance(&self, elapsed: Duration) -> io::Result<()> {
         let mut seconds = self.seconds();
         if seconds.is_empty() {
@@ -80,7 +80,7 @@ impl RetainedDisks {
         self.write(&seconds)
     }
 
-    /// Deletes the disk that has age longest, to make room; which one, if there was any.
+    /// Deletes the oldest disk to free space. Returns its id, if there was one.
     pub fn evict_oldest(&self) -> io::Result<Option<Uuid>> {
         let mut seconds = self.seconds();
         let oldest = seconds.iter().max_by_key(|(_, age)| **age).map(|(id, _)| *id);
@@ -94,7 +94,7 @@ impl RetainedDisks {
     fn delete(&self, seconds: &mut BTreeMap<Uuid, u64>, id: Uuid) -> io::Result<()> {
         durable::remove(&self.state_dir.retained_directory().join(id.to_string()))?;
         seconds.remove(&id);
-        tracing::info!(vm = %id, "the disk of a removed virtual machine is deleted");
+        tracing::info!(vm = %id, "deleted a retained disk");
         Ok(())
     }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_rests_over_restarts_and_is_then_deleted() {
+    fn a_disk_is_retained_over_restarts_and_then_deleted() {
         let scratch = tempfile::tempdir().unwrap();
         let state_dir =
             Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_that_has_rested_longest_makes_room_first() {
+    fn the_oldest_disk_is_evicted_first() {
         let scratch = tempfile::tempdir().unwrap();
         let state_dir =
             Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_rests_where_disks_are_also_if_that_came_later() {
+    fn disks_are_retained_on_a_file_system_mounted_later() {
         let scratch = tempfile::tempdir().unwrap();
         let state_dir =
             Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
         let retained_disks = RetainedDisks::open(Arc::clone(&state_dir), HOUR).unwrap();
-        // As if an empty file system were mounted there: files cannot be moved from it to another one.
+        // As if an empty file system were mounted there: files cannot be renamed to another file system.
         fs::remove_dir_all(state_dir.vms_directory()).unwrap();
         let (id, files) = disk(&state_dir, 1);
         retained_disks.retain(id, &files).unwrap();
@@ -185,12 +185,12 @@ mod tests {
         assert_eq!(retained_ids(&state_dir), [id.to_string()]);
         assert!(
             state_dir.vm_ids().unwrap().is_empty(),
-            "a directory of disks that rest is no virtual machine"
+            "the directory of retained disks is not a virtual machine"
         );
     }
 
     #[test]
-    fn without_a_grace_period_nothing_rests() {
+    fn without_a_grace_period_nothing_is_retained() {
         let scratch = tempfile::tempdir().unwrap();
         let state_dir =
             Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());

@@ -1,18 +1,19 @@
-//! Where an agent keeps what it needs.
+//! Files and directories of an agent.
 //!
 //! ```text
-//! STATE/                     what survives a restart of the machine
-//!   agent.lock  instance     one agent at a time; who it is
-//!   number                   so that numbers of reports grow over restarts
-//!   orders/HOST.json         what is to be; holds private keys
-//!   images.json              files whose checksums were found right
+//! STATE/                     persistent
+//!   agent.lock  instance     lock of the running agent; its instance id
+//!   number                   report number, which increases over restarts
+//!   orders/HOST.json         host specs; hold private keys
+//!   images.json              cache of image checksums
 //!   vms/ID/                  overlay.qcow2, seed.iso, console.log
-//!   vms/resting/ID/          disks of removed virtual machines, for a while; see [`crate::retention`]
-//!   resting.json             how long each has rested
-//!   users.json               which virtual machine's QEMU runs as which user
-//! RUNTIME/INSTANCE/ID/       sockets of a virtual machine: short paths, since theirs have room for 107 bytes
-//!   guest.sock               its virtio-serial port
-//!   nic.guest nic.fabric     its network adapter, seen from either end
+//!   vms/resting/ID/          retained disks of removed virtual machines; see [`crate::retention`]
+//!   resting.json             age of each retained disk
+//!   users.json               user id of each virtual machine's QEMU process
+//!   accelerator.json         result of the KVM probe
+//! RUNTIME/INSTANCE/ID/       sockets of a virtual machine; short, because socket paths have at most 107 bytes
+//!   guest.sock               virtio-serial port
+//!   nic.guest nic.fabric     network adapter, guest's and fabric's end
 //! ```
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
@@ -27,23 +28,23 @@ use uuid::Uuid;
 
 use crate::durable;
 
-/// Longest path of a unix socket, without the byte that ends it.
+/// Longest path of a Unix socket, without the terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Letters of an instance's id.
+/// Hexadecimal digits of an instance id.
 const INSTANCE_DIGITS: usize = 8;
 
-/// Directories that others may pass through, but not list.
+/// Mode of directories that other users may traverse, but not list.
 const TRAVERSE_ONLY: u32 = 0o711;
 
-/// The user that QEMU runs as.
+/// User and group of a QEMU process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QemuUser {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// Where an agent keeps what it needs. The lock on it is held as long as this lives.
+/// State and runtime directories of an agent. Holds the agent's lock while it exists.
 #[derive(Debug)]
 pub struct StateDir {
     state: PathBuf,
@@ -52,51 +53,41 @@ pub struct StateDir {
     _lock: File,
 }
 
-/// The files of a virtual machine.
+/// Paths of a virtual machine's files.
 #[derive(Clone, Debug)]
 pub struct VmFiles {
     pub directory: PathBuf,
     pub overlay: PathBuf,
-    /// What it starts from.
+    /// Seed volume.
     pub seed: PathBuf,
-    /// What it says on its serial line.
+    /// Log of the serial console.
     pub console: PathBuf,
     pub sockets: PathBuf,
     pub channel: PathBuf,
-    /// Its end of the network adapter.
+    /// Guest's end of the network adapter.
     pub nic_guest: PathBuf,
-    /// The fabric's end of the network adapter.
+    /// Fabric's end of the network adapter.
     pub nic_fabric: PathBuf,
 }
 
-/// A state_dir that cannot be used.
+/// Why a file or directory of the agent cannot be used.
 #[derive(Debug, Error)]
 pub enum StateDirError {
-    /// A file or directory cannot be used.
     #[error("{}", path.display())]
     Io {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Somebody else works here.
-    #[error("another agent uses {}: end it, or choose another --state", .0.display())]
+    #[error("another agent uses {}; stop it or choose another --state", .0.display())]
     Locked(PathBuf),
-    /// The file that says who the agent is makes no sense.
-    #[error("{} does not hold the {INSTANCE_DIGITS} letters of an agent's id", .0.display())]
+    #[error("{} must contain an instance id of {INSTANCE_DIGITS} hexadecimal digits", .0.display())]
     InvalidInstance(PathBuf),
-    /// Sockets would have names that are too long.
     #[error(
-        "{} is too long for a socket: {bytes} bytes, {SOCKET_PATH_BYTES_MAX} fit; choose a shorter --runtime",
+        "the socket path {} must have at most {SOCKET_PATH_BYTES_MAX} bytes, got {bytes}; choose a shorter --runtime",
         path.display()
     )]
-    SocketPathTooLong {
-        /// Such as this one.
-        path: PathBuf,
-        /// How long it is.
-        bytes: usize,
-    },
-    /// QEMU could not get at a file.
+    SocketPathTooLong { path: PathBuf, bytes: usize },
     #[error(
         "QEMU runs as user {uid}, who has no access to {} (mode {mode:03o}), so it cannot use {}: chmod it, or \
          choose another state_dir",
@@ -104,16 +95,17 @@ pub enum StateDirError {
     )]
     Inaccessible {
         uid: u32,
-        /// What it has no access to.
+        /// File or directory that denies access.
         path: PathBuf,
         mode: u32,
-        /// What it needs it for.
+        /// File that QEMU needs.
         wanted: PathBuf,
     },
 }
 
 impl StateDir {
-    /// Takes a state_dir for this agent alone; makes what is missing.
+    /// Creates missing directories and locks the state directory. Fails if another agent has locked it, or if socket paths would be too
+    /// long.
     pub fn open(state: &Path, runtime: &Path) -> Result<Self, StateDirError> {
         let state = absolute(state)?;
         make_directory(&state, TRAVERSE_ONLY)?;
@@ -142,32 +134,32 @@ impl StateDir {
         }
     }
 
-    /// Tells this agent's virtual machines from others': made once, with the state.
+    /// Instance id: distinguishes this agent's domains from those of other agents. Created with the state directory.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// The file with a host's orders.
+    /// File with the spec of a host.
     pub fn spec_path(&self, host: &Name) -> PathBuf {
         self.state.join("orders").join(format!("{host}.json"))
     }
 
-    /// The file with checksums that were found right.
+    /// File with the cache of image checksums.
     pub fn image_cache_path(&self) -> PathBuf {
         self.state.join("images.json")
     }
 
-    /// The file with the number that reports begin with.
+    /// File with the last report number.
     pub fn report_number_path(&self) -> PathBuf {
         self.state.join("number")
     }
 
-    /// The file with what was found out about the accelerator.
+    /// File with the result of the KVM probe.
     pub fn accelerator_path(&self) -> PathBuf {
         self.state.join("accelerator.json")
     }
 
-    /// The files of a virtual machine.
+    /// Paths of a virtual machine's files, whether or not they exist.
     pub fn vm(&self, id: Uuid) -> VmFiles {
         let directory = self.vms_directory().join(id.to_string());
         let sockets = self.runtime.join(id.to_string());
@@ -183,45 +175,45 @@ impl StateDir {
         }
     }
 
-    /// Where disks are.
+    /// Directory of the disks.
     pub fn vms_directory(&self) -> PathBuf {
         self.state.join("vms")
     }
 
-    /// Where disks of removed virtual machines rest: for nobody but the agent, and on the file system of all disks, which may be
-    /// one of its own.
+    /// Directory of retained disks, accessible to the agent only. On the same file system as the disks, so that they can be renamed
+    /// into it.
     pub fn retained_directory(&self) -> PathBuf {
         self.vms_directory().join("resting")
     }
 
-    /// Makes that directory if it is not there.
+    /// Creates the directory of retained disks if it is missing.
     pub fn make_retained_directory(&self) -> Result<(), StateDirError> {
         make_directory(&self.retained_directory(), 0o700)
     }
 
-    /// The file with how long they have rested.
+    /// File with the age of retained disks.
     pub fn retention_path(&self) -> PathBuf {
         self.state.join("resting.json")
     }
 
-    /// The file with which virtual machine has which user.
+    /// File with the user ids of QEMU processes.
     pub fn users_path(&self) -> PathBuf {
         self.state.join("users.json")
     }
 
-    /// Whether there are files of a virtual machine, also if its disk rests.
+    /// Whether any file of a virtual machine exists, including a retained disk.
     pub fn has_files(&self, id: Uuid) -> bool {
         let files = self.vm(id);
         let resting = self.retained_directory().join(id.to_string());
         [files.directory, files.sockets, resting].iter().any(|path| path.exists())
     }
 
-    /// Whether a path is that of a socket of this agent.
+    /// Whether a path is below this agent's runtime directory.
     pub fn owns_socket(&self, path: &Path) -> bool {
         path.starts_with(&self.runtime)
     }
 
-    /// Virtual machines of which there are files.
+    /// Ids of virtual machines that have a disk or socket directory, sorted.
     pub fn vm_ids(&self) -> Result<Vec<Uuid>, StateDirError> {
         let mut found = Vec::new();
         for directory in [self.vms_directory(), self.runtime.clone()] {
@@ -235,12 +227,12 @@ impl StateDir {
         Ok(found)
     }
 
-    /// Removes the directory of sockets if there is none in it: no virtual machine is left that runs.
+    /// Removes this agent's runtime directory if it is empty, that is, if no virtual machine runs.
     pub fn remove_runtime_directory(&self) {
         let _ = fs::remove_dir(&self.runtime);
     }
 
-    /// Whether QEMU gets as far as to the files of virtual machines.
+    /// Checks that QEMU can reach the files of virtual machines, by file modes.
     pub fn check_reachable(&self, user: QemuUser) -> Result<(), StateDirError> {
         check_access(&self.vms_directory(), user, Access::Traverse)?;
         check_access(&self.runtime, user, Access::Traverse)
@@ -248,26 +240,26 @@ impl StateDir {
 }
 
 impl VmFiles {
-    /// Makes the directories. QEMU makes sockets, so that of the sockets is its own; nobody else gets at them.
+    /// Creates the directories. That of the sockets is owned by `user`, because QEMU creates sockets, and closed to others.
     pub fn make(&self, user: Option<QemuUser>) -> Result<(), StateDirError> {
         make_directory(&self.directory, TRAVERSE_ONLY)?;
         make_directory(&self.sockets, 0o770)?;
         chown_to_qemu(&self.sockets, user, GroupOwner::Agent)
     }
 
-    /// Removes what is of no use once it has stopped.
+    /// Removes the sockets; succeeds if there are none.
     pub fn remove_sockets(&self) -> Result<(), StateDirError> {
         durable::remove(&self.sockets).map_err(at(&self.sockets))
     }
 
-    /// Removes everything.
+    /// Removes all files; succeeds if there are none.
     pub fn remove(&self) -> Result<(), StateDirError> {
         self.remove_sockets()?;
         durable::remove(&self.directory).map_err(at(&self.directory))
     }
 }
 
-/// Whether a file that is given away keeps its group.
+/// Group of a file whose owner becomes the QEMU user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupOwner {
     /// The group stays unchanged, so that the agent keeps its access.
@@ -276,14 +268,14 @@ pub enum GroupOwner {
     Qemu,
 }
 
-/// Gives a file to QEMU's user.
+/// Makes the QEMU user the owner of a file. Does nothing without a user.
 pub fn chown_to_qemu(path: &Path, user: Option<QemuUser>, group: GroupOwner) -> Result<(), StateDirError> {
     let Some(user) = user else { return Ok(()) };
     let gid = (group == GroupOwner::Qemu).then(|| Gid::from_raw(user.gid));
     chown(path, Some(Uid::from_raw(user.uid)), gid).map_err(|errno| at(path)(errno.into()))
 }
 
-/// Whether QEMU can read a file.
+/// Checks that QEMU can read a file, by file modes.
 pub fn check_readable(path: &Path, user: QemuUser) -> Result<(), StateDirError> {
     check_access(path, user, Access::Read)
 }
@@ -291,11 +283,10 @@ pub fn check_readable(path: &Path, user: QemuUser) -> Result<(), StateDirError> 
 #[derive(Clone, Copy)]
 enum Access {
     Read = 0o4,
-    /// Go through a directory.
     Traverse = 0o1,
 }
 
-/// By modes alone: access lists, which may grant more, are not looked at.
+/// Checks modes only; POSIX ACLs, which may grant more, are ignored.
 fn check_access(wanted: &Path, user: QemuUser, access: Access) -> Result<(), StateDirError> {
     if user.uid == 0 {
         return Ok(());
@@ -341,7 +332,7 @@ fn absolute(path: &Path) -> Result<PathBuf, StateDirError> {
 
 fn make_directory(path: &Path, mode: u32) -> Result<(), StateDirError> {
     match DirBuilder::new().mode(mode).create(path) {
-        // The mask may have taken something away.
+        // The umask may have removed bits.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(at(path)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -365,7 +356,7 @@ mod tests {
     const OTHER_USER: QemuUser = QemuUser { uid: 64055, gid: 64055 };
 
     #[test]
-    fn an_agent_keeps_its_id_and_its_place_to_itself() {
+    fn the_state_directory_is_locked_and_keeps_its_instance() {
         let scratch = tempfile::tempdir().unwrap();
         let (state, runtime) = (scratch.path().join("state"), scratch.path().join("run"));
         let state_dir = StateDir::open(&state, &runtime).unwrap();
@@ -376,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_too_long_for_sockets_are_refused() {
+    fn too_long_socket_paths_are_rejected() {
         let scratch = tempfile::tempdir().unwrap();
         let long = scratch.path().join("x".repeat(60));
         let error = StateDir::open(&scratch.path().join("state"), &long).unwrap_err();
@@ -384,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_qemu_cannot_enter_is_named() {
+    fn an_inaccessible_directory_is_named() {
         let scratch = tempfile::tempdir().unwrap();
         let closed = scratch.path().join("closed");
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();

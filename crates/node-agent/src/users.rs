@@ -1,7 +1,7 @@
-//! A user of its own for every QEMU: one that is taken over opens the files of no other virtual machine.
+//! A separate user id for every QEMU process, so that a compromised one cannot open files of other virtual machines.
 //!
-//! QemuUsers are numbers of a range that nobody else on the machine has. Which virtual machine has which is kept in a file, for as
-//! long as there are files that belong to it, also while its disk rests: a number never meets files of an earlier owner.
+//! Ids come from a range that is used for nothing else. The assignment is stored for as long as files of the virtual machine exist,
+//! including a retained disk, so that a reused id never owns files of an earlier virtual machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,13 +12,13 @@ use uuid::Uuid;
 use crate::durable;
 use crate::state_dir::{QemuUser, StateDir};
 
-/// QemuUsers in the range: many times what one machine runs, with disks that rest.
+/// Number of ids in the range: many times the virtual machines and retained disks of a machine.
 const UID_COUNT: u32 = 65_536;
 
-/// Longest file with who has which: 60 bytes each.
+/// Most bytes of the file with the assignments; an entry has 60 bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The users that virtual machines have.
+/// User ids of an agent's QEMU processes.
 #[derive(Debug)]
 pub struct QemuUsers {
     state_dir: Arc<StateDir>,
@@ -28,14 +28,14 @@ pub struct QemuUsers {
 
 #[derive(Debug)]
 struct Assignments {
-    /// As in the file.
+    /// Content of the file.
     users: BTreeMap<Uuid, u32>,
-    /// Those that were asked for since the agent started: they may have no files yet.
+    /// Assigned since the agent started; these may have no files yet.
     active: BTreeSet<Uuid>,
 }
 
 impl QemuUsers {
-    /// QemuUsers from `first` on, and who has which.
+    /// Loads the assignments; new ids are assigned from `first` on.
     pub fn open(state_dir: Arc<StateDir>, first: u32) -> io::Result<Self> {
         let users = match durable::read(&state_dir.users_path(), FILE_BYTES_MAX)? {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other)?,
@@ -44,7 +44,8 @@ impl QemuUsers {
         Ok(Self { state_dir, first, assignments: Mutex::new(Assignments { users, active: BTreeSet::new() }) })
     }
 
-    /// The user of a virtual machine's QEMU, in the group that QEMU runs in. The same for as long as it has files.
+    /// The user of a virtual machine's QEMU process, in the group `qemu.gid`. Stable while the virtual machine has files; on disk before it
+    /// is returned. Fails if all ids are in use or the assignment cannot be stored.
     pub fn user_for(&self, id: Uuid, qemu: QemuUser) -> io::Result<QemuUser> {
         let mut assignments = self.assignments();
         assignments.active.insert(id);
@@ -56,16 +57,17 @@ impl QemuUsers {
         let taken: BTreeSet<u32> = users.values().copied().collect();
         let last = self.first.saturating_add(UID_COUNT - 1);
         let uid = (self.first..=last).find(|uid| !taken.contains(uid));
-        let uid = uid
-            .ok_or_else(|| io::Error::other(format!("all users from {} to {last} are taken", self.first)))?;
+        let uid = uid.ok_or_else(|| {
+            io::Error::other(format!("all user ids from {} to {last} are in use", self.first))
+        })?;
         users.insert(id, uid);
         let text = serde_json::to_vec(users).map_err(io::Error::other)?;
-        // On disk before there is a file of it.
+        // Stored before a file owned by this id exists.
         durable::replace(&self.state_dir.users_path(), &text)?;
         Ok(QemuUser { uid, ..qemu })
     }
 
-    /// A virtual machine is gone; what is left of it keeps its user.
+    /// Releases a removed virtual machine's id, which is reused once no files of it exist.
     pub fn release(&self, id: Uuid) {
         self.assignments().active.remove(&id);
     }
@@ -84,7 +86,7 @@ mod tests {
     const QEMU: QemuUser = QemuUser { uid: 64055, gid: 108 };
 
     #[test]
-    fn a_user_is_given_to_nobody_else_while_files_of_it_exist() {
+    fn an_id_is_not_reused_while_its_files_exist() {
         let scratch = tempfile::tempdir().unwrap();
         let state_dir =
             Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(users.user_for(one, QEMU).unwrap(), QemuUser { uid: 2_000_000, gid: 108 });
         assert_eq!(users.user_for(two, QEMU).unwrap().uid, 2_000_001);
         assert_eq!(users.user_for(one, QEMU).unwrap().uid, 2_000_000);
-        // One rests, the other has no files.
+        // The first has a retained disk, the second has no files.
         fs::create_dir(state_dir.retained_directory().join(one.to_string())).unwrap();
         drop(users);
         let users = QemuUsers::open(Arc::clone(&state_dir), 2_000_000).unwrap();

@@ -1,4 +1,4 @@
-//! Where packets of a virtual machine stop on the fabric, by what the emulation counts.
+//! Detects where packets of a virtual machine are dropped, from the emulation's drop counters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use controller_api::agent::PacketStop;
 use ib_wire::PortNum;
 use serde::Deserialize;
 
-/// How long a stop is told after the last packet: longer than the pauses of a network check.
+/// How long a drop is reported after the last packet; longer than the retry interval of the network check.
 const STOP_RETENTION: Duration = Duration::from_secs(30);
 
-/// Reasons that lie with the fabric. The others lie with the sender: forged, malformed or lost addresses.
+/// Drop reasons caused by the fabric. Others are caused by the sender, such as spoofed or unknown addresses.
 const REASONS: [&str; 11] = [
     "hop_limit",
     "injected",
@@ -25,21 +25,21 @@ const REASONS: [&str; 11] = [
     "wrong_port",
 ];
 
-/// What a function counted, as the emulation lists it.
+/// Counters of a virtual function, as listed by the emulation.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct FrameCounts {
     #[serde(default)]
     drops: BTreeMap<String, u64>,
 }
 
-/// Where the last packet stopped that came to nothing for one reason.
+/// Where the last packet was dropped for a given reason.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct DropLocation {
     node: String,
     port: PortNum,
 }
 
-/// A function that is looked at again and again.
+/// Drop counters of a virtual function between two polls.
 #[derive(Debug, Default)]
 pub(super) struct DropWatch {
     drops: BTreeMap<String, u64>,
@@ -47,7 +47,8 @@ pub(super) struct DropWatch {
 }
 
 impl DropWatch {
-    /// Compares with the last update; where packets stop now, or did a moment ago. Of several reasons, the one that grew most.
+    /// Compares the counters with those of the last call. Returns the location of the drop reason that grew most, or the last one for
+    /// up to 30 s.
     pub(super) fn update(
         &mut self,
         counts: &FrameCounts,
@@ -58,7 +59,7 @@ impl DropWatch {
             let count = *counts.drops.get(*reason)?;
             let before = self.drops.get(*reason).copied().unwrap_or(0);
             let location = locations.get(*reason)?;
-            // A function that was attached anew counts from 0.
+            // A re-attached function counts from 0.
             let more = if count < before { count } else { count - before };
             (more > 0).then_some((more, *reason, location))
         });
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(update(&[("no_route", 2)], 20).as_deref(), Some("no_route"));
         assert_eq!(update(&[("no_route", 2)], 40), None);
         assert_eq!(update(&[("no_route", 3), ("link_down", 9)], 41).as_deref(), Some("link_down"));
-        assert_eq!(update(&[("no_route", 1)], 42).as_deref(), Some("no_route"), "attached anew");
+        assert_eq!(update(&[("no_route", 1)], 42).as_deref(), Some("no_route"), "re-attached");
     }
 
     #[test]

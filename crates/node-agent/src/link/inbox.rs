@@ -1,43 +1,43 @@
-//! What a guest said in a session, until it is handed on.
+//! Queue of a session's events, until they are forwarded to the client.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Pieces that may wait. The window bounds their bytes; without this, a guest that sends single bytes by turns to its
-/// output and its error makes each cost many times its size.
+/// Most queued events. The window bounds their bytes; this bounds the overhead of a guest that alternates single bytes of output
+/// and error.
 const PIECES_MAX: usize = 4096;
 
-/// Longest piece: as much as fits a frame of a session.
+/// Most bytes of a merged event: one frame of a session.
 const PIECE_BYTES_MAX: usize = controller_api::session::FRAME_BYTES_MAX;
 
-/// What a guest says in a session.
+/// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
     Output(Vec<u8>),
     Error(Vec<u8>),
-    /// The agent's own words, for people.
+    /// A message of the agent for the user.
     Note(String),
-    /// The last word: its exit status.
+    /// Last event: the exit status.
     Exit(i32),
-    /// The last word: why there is no session.
+    /// Last event: why the session was not opened or was ended.
     Refused(String),
 }
 
-/// What a guest said in a session, until it is handed on.
+/// Queue of a session's events.
 #[derive(Debug, Default)]
 pub struct Inbox {
     pieces: Mutex<VecDeque<SessionEvent>>,
     filled: Notify,
 }
 
-/// There are too many pieces.
+/// The inbox has too many events.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InboxFull;
 
 impl Inbox {
-    /// Takes a piece; those of one kind that follow each other become one.
+    /// Appends an event; consecutive output or error is merged. The last event always fits.
     pub fn push(&self, piece: SessionEvent) -> Result<(), InboxFull> {
         let mut pieces = self.pieces();
         let joined = match (pieces.back_mut(), &piece) {
@@ -62,7 +62,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// The next piece, as soon as there is one.
+    /// Waits for the next event.
     pub async fn pop(&self) -> SessionEvent {
         loop {
             if let Some(piece) = self.pieces().pop_front() {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn single_bytes_by_turns_fill_it_and_the_last_word_still_fits() {
+    fn alternating_bytes_fill_it_and_the_last_event_fits() {
         let inbox = Inbox::default();
         let pieces = (0..)
             .map(|i| if i % 2 == 0 { SessionEvent::Output(vec![0]) } else { SessionEvent::Error(vec![0]) });

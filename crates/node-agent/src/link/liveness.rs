@@ -1,45 +1,45 @@
-//! Whether a guest with sessions still answers. A command may be quiet for hours; a guest that hangs is quiet for ever.
+//! Detects guests that hang while sessions are open. A command may be silent for hours, but its guest must still answer.
 //!
-//! A guest that was not heard for a while is asked for a session without a command, which every guest refuses at once. If it does
-//! not, those who wait are context, and in the end their sessions are given up.
+//! A silent guest is probed with a request for a session with an empty command, which every guest refuses at once. If it does not
+//! answer, users are warned, and finally their sessions are ended.
 
 use std::time::Duration;
 
 use guest::channel::{SessionId, SessionRequest, ToGuest};
 use tokio::time::Instant;
 
-/// The number under which no session is ever opened: those in use are below `SESSIONS_MAX`.
+/// Session number used for probes. Real sessions have numbers below `SESSIONS_MAX`.
 const PROBE_SESSION: SessionId = SessionId(u16::MAX);
 
-/// How long a guest with sessions may be quiet.
+/// How long a guest with sessions may be silent before each step.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessTimeouts {
-    /// Before it is asked whether it is there.
+    /// Until it is probed.
     pub probe: Duration,
-    /// Before those who wait are context.
+    /// Until users are warned.
     pub warn: Duration,
-    /// Before sessions are given up.
+    /// Until its sessions are ended.
     pub end: Duration,
 }
 
 impl Default for LivenessTimeouts {
-    /// A translated guest on a busy machine answers within seconds; a person waits for half a minute before doubts arise.
+    /// A guest under TCG on a busy machine answers within seconds.
     fn default() -> Self {
         Self { probe: Duration::from_secs(10), warn: Duration::from_secs(30), end: Duration::from_secs(180) }
     }
 }
 
-/// What is to be done about a guest that is quiet.
+/// What to do about a silent guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LivenessAction {
-    /// Ask whether it is there.
+    /// Send this message, which a live guest answers.
     Probe(ToGuest),
-    /// Tell those who wait.
+    /// Send this text to the users of all sessions.
     Warn(String),
     GiveUp(String),
 }
 
-/// When a guest was last heard, and what was done since.
+/// Time of the last sign of life, and the steps taken since.
 #[derive(Debug)]
 pub struct Liveness {
     timeouts: LivenessTimeouts,
@@ -48,23 +48,23 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Heard now.
+    /// Starts with a sign of life at `now`.
     pub fn new(timeouts: LivenessTimeouts, now: Instant) -> Self {
         Self { timeouts, heard: now, steps: 0 }
     }
 
-    /// The guest said something, or the first session was opened.
+    /// Records a sign of life: the guest sent something, or the first session was opened.
     pub fn heard(&mut self, now: Instant) {
         (self.heard, self.steps) = (now, 0);
     }
 
-    /// When [`Liveness::poll`] has something to do next.
+    /// When to call [`Liveness::poll`] next.
     pub fn deadline(&self) -> Instant {
         let LivenessTimeouts { probe, warn, end } = self.timeouts;
         self.heard + [probe, warn, end][usize::from(self.steps.min(2))]
     }
 
-    /// What is to be done at this time.
+    /// The action due at `now`, if any.
     pub fn poll(&mut self, now: Instant) -> Option<LivenessAction> {
         if now < self.deadline() {
             return None;
@@ -77,7 +77,7 @@ impl Liveness {
                 request: SessionRequest::Exec { argv: Vec::new() },
             }),
             2 => LivenessAction::Warn(format!(
-                "heddle: the node has not answered for {} s; waiting until {} s have passed, Ctrl-C ends this now\n",
+                "heddle: the node has not answered for {} s; giving up after {} s, press Ctrl-C to end now\n",
                 warn.as_secs(),
                 end.as_secs()
             )),

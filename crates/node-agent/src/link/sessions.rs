@@ -13,46 +13,45 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::inbox::{Inbox, SessionEvent};
 use super::sanitize;
 
-/// What a message costs on the wire besides its data: kind, session, checksum and framing.
+/// Bytes of a message on the wire without its data: kind, session number, checksum and framing.
 const MESSAGE_BYTES: usize = 32;
 
-/// What is asked of the task that talks to a guest.
+/// A command to the task of a link.
 #[derive(Debug)]
 pub enum LinkCommand {
     Open {
         request: Open,
-        /// Where the session goes.
+        /// Receives the session.
         answer: oneshot::Sender<Result<Session, SessionError>>,
-        /// By which it asks for the rest.
+        /// Given to the session for its further commands.
         commands: mpsc::Sender<LinkCommand>,
     },
-    /// Standard input, for which the session had send_credit.
+    /// Standard input; the session has acquired credit for it.
     Input(SessionKey, Vec<u8>),
-    /// Output was handed on.
+    /// Output was forwarded: its credit can be returned.
     Consumed(SessionKey, usize),
-    /// Nobody listens any more.
+    /// The client is gone.
     Close(SessionKey),
 }
 
-/// A session's number, and which of those that had it.
+/// Number of a session, and a serial number that distinguishes it from earlier sessions of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKey {
     id: SessionId,
     serial: u64,
 }
 
-/// Why there is no session.
+/// Why a session could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SessionError {
-    /// There is nobody to ask; says why.
+    /// The guest cannot be reached, for this reason.
     #[error("{0}")]
     GuestUnavailable(String),
-    /// There are as many as a guest takes.
-    #[error("{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one")]
+    #[error("{SESSIONS_MAX} sessions are open, the most that a node allows; end one first")]
     TooManySessions,
 }
 
-/// A session, seen from the host. Dropped, it is closed.
+/// The host's end of a session. Dropping it closes the session.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
@@ -61,9 +60,9 @@ pub struct Session {
     commands: mpsc::Sender<LinkCommand>,
 }
 
-/// Asks for a session.
+/// Opens a session through the task of a link.
 pub async fn open(commands: &mpsc::Sender<LinkCommand>, request: Open) -> Result<Session, SessionError> {
-    let gone = || SessionError::GuestUnavailable("it does not run".to_owned());
+    let gone = || SessionError::GuestUnavailable("it is not running".to_owned());
     let (answer, answered) = oneshot::channel();
     let command = LinkCommand::Open { request, answer, commands: commands.clone() };
     commands.send(command).await.map_err(|_| gone())?;
@@ -71,7 +70,7 @@ pub async fn open(commands: &mpsc::Sender<LinkCommand>, request: Open) -> Result
 }
 
 impl Session {
-    /// Sends standard input as the guest takes it; nothing ends it. `false` once there is nobody to take it.
+    /// Sends standard input, waiting for credit; empty means end of input. Returns `false` once the session has ended.
     pub async fn input(&self, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
             return self.commands.send(LinkCommand::Input(self.key, Vec::new())).await.is_ok();
@@ -89,14 +88,14 @@ impl Session {
         true
     }
 
-    /// What the guest says next.
+    /// Waits for the next event.
     pub async fn recv(&self) -> SessionEvent {
         self.inbox.pop().await
     }
 
-    /// Output of so many bytes was handed on: the guest may send more.
+    /// Returns credit for output that was forwarded, so that the guest may send more.
     pub async fn consumed(&self, bytes: usize) {
-        // Without a connection there is nobody to tell.
+        // Without a connection the session has ended.
         let _ = self.commands.send(LinkCommand::Consumed(self.key, bytes)).await;
     }
 }
@@ -112,7 +111,7 @@ impl Drop for Session {
     }
 }
 
-/// The sessions on one connection.
+/// All sessions on one connection.
 #[derive(Debug, Default)]
 pub struct Sessions {
     open: BTreeMap<SessionId, OpenSession>,
@@ -122,37 +121,37 @@ pub struct Sessions {
 #[derive(Debug)]
 struct OpenSession {
     serial: u64,
-    /// Bytes to the guest.
+    /// Window towards the guest.
     sending: Window,
-    /// Bytes from the guest.
+    /// Window from the guest.
     receiving: Window,
     inbox: Arc<Inbox>,
     send_credit: Arc<Semaphore>,
-    /// Close was said, and nobody listens: its number is free once the guest has said that it is over.
+    /// Close was sent and events are discarded; the number is free once the guest confirms the end.
     closing: bool,
 }
 
 impl Drop for OpenSession {
     fn drop(&mut self) {
         self.send_credit.close();
-        // Whoever has heard a last word does not listen to this one.
-        let _ = self.inbox.push(SessionEvent::Refused("its channel was closed".to_owned()));
+        // Ignored if a last event was already received.
+        let _ = self.inbox.push(SessionEvent::Refused("the channel to the guest was closed".to_owned()));
     }
 }
 
 impl Sessions {
-    /// Whether there is none.
+    /// Whether no session is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Does what a session asks for; what to tell the guest.
+    /// Executes a command; returns the message to send to the guest.
     pub fn execute(&mut self, command: LinkCommand) -> Option<ToGuest> {
         match command {
             LinkCommand::Open { request, answer, commands } => self.begin(request, answer, commands),
             LinkCommand::Input(key, bytes) => {
                 let slot = self.slot(key)?;
-                // The session had send_credit for it.
+                // The session has acquired credit, so this does not fail.
                 slot.sending.debit(bytes.len()).ok()?;
                 Some(ToGuest::Input { session: key.id, bytes })
             }
@@ -189,7 +188,7 @@ impl Sessions {
             closing: false,
         };
         let key = SessionKey { id, serial: self.serial };
-        // Who asked may be gone again: its session, dropped here, closes itself.
+        // If the requester is gone, the session is dropped here and closes itself.
         drop(answer.send(Ok(Session { key, inbox, send_credit, commands })));
         self.open.insert(id, slot);
         let request = match request {
@@ -199,7 +198,7 @@ impl Sessions {
         Some(ToGuest::Open { session: id, request })
     }
 
-    /// Takes a guest's word; how many bytes of it were asked for, and what to answer.
+    /// Handles a message of the guest; returns how many bytes of it were solicited, and the reply.
     pub fn handle(&mut self, message: ToHost) -> (usize, Option<ToGuest>) {
         match message {
             ToHost::Output { session, bytes } => {
@@ -221,41 +220,41 @@ impl Sessions {
     fn output(&mut self, id: SessionId, length: usize, piece: SessionEvent) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
         if let Err(overrun) = slot.receiving.debit(length) {
-            return (0, self.abort(id, &format!("its guest sent {overrun}")));
+            return (0, self.abort(id, &format!("output of the guest: {overrun}")));
         }
         if slot.closing {
-            // On its way while the session was closed; nobody listens, so it is handed on as it is.
+            // In flight while the session was closed: discarded, but credited.
             let credit = slot.receiving.consume(length);
             return (length + MESSAGE_BYTES, credit.map(|bytes| ToGuest::Credit { session: id, bytes }));
         }
         match slot.inbox.push(piece) {
             Ok(()) => (length + MESSAGE_BYTES, None),
-            Err(_) => (0, self.abort(id, "its guest sends too many small pieces")),
+            Err(_) => (0, self.abort(id, "the guest sends too many small messages")),
         }
     }
 
     fn credit(&mut self, id: SessionId, bytes: u32) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
         match slot.sending.grant(bytes) {
-            // Nothing is granted for nothing.
+            // Credit of 0 bytes is not solicited.
             Ok(()) if bytes == 0 => (0, None),
             Ok(()) => {
                 slot.send_credit.add_permits(bytes as usize);
                 (MESSAGE_BYTES, None)
             }
-            Err(overrun) => (0, self.abort(id, &format!("its guest granted {overrun}"))),
+            Err(overrun) => (0, self.abort(id, &format!("credit of the guest: {overrun}"))),
         }
     }
 
-    /// The guest has said that a session is over.
+    /// The guest has confirmed the end of a session.
     fn end(&mut self, id: SessionId, last_event: SessionEvent) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.remove(&id) else { return (0, None) };
         let taken = slot.inbox.push(last_event);
-        debug_assert_eq!(taken, Ok(()), "there is always send_credit for a last word");
+        debug_assert_eq!(taken, Ok(()), "the last event always fits");
         (MESSAGE_BYTES, None)
     }
 
-    /// Tells the guest to end a session whose rules it broke.
+    /// Closes a session whose guest broke the protocol.
     fn abort(&mut self, id: SessionId, why: &str) -> Option<ToGuest> {
         let slot = self.open.get_mut(&id)?;
         if slot.closing {
@@ -264,32 +263,32 @@ impl Sessions {
         slot.closing = true;
         slot.send_credit.close();
         let taken = slot.inbox.push(SessionEvent::Refused(why.to_owned()));
-        debug_assert_eq!(taken, Ok(()), "there is always send_credit for a last word");
+        debug_assert_eq!(taken, Ok(()), "the last event always fits");
         Some(ToGuest::Close { session: id })
     }
 
-    /// A message for a session could not be sent at all.
+    /// A message for a session could not be encoded.
     pub fn fail(&mut self, message: &ToGuest, why: &str) {
         if let ToGuest::Open { session, .. } = message {
             self.end(*session, SessionEvent::Refused(why.to_owned()));
         }
     }
 
-    /// Tells all who listen something that no guest said.
+    /// Sends a text of the agent to all sessions.
     pub fn notify_all(&mut self, text: &str) {
         for slot in self.open.values().filter(|slot| !slot.closing) {
-            // One who does not read what is there does not wait for the guest.
+            // Dropped for a client that does not read.
             let _ = slot.inbox.push(SessionEvent::Note(text.to_owned()));
         }
     }
 
-    /// Gives up all sessions of a guest that may come back; what to tell it then.
+    /// Ends all sessions of a guest that does not answer; returns the messages to send to it.
     pub fn abort_all(&mut self, why: &str) -> Vec<ToGuest> {
         let ids: Vec<SessionId> = self.open.keys().copied().collect();
         ids.into_iter().filter_map(|id| self.abort(id, why)).collect()
     }
 
-    /// The connection is gone.
+    /// The connection is closed: ends all sessions.
     pub fn end_all(&mut self, why: &str) {
         for id in self.open.keys().copied().collect::<Vec<_>>() {
             self.end(id, SessionEvent::Refused(why.to_owned()));
