@@ -1,4 +1,4 @@
-//! What libvirt is told, and that an agent finds its own domains again and touches no others.
+//! Domain XML, and recognition of an agent's own domains.
 
 use std::path::Path;
 
@@ -63,19 +63,19 @@ fn shared_cores() -> CpuPlacement {
 }
 
 #[test]
-fn a_shared_virtual_machine_floats() {
+fn shared_domain_xml() {
     insta::assert_snapshot!(xml(metadata(1, "0123abcd"), Accelerator::Tcg, shared_cores()));
 }
 
 #[test]
-fn a_dedicated_virtual_machine_has_its_cores_and_its_memory() {
+fn dedicated_domain_xml() {
     let (cores, emulator_cores) = ("2-3".parse().unwrap(), "0-1".parse().unwrap());
     let cpus = CpuPlacement::Pinned { cores, emulator_cores, backing: MemoryBacking::HugePages };
     insta::assert_snapshot!(xml(metadata(1, "0123abcd"), Accelerator::Kvm, cpus));
 }
 
 #[test]
-fn ordinary_pages_are_there_from_the_start_too() {
+fn ordinary_pages_are_allocated_at_start() {
     let (cores, emulator_cores) = ("1".parse().unwrap(), "0".parse().unwrap());
     let cpus = CpuPlacement::Pinned { cores, emulator_cores, backing: MemoryBacking::Pages };
     let xml = xml(metadata(1, "0123abcd"), Accelerator::Tcg, cpus);
@@ -85,7 +85,7 @@ fn ordinary_pages_are_there_from_the_start_too() {
 }
 
 #[test]
-fn a_mark_is_read_as_it_was_written_and_nonsense_is_none() {
+fn metadata_survives_a_round_trip() {
     let metadata = DomainMetadata { cores: "1,3".parse().unwrap(), ..metadata(1, "0123abcd") };
     let xml = xml(metadata.clone(), Accelerator::Tcg, shared_cores());
     let line = xml.lines().find(|line| line.contains("<heddle:vm")).unwrap();
@@ -96,7 +96,7 @@ fn a_mark_is_read_as_it_was_written_and_nonsense_is_none() {
 }
 
 #[test]
-fn a_domain_is_adopted_only_for_what_it_was_made_for() {
+fn a_domain_is_adopted_only_for_its_own_order() {
     let (metadata, host) = (metadata(1, "0123abcd"), crate::common::name("host-00001"));
     let order = crate::common::vm_order(1, CpuMode::Shared);
     assert!(metadata.matches(&host, &order));
@@ -107,12 +107,12 @@ fn a_domain_is_adopted_only_for_what_it_was_made_for() {
     let mut other = order.clone();
     other.cores = 2;
     assert!(!metadata.matches(&host, &other));
-    // A digest of another form says nothing: what runs keeps running over an upgrade of the agent.
+    // Digests of another version are not compared: domains keep running over an upgrade of the agent.
     let older = DomainMetadata { order_digest: "0:abc".to_owned(), ..metadata };
     assert!(older.matches(&host, &other));
 }
 
-/// libvirt's own test driver: no daemon, nothing is really started.
+/// With libvirt's test driver: no daemon, and nothing is started.
 #[tokio::test]
 async fn an_agent_finds_its_domains_and_touches_no_others() {
     let hypervisor = Hypervisor::new("test:///default".to_owned());
@@ -129,7 +129,7 @@ async fn an_agent_finds_its_domains_and_touches_no_others() {
     assert_eq!(hypervisor.state("0123abcd", ours.id).await.unwrap(), DomainState::Running);
     hypervisor.pin_domain("0123abcd", ours.id, 1, &"1".parse().unwrap()).await.unwrap();
 
-    // Not ours, so there is nothing to end; and what is gone is gone.
+    // A foreign domain is not destroyed, and destroying twice succeeds.
     hypervisor.destroy("0123abcd", theirs.id).await.unwrap();
     assert_eq!(hypervisor.state("ffffffff", theirs.id).await.unwrap(), DomainState::Running);
     for _ in 0..2 {
@@ -140,7 +140,7 @@ async fn an_agent_finds_its_domains_and_touches_no_others() {
 }
 
 #[tokio::test]
-async fn what_libvirt_refuses_is_told_and_silence_is_told_apart() {
+async fn rejection_and_unreachable_libvirt_are_distinct() {
     use node_agent::hypervisor::HypervisorError;
     let there = Hypervisor::new("test:///default".to_owned());
     let refused = there.create("<domain/>".to_owned()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What an agent has acknowledged is on its disk, whatever happens to it or to whoever asks; nothing that was removed returns.
+//! Acknowledged host specs are on disk whatever happens to the agent or its client, and removed virtual machines do not return.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::agent::{Agent, Answer, command, host_spec, removing, with_image};
 use crate::common::SITE;
 
-/// An agent that is killed at a step of writing the orders of host one.
+/// An agent that aborts at a step of storing the spec of host one.
 fn doomed(scratch: &Path, point: &str) -> Agent {
     let mut command = command(scratch);
     command.args(["--host", "one", "--host", "two", "--uri", "test:///default"]);
@@ -29,14 +29,18 @@ fn killed(mut agent: Agent) {
     agent.process.wait().unwrap();
 }
 
-/// Sends orders to an agent that ends before it answers.
+/// Sends a host spec to an agent that aborts before it answers.
 fn order_unanswered(agent: &mut Agent, orders: &Orders) {
     let body = serde_json::to_string(orders).unwrap();
     let mut stream = UnixStream::connect(&agent.socket).unwrap();
     stream.write_all(put("one", &body).as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    assert!(answer.is_empty(), "it was to be killed before: {}", String::from_utf8_lossy(&answer));
+    assert!(
+        answer.is_empty(),
+        "the agent answered instead of aborting: {}",
+        String::from_utf8_lossy(&answer)
+    );
     agent.process.wait().unwrap();
 }
 
@@ -65,7 +69,7 @@ fn kind(answer: Answer) -> (u16, String) {
 }
 
 #[test]
-fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
+fn a_kill_during_a_removal_neither_loses_nor_revives() {
     for point in KILL_POINTS {
         let scratch = TempDir::new().unwrap();
         let first = with_image(scratch.path(), CpuMode::Shared);
@@ -81,12 +85,12 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
         let is_renamed = ["after-rename", "after-directory-sync", "before-reply"].contains(&point);
         assert_eq!(sequence, if is_renamed { 2 } else { 1 }, "{point}");
 
-        // Without the controller: what is on the disk is followed, and nothing else.
+        // Without the controller, the agent reconciles with the stored spec.
         let agent = Agent::start(scratch.path());
         let report =
             agent.until("one", |report| if is_renamed { report.vms.is_empty() } else { runs(report) });
         assert_eq!(report.acknowledged.unwrap().sequence, sequence, "{point}");
-        // With the controller, who knows only that it was not answered.
+        // The controller repeats the spec that was not acknowledged.
         assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204, "{point}");
         agent.until("one", |report| report.vms.is_empty());
         killed(agent);
@@ -97,7 +101,7 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
 }
 
 #[test]
-fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
+fn a_removal_holds_after_a_kill_during_the_creation() {
     for point in KILL_POINTS {
         let scratch = TempDir::new().unwrap();
         let wanted = with_image(scratch.path(), CpuMode::Shared);
@@ -114,9 +118,9 @@ fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
     }
 }
 
-/// The controller gives up on an agent that stands still; what it sent is read when the agent goes on.
+/// The controller disconnects from a stopped agent, which reads the requests when it continues.
 #[test]
-fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
+fn specs_of_a_disconnected_client_are_stored() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;
@@ -128,10 +132,10 @@ fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
     for _ in 0..8 {
         let mut stream = UnixStream::connect(&agent.socket).unwrap();
         stream.write_all(put("one", &body).as_bytes()).unwrap();
-        // Dropped: nobody waits for the answer.
+        // Dropped without waiting for the answer.
     }
     kill(pid, Signal::SIGCONT).unwrap();
-    // The answer to a later question: whatever was under way is done, and what the report says is on disk.
+    // After the answer to a later request, everything that the report acknowledges is on disk.
     let report = agent.report("one", 0);
     let on_disk = kept(scratch.path());
     assert!(on_disk.version.map(|it| it.age()) >= report.acknowledged.map(|it| it.age()));
@@ -144,7 +148,7 @@ fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
 }
 
 #[test]
-fn older_and_foreign_orders_are_refused() {
+fn older_and_foreign_specs_are_rejected() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
     let of = |host, site, epoch, sequence, numbers: &[u8]| {
@@ -152,18 +156,18 @@ fn older_and_foreign_orders_are_refused() {
         agent.put_spec(host, &Orders { version, ..host_spec(0, numbers.iter().copied()) })
     };
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204);
-    assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "the same once more");
+    assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "a repeated spec is accepted");
     assert_eq!(kind(of("one", SITE, 1, 5, &[])), (409, "ambiguous-orders".to_owned()));
     assert_eq!(kind(of("one", SITE, 1, 4, &[1])), (409, "older-orders".to_owned()));
     for host in ["one", "two"] {
         assert_eq!(kind(of(host, Uuid::from_u128(7), 9, 9, &[])), (409, "other-site".to_owned()));
     }
-    assert_eq!(of("one", SITE, 2, 1, &[1]).status, 204, "a newer epoch begins anew");
+    assert_eq!(of("one", SITE, 2, 1, &[1]).status, 204, "sequence numbers restart with a newer epoch");
     assert_eq!(kind(of("one", SITE, 1, 9, &[1])), (409, "older-orders".to_owned()));
     assert_eq!(
         kind(of("two", SITE, 1, 9, &[])),
         (409, "older-orders".to_owned()),
-        "the epoch is the agent's"
+        "the epoch applies to all hosts of the agent"
     );
     assert_eq!(of("two", SITE, 2, 1, &[]).status, 204);
     let acknowledged = agent.report("one", 0).acknowledged.unwrap();
@@ -173,7 +177,7 @@ fn older_and_foreign_orders_are_refused() {
 }
 
 #[test]
-fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
+fn an_unlisted_virtual_machine_keeps_running() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let (id, number) = (wanted.vms[0].id, wanted.vms[0].adapter.pkey.partition());
@@ -190,7 +194,7 @@ fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
         killed(agent);
         agent = Agent::start(scratch.path());
     }
-    // A cluster that is given the same number is not started beside it.
+    // A virtual machine of another cluster with the same partition is not started.
     let mut other = with_image(scratch.path(), CpuMode::Shared).vms.remove(0);
     (other.id, other.context.cluster_key.public) = (Uuid::from_u128(77), "another cluster's".to_owned());
     let mut next = host_spec(3, []);
@@ -205,7 +209,7 @@ fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
 }
 
 #[test]
-fn orders_kept_by_earlier_versions_are_adopted_and_nothing_is_lost() {
+fn specs_stored_by_earlier_versions_are_read() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     std::fs::create_dir_all(scratch.path().join("state/orders")).unwrap();
@@ -222,7 +226,7 @@ fn orders_kept_by_earlier_versions_are_adopted_and_nothing_is_lost() {
 }
 
 #[test]
-fn an_older_store_does_not_revive_what_was_removed() {
+fn a_restored_store_does_not_revive_removed_vms() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;

@@ -1,4 +1,4 @@
-//! Virtual machines stay on the emulated fabric, also when the emulation was restarted. The emulation is played here.
+//! Attachments to the emulated fabric, against a fake emulation that restarts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// Functions by node, port and number, as the emulation has them.
+/// Functions of the fake emulation, by node, port and number.
 type Functions = Arc<Mutex<BTreeMap<String, Value>>>;
 
 fn emulate(control: &Path, functions: &Functions) -> JoinHandle<()> {
@@ -101,7 +101,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn virtual_machines_are_attached_and_detached_before_the_call_returns() {
+async fn attach_and_detach_complete_before_they_return() {
     let world = world();
     emulate(&world.control(), &world.functions);
     let id = crate::common::vm_order(1, CpuMode::Shared).id;
@@ -113,13 +113,13 @@ async fn virtual_machines_are_attached_and_detached_before_the_call_returns() {
 }
 
 #[tokio::test]
-async fn a_restarted_emulation_gets_them_again_and_strays_of_ours_go() {
+async fn a_restarted_emulation_is_reconciled() {
     let world = world();
     let first = emulate(&world.control(), &world.functions);
     let id = crate::common::vm_order(1, CpuMode::Shared).id;
     world.fabric.attach(id, world.attachment(1, "one")).await;
     first.abort();
-    // The next one knows nobody, but for one of ours that is not wanted, and one of somebody else.
+    // The restarted one has a stale attachment of this agent and one of another agent.
     let stray = world.attachment(2, "two");
     let theirs = json!({ "guest": "/elsewhere/nic.guest", "node": "x", "port": 1, "function": 1,
         "mac": stray.adapter.mac, "pkey": stray.adapter.pkey, "group": null });
@@ -141,7 +141,7 @@ async fn a_restarted_emulation_gets_them_again_and_strays_of_ours_go() {
 }
 
 #[tokio::test]
-async fn silence_and_refusals_are_told() {
+async fn attach_errors_are_reported() {
     let world = world();
     let id = crate::common::vm_order(1, CpuMode::Shared).id;
     world.fabric.attach(id, world.attachment(1, "stranger")).await;
@@ -151,7 +151,7 @@ async fn silence_and_refusals_are_told() {
     timeout(SOON, status.wait_for(|status| status.is_reachable)).await.unwrap().unwrap();
     assert_eq!(
         world.fabric.attach_error(id).unwrap(),
-        "the fabric refuses its adapter: no node has that name"
+        "the emulated fabric rejects its adapter: no node has that name"
     );
     let other = crate::common::vm_order(2, CpuMode::Shared).id;
     world.fabric.attach(other, world.attachment(2, "two")).await;

@@ -1,4 +1,4 @@
-//! The host's side of a guest's channel, against guests that are played here: good ones and hostile ones.
+//! The host's end of a guest's channel, against fake guests, some of them hostile.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// Longer than anything here takes; only a test that fails waits for it.
+/// Longer than any step takes; only a failing test waits for it.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A guest that is played by a test.
+/// A fake guest.
 struct Guest {
     stream: UnixStream,
     decoder: Decoder<ToGuest>,
@@ -38,7 +38,7 @@ impl Guest {
         Self { stream, decoder: Decoder::new(), messages: VecDeque::new() }
     }
 
-    /// Answers the greeting.
+    /// A guest that has answered the hello.
     async fn greeted(listener: &UnixListener) -> Self {
         let mut guest = Self::accept(listener).await;
         let ToGuest::Hello { nonce } = guest.recv().await else { panic!("no hello") };
@@ -49,7 +49,7 @@ impl Guest {
     async fn send(&mut self, message: ToHost) {
         let mut bytes = Vec::new();
         encode(&message, &mut bytes).expect("short enough");
-        self.stream.write_all(&bytes).await.expect("the host listens");
+        self.stream.write_all(&bytes).await.expect("the host reads");
     }
 
     async fn recv(&mut self) -> ToGuest {
@@ -115,7 +115,7 @@ fn exec() -> Open {
 }
 
 #[tokio::test]
-async fn a_guest_is_believed_after_its_welcome_and_not_before() {
+async fn messages_before_the_welcome_are_ignored() {
     let world = world();
     let mut guest = Guest::accept(&world.listener).await;
     guest.send(ToHost::Ready { generation: 1 }).await;
@@ -131,14 +131,14 @@ async fn a_guest_is_believed_after_its_welcome_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
+async fn a_new_context_is_sent_once() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     guest.send(ToHost::Ready { generation: 1 }).await;
     world.until(&GuestState::Ready(1, None)).await;
     world.context.send(context(2)).unwrap();
     assert_eq!(guest.recv().await, ToGuest::Context(b"documents 2".to_vec()));
-    // One that keeps saying so does not get it each time.
+    // Not repeated for each report of the old generation.
     for _ in 0..10 {
         guest.send(ToHost::Ready { generation: 1 }).await;
     }
@@ -149,7 +149,7 @@ async fn a_guest_with_an_old_context_is_told_the_new_one_once() {
 }
 
 #[tokio::test]
-async fn what_a_guest_says_of_its_network_counts_for_the_context_it_is_about() {
+async fn network_checks_count_for_their_generation() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     let said =
@@ -160,27 +160,27 @@ async fn what_a_guest_says_of_its_network_counts_for_the_context_it_is_about() {
     world.until(&GuestState::Ready(1, check(false))).await;
     guest.send(said(1, true)).await;
     world.until(&GuestState::Ready(1, check(true))).await;
-    // It stays ready as it was while it is context of a change.
+    // The state of the earlier generation is kept while the new context is applied.
     world.context.send(context(2)).unwrap();
     assert_eq!(guest.recv().await, ToGuest::Context(b"documents 2".to_vec()));
     guest.send(said(2, false)).await;
     assert_eq!(*world.link.state().borrow(), GuestState::Ready(1, check(true)));
     guest.send(ToHost::Ready { generation: 2 }).await;
     world.until(&GuestState::Ready(2, check(false))).await;
-    // The control: one that says nothing of a context's network has not checked it.
+    // Control: a generation without a network report has no network check.
     guest.send(ToHost::Ready { generation: 3 }).await;
     world.until(&GuestState::Ready(3, None)).await;
 }
 
 #[tokio::test]
-async fn an_older_guest_is_ready_without_a_check() {
+async fn a_guest_without_a_network_check_is_ready() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     guest.send(ToHost::Ready { generation: 1 }).await;
     world.until(&GuestState::Ready(1, None)).await;
 }
 
-/// A client of the agent, as the controller is one.
+/// A client session, as the controller opens one.
 async fn client(world: &World) -> (DuplexStream, tokio::task::JoinHandle<std::io::Result<()>>) {
     let session = world.link.opener().open(exec()).await.expect("a session");
     let (client, agent) = tokio::io::duplex(1024);
@@ -188,7 +188,7 @@ async fn client(world: &World) -> (DuplexStream, tokio::task::JoinHandle<std::io
 }
 
 #[tokio::test]
-async fn a_session_carries_input_output_error_and_the_exit_status() {
+async fn a_session_carries_all_streams_and_the_status() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -215,7 +215,7 @@ async fn a_session_carries_input_output_error_and_the_exit_status() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_ends_its_session_in_the_guest() {
+async fn a_disconnected_client_closes_its_session() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -226,7 +226,7 @@ async fn a_client_that_goes_away_ends_its_session_in_the_guest() {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_reads_stops_no_other() {
+async fn an_unread_session_does_not_block_others() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -243,7 +243,7 @@ async fn a_session_that_nobody_reads_stops_no_other() {
         timeout(TEST_TIMEOUT, quick.recv()).await.expect("in time"),
         SessionEvent::Output(b"hello".to_vec())
     );
-    // Nothing was granted while nobody read; what is read is granted again.
+    // Credit is returned only for output that was read.
     let mut read = 0;
     while read < window {
         let SessionEvent::Output(bytes) = slow.recv().await else { panic!("only output was sent") };
@@ -254,7 +254,7 @@ async fn a_session_that_nobody_reads_stops_no_other() {
 }
 
 #[tokio::test]
-async fn input_waits_until_the_guest_grants_it() {
+async fn input_waits_for_credit() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -265,7 +265,7 @@ async fn input_waits_until_the_guest_grants_it() {
         let session = Arc::clone(&session);
         tokio::spawn(async move { session.input(&vec![1; window + 1]).await })
     };
-    // Pieces are not cut to fit the last few bytes of a window.
+    // Messages are not split to fill the last bytes of a window.
     let mut received = 0;
     while received + DATA_BYTES_MAX <= window {
         let ToGuest::Input { bytes, .. } = guest.recv().await else { panic!("only input was sent") };
@@ -281,7 +281,7 @@ async fn input_waits_until_the_guest_grants_it() {
 }
 
 #[tokio::test]
-async fn a_guest_that_overruns_a_window_loses_that_session_only() {
+async fn a_window_overrun_ends_that_session_only() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -302,7 +302,7 @@ async fn a_guest_that_overruns_a_window_loses_that_session_only() {
 }
 
 #[tokio::test]
-async fn a_guest_that_grants_what_it_did_not_get_loses_that_session() {
+async fn excess_credit_ends_the_session() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -314,7 +314,7 @@ async fn a_guest_that_grants_what_it_did_not_get_loses_that_session() {
 }
 
 #[tokio::test]
-async fn there_are_as_many_sessions_as_a_guest_takes_and_numbers_are_used_again() {
+async fn session_numbers_are_limited_and_reused() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -332,13 +332,13 @@ async fn there_are_as_many_sessions_as_a_guest_takes_and_numbers_are_used_again(
         guest.opened().await;
     }
     assert_eq!(guest.opened().await, first);
-    // The one before, dropped late, does not close the one that has its number now.
+    // Dropping the earlier session late does not close the one that reuses its number.
     drop(open);
     guest.send(ToHost::Output { session: first, bytes: b"x".to_vec() }).await;
     assert_eq!(again.recv().await, SessionEvent::Output(b"x".to_vec()));
 }
 
-/// Whatever a guest floods the host with, the host stops listening, and others are served meanwhile.
+/// The host disconnects a guest that floods it, and serves others meanwhile.
 async fn flood(bytes: &[u8]) {
     let (world, other) = (world(), world());
     let mut guest = Guest::greeted(&world.listener).await;
@@ -354,7 +354,7 @@ async fn flood(bytes: &[u8]) {
             break;
         }
     }
-    assert!(cut_off, "the host listened to all of it");
+    assert!(cut_off, "the host read all of it");
     let mut state = world.link.state();
     timeout(TEST_TIMEOUT, state.wait_for(|state| matches!(state, GuestState::Misbehaving(_))))
         .await
@@ -373,17 +373,17 @@ async fn world_session(world: &World, guest: &mut Guest) -> node_agent::link::Se
 }
 
 #[tokio::test]
-async fn a_flood_of_nothing_is_cut_off() {
+async fn a_flood_of_zero_bytes_is_cut_off() {
     flood(&[0; 16 * 1024]).await;
 }
 
 #[tokio::test]
-async fn a_flood_of_nonsense_is_cut_off() {
+async fn a_flood_of_noise_is_cut_off() {
     flood(&[0x55; 16 * 1024]).await;
 }
 
 #[tokio::test]
-async fn a_flood_of_valid_words_is_cut_off() {
+async fn a_flood_of_valid_messages_is_cut_off() {
     let mut words = Vec::new();
     for generation in 0..500 {
         encode(&ToHost::Ready { generation }, &mut words).unwrap();
@@ -392,7 +392,7 @@ async fn a_flood_of_valid_words_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_made_again_and_sessions_hear_of_it() {
+async fn a_broken_connection_ends_sessions_and_is_reopened() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     let session = world_session(&world, &mut guest).await;
@@ -404,7 +404,7 @@ async fn a_broken_connection_is_made_again_and_sessions_hear_of_it() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_dropped_hangs_up() {
+async fn dropping_a_link_closes_the_connection() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     let session = world_session(&world, &mut guest).await;
@@ -418,7 +418,7 @@ async fn a_link_that_is_dropped_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_command_too_long_for_the_channel_is_refused_and_nothing_else_suffers() {
+async fn a_too_long_command_ends_only_its_session() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
@@ -431,7 +431,7 @@ async fn a_command_too_long_for_the_channel_is_refused_and_nothing_else_suffers(
     assert_eq!(next.recv().await, SessionEvent::Exit(0));
 }
 
-/// LivenessTimeouts that is over before a test is.
+/// Timeouts that expire within a test.
 const SHORT_TIMEOUTS: LivenessTimeouts = LivenessTimeouts {
     probe: Duration::from_millis(50),
     warn: Duration::from_secs(1),
@@ -439,13 +439,13 @@ const SHORT_TIMEOUTS: LivenessTimeouts = LivenessTimeouts {
 };
 
 #[tokio::test]
-async fn whoever_waits_for_a_guest_that_hangs_is_told_and_let_go() {
+async fn users_of_a_hung_guest_are_warned_and_released() {
     let world = world_with(SHORT_TIMEOUTS);
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
     let session = world.link.opener().open(exec()).await.unwrap();
     guest.opened().await;
-    // It does nothing any more.
+    // The guest hangs.
     let SessionEvent::Note(text) = timeout(TEST_TIMEOUT, session.recv()).await.unwrap() else {
         panic!("no note")
     };
@@ -457,7 +457,7 @@ async fn whoever_waits_for_a_guest_that_hangs_is_told_and_let_go() {
 }
 
 #[tokio::test]
-async fn a_command_may_be_quiet_for_as_long_as_its_guest_answers() {
+async fn a_silent_command_survives_while_its_guest_answers() {
     let world = world_with(LivenessTimeouts { warn: TEST_TIMEOUT, end: TEST_TIMEOUT, ..SHORT_TIMEOUTS });
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;

@@ -1,4 +1,4 @@
-//! ImageCache are what their digest says, or they are not used.
+//! Verification of images.
 
 use std::fs::{self, File, FileTimes};
 
@@ -6,7 +6,7 @@ use controller_api::image::Manifest;
 use node_agent::image::{ImageCache, ImageError};
 
 #[test]
-fn an_image_is_taken_if_every_byte_is_what_it_says() {
+fn an_image_with_matching_digests_is_accepted() {
     let scratch = tempfile::tempdir().unwrap();
     let order = crate::common::image(scratch.path());
     let checked = ImageCache::open(scratch.path().join("known")).verify(&order).unwrap();
@@ -15,7 +15,7 @@ fn an_image_is_taken_if_every_byte_is_what_it_says() {
 }
 
 #[test]
-fn another_description_than_ordered_is_refused() {
+fn a_manifest_with_another_digest_is_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let mut order = crate::common::image(scratch.path());
     order.digest = "0".repeat(64);
@@ -24,7 +24,7 @@ fn another_description_than_ordered_is_refused() {
 }
 
 #[test]
-fn a_changed_file_is_refused_with_both_checksums() {
+fn a_changed_file_is_rejected_with_both_digests() {
     let scratch = tempfile::tempdir().unwrap();
     let order = crate::common::image(scratch.path());
     let mut images = ImageCache::open(scratch.path().join("known"));
@@ -32,18 +32,18 @@ fn a_changed_file_is_refused_with_both_checksums() {
     fs::write(scratch.path().join("root.ext4"), "another disk").unwrap();
     let error = images.verify(&order).unwrap_err().to_string();
     assert!(
-        error.starts_with("root.ext4 has checksum ") && error.contains(", its manifest says "),
+        error.starts_with("the SHA-256 digest of root.ext4 must be ") && error.contains(", got "),
         "{error}"
     );
 }
 
 #[test]
-fn a_file_is_read_once_also_over_a_restart() {
+fn checksums_are_cached_over_restarts() {
     let scratch = tempfile::tempdir().unwrap();
     let (known, root) = (scratch.path().join("known"), scratch.path().join("root.ext4"));
     let order = crate::common::image(scratch.path());
     ImageCache::open(known.clone()).verify(&order).unwrap();
-    // Same file, size and time: whoever does that on purpose owns the image. It shows that the file is not read.
+    // Same inode, size and time, so that the change goes unnoticed: shows that the file is not read again.
     let before = fs::metadata(&root).unwrap().modified().unwrap();
     fs::write(&root, "b root disk").unwrap();
     File::options()
@@ -53,13 +53,13 @@ fn a_file_is_read_once_also_over_a_restart() {
         .set_times(FileTimes::new().set_modified(before))
         .unwrap();
     ImageCache::open(known.clone()).verify(&order).unwrap();
-    // Without what is known, it is read.
+    // Without the cache, it is read.
     fs::remove_file(&known).unwrap();
     assert!(matches!(ImageCache::open(known).verify(&order), Err(ImageError::ChecksumMismatch { .. })));
 }
 
 #[test]
-fn a_description_cannot_name_files_elsewhere() {
+fn a_manifest_cannot_name_files_in_other_directories() {
     let scratch = tempfile::tempdir().unwrap();
     crate::common::image(scratch.path());
     let text = fs::read(scratch.path().join("image.json")).unwrap();

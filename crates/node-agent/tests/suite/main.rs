@@ -1,4 +1,4 @@
-//! The agent's parts, and the agent as a process.
+//! Tests of the agent's modules and of the agent as a process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
