@@ -483,7 +483,7 @@ impl Fleet {
             }
             let is_older = if of == host { found.age() < stored.age() } else { found.epoch < stored.epoch };
             if is_older {
-                return Err(HostSpecError::Older { stored: stored, found });
+                return Err(HostSpecError::Older { stored, found });
             }
         }
         match self.specs.get(host) {

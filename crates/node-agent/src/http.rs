@@ -187,12 +187,12 @@ async fn put_spec(
     body: Bytes,
 ) -> Result<StatusCode, ProblemResponse> {
     let name: Name = host.parse().map_err(|_| ProblemResponse::no_such_host(&host))?;
-    let orders: Orders = serde_json::from_slice(&body).map_err(|error| {
+    let spec: Orders = serde_json::from_slice(&body).map_err(|error| {
         // serde's message may quote a secret, so only the position is returned.
         let what = format!("error in line {}, column {}", error.line(), error.column());
         ProblemResponse::new(StatusCode::BAD_REQUEST, "not-orders", &format!("not a valid host spec: {what}"))
     })?;
-    agent.apply_spec(&name, orders).await.map_err(ProblemResponse::from)?;
+    agent.apply_spec(&name, spec).await.map_err(ProblemResponse::from)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
