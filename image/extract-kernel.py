@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""extract-kernel.py BZIMAGE ELF: the kernel inside a bzImage, which QEMU boots without unpacking it first.
+"""extract-kernel.py BZIMAGE ELF: extracts the ELF kernel from a bzImage, which QEMU can boot without decompressing it.
 
-Unpacking takes six seconds where the machine is emulated. The header says where the packed kernel is: see
+Decompression takes six seconds under emulation. The setup header locates the compressed kernel: see
 Documentation/x86/boot.rst of the kernel, fields setup_sects, payload_offset and payload_length.
 """
 import gzip
@@ -13,7 +13,7 @@ import sys
 SECTOR = 512
 UNPACKERS = {
     b"\xfd7zXZ\0": lambda packed: lzma.LZMADecompressor().decompress(packed),
-    # The size follows the packed kernel; gzip stops before it.
+    # The uncompressed size follows the compressed kernel; gzip ignores it.
     b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=io.BytesIO(packed)).read(),
 }
 
@@ -23,7 +23,7 @@ def main(source, target):
         image = file.read()
     if image[0x202:0x206] != b"HdrS":
         # "HdrS" is at 0x202 of every bzImage since 1996.
-        sys.exit(f"{source} is no bzImage")
+        sys.exit(f"{source} is not a bzImage")
     sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = (sectors + 1) * SECTOR + offset
@@ -33,9 +33,9 @@ def main(source, target):
             kernel = unpack(packed)
             break
     else:
-        sys.exit(f"{source} is packed in a way that is not known here: it starts with {packed[:6].hex()}")
+        sys.exit(f"{source} must be compressed with xz or gzip; its payload starts with {packed[:6].hex()}")
     if not kernel.startswith(b"\x7fELF"):
-        sys.exit(f"{source} holds no ELF kernel")
+        sys.exit(f"{source} does not contain an ELF kernel")
     with open(target, "wb") as file:
         file.write(kernel)
 

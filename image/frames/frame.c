@@ -1,10 +1,10 @@
-/* frame-send and frame-count: whatever frames a virtual machine can send, and what arrives of them.
+/* frame-send and frame-count: send arbitrary Ethernet frames from a virtual machine, and count received ones.
  *
  *   frame-send --dst MAC [--src MAC] [--type NUMBER] [--count N] [--bytes N] [--mark TEXT] [--interface NAME]
  *   frame-count --mark TEXT [--seconds S] [--interface NAME]
  *
- * One program under two names. Frames are sent as they are, with any source; counting sees all frames of the device, also
- * those for others. A frame counts if the mark is anywhere in it. Own frames do not count. */
+ * One program under two names. Frames are sent unchanged, with any source address. Counting uses promiscuous mode; a received
+ * frame is marked if it contains the mark anywhere. Frames sent by the machine itself do not count. */
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum {
-    /* The experimental type of IEEE 802: no protocol takes it for its own. */
+    /* IEEE 802 local experimental EtherType 1: used by no protocol. */
     TYPE_DEFAULT = 0x88b5,
     HEADER_BYTES = 14,
     SHORTEST_BYTES = 60,
@@ -51,7 +51,7 @@ static void parse_mac(const char *text, unsigned char mac[6])
     int end = 0;
     if (sscanf(text, "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx%n", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4], &mac[5],
                &end) != 6 || text[end] != '\0')
-        fail("'%s' is no MAC address, such as 02:00:00:00:00:01", text);
+        fail("a MAC address must have the form 02:00:00:00:00:01, got '%s'", text);
 }
 
 static double parse_number(const char *text, double low, double high)
@@ -59,7 +59,7 @@ static double parse_number(const char *text, double low, double high)
     char *end;
     const double value = *text == '0' ? (double)strtoul(text, &end, 0) : strtod(text, &end);
     if (*text == '\0' || *end != '\0' || value < low || value > high)
-        fail("'%s' is no number from %g to %g", text, low, high);
+        fail("the number must be between %g and %g, got '%s'", low, high, text);
     return value;
 }
 
@@ -87,38 +87,38 @@ static struct options parse(int argc, char **argv)
         else if (!strcmp(name, "--interface"))
             options.interface = value;
         else
-            fail("what is %s? See the head of image/frames/frame.c", name);
+            fail("unknown option %s; see the head of image/frames/frame.c", name);
     }
     return options;
 }
 
-static int open_device(const struct options *options, struct sockaddr_ll *place)
+static int open_device(const struct options *options, struct sockaddr_ll *address)
 {
     const int descriptor = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
     if (descriptor < 0)
-        fail("no packet socket: %s", strerror(errno));
-    *place = (struct sockaddr_ll){.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
-    place->sll_ifindex = if_nametoindex(options->interface);
-    if (place->sll_ifindex == 0)
-        fail("there is no network device %s", options->interface);
-    if (bind(descriptor, (struct sockaddr *)place, sizeof *place) < 0)
-        fail("cannot listen at %s: %s", options->interface, strerror(errno));
+        fail("cannot open a packet socket: %s", strerror(errno));
+    *address = (struct sockaddr_ll){.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
+    address->sll_ifindex = if_nametoindex(options->interface);
+    if (address->sll_ifindex == 0)
+        fail("no such network device: %s", options->interface);
+    if (bind(descriptor, (struct sockaddr *)address, sizeof *address) < 0)
+        fail("cannot bind to %s: %s", options->interface, strerror(errno));
     return descriptor;
 }
 
 static int send_frames(struct options options)
 {
     static unsigned char frame[LONGEST_BYTES];
-    struct sockaddr_ll place;
-    const int descriptor = open_device(&options, &place);
+    struct sockaddr_ll address;
+    const int descriptor = open_device(&options, &address);
 
     if (!options.has_destination)
-        fail("--dst says where to");
+        fail("frame-send requires --dst MAC");
     if (!options.has_source) {
-        socklen_t length = sizeof place;
-        if (getsockname(descriptor, (struct sockaddr *)&place, &length) < 0)
+        socklen_t length = sizeof address;
+        if (getsockname(descriptor, (struct sockaddr *)&address, &length) < 0)
             fail("%s has no address: %s", options.interface, strerror(errno));
-        memcpy(options.source, place.sll_addr, 6);
+        memcpy(options.source, address.sll_addr, 6);
     }
     memcpy(frame, options.destination, 6);
     memcpy(frame + 6, options.source, 6);
@@ -126,7 +126,7 @@ static int send_frames(struct options options)
     frame[13] = options.type;
     if (options.mark != NULL) {
         if (strlen(options.mark) > options.bytes - HEADER_BYTES)
-            fail("a mark of %zu bytes does not fit a frame of %u", strlen(options.mark), options.bytes);
+            fail("a mark of %zu bytes does not fit into a frame of %u bytes", strlen(options.mark), options.bytes);
         memcpy(frame + HEADER_BYTES, options.mark, strlen(options.mark));
     }
 
@@ -154,15 +154,15 @@ static double now(void)
 static int count_frames(struct options options)
 {
     static unsigned char frame[LONGEST_BYTES];
-    struct sockaddr_ll place;
-    const int descriptor = open_device(&options, &place);
-    const struct packet_mreq all = {.mr_ifindex = place.sll_ifindex, .mr_type = PACKET_MR_PROMISC};
+    struct sockaddr_ll address;
+    const int descriptor = open_device(&options, &address);
+    const struct packet_mreq all = {.mr_ifindex = address.sll_ifindex, .mr_type = PACKET_MR_PROMISC};
 
     if (options.mark == NULL)
-        fail("--mark says which frames count");
+        fail("frame-count requires --mark TEXT");
     if (setsockopt(descriptor, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) < 0)
-        fail("cannot see frames for others: %s", strerror(errno));
-    /* Whoever sends waits for this line. */
+        fail("cannot enable promiscuous mode: %s", strerror(errno));
+    /* Senders wait for this line. */
     printf("listening\n");
     fflush(stdout);
 
@@ -192,5 +192,5 @@ int main(int argc, char **argv)
         return send_frames(options);
     if (!strcmp(name, "frame-count"))
         return count_frames(options);
-    fail("call it frame-send or frame-count, not %s", name);
+    fail("the program must be called as frame-send or frame-count, got %s", name);
 }

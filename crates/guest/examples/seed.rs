@@ -1,6 +1,7 @@
-//! Writes the seed of node I of N, to try an image by hand: see docs/guides/images.md.
+//! Writes the seed of node I of N, to test an image by hand; see docs/guides/images.md.
 //!
-//! `seed FOLDER I N KEY`, where KEY is a key pair of ssh-keygen; MAC addresses are 02:00:00:00:00:I, addresses 10.9.0.I.
+//! `seed DIRECTORY I N KEY`, where KEY is the path of a key pair made by ssh-keygen. Node I gets the MAC address
+//! 02:00:00:00:00:I and the IP address 10.9.0.I.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +11,8 @@ use ib_wire::{Pkey, ServiceLevel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, number, nodes, key] = &arguments[..] else {
-        return Err("seed FOLDER I N KEY".into());
+    let [directory, number, nodes, key] = &arguments[..] else {
+        return Err("usage: seed DIRECTORY I N KEY".into());
     };
     let (number, nodes): (u8, u8) = (number.parse()?, nodes.parse()?);
     let public = fs::read_to_string(format!("{key}.pub"))?;
@@ -37,10 +38,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         classes: Vec::new(),
         probes: None,
     });
-    let folder = Path::new(folder);
-    fs::create_dir_all(folder)?;
-    fs::write(folder.join("meta-data"), seed.meta_data)?;
-    fs::write(folder.join("user-data"), seed.user_data)?;
-    fs::write(folder.join("network-config"), seed.network_config)?;
+    let directory = Path::new(directory);
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join("meta-data"), seed.meta_data)?;
+    fs::write(directory.join("user-data"), seed.user_data)?;
+    fs::write(directory.join("network-config"), seed.network_config)?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Runs a command in a virtual machine over its channel, to try an image by hand: see docs/guides/images.md.
+//! Runs a command in a virtual machine over its channel, to test an image by hand; see docs/guides/images.md.
 //!
-//! | call | what |
+//! | call | effect |
 //! |---|---|
 //! | `session SOCKET` | waits until the guest is ready |
-//! | `session SOCKET COMMAND…` | then runs a command without input |
-//! | `session SOCKET --ssh` | then talks to an ssh server of its own: a `ProxyCommand` |
+//! | `session SOCKET COMMAND…` | then runs a command with empty standard input |
+//! | `session SOCKET --ssh` | then connects standard input and output to sshd, for use as `ProxyCommand` |
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -14,28 +14,29 @@ use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, ToGuest, ToHost, What, Window, encode};
+use guest::channel::{DATA_BYTES_MAX, Decoder, SessionId, SessionRequest, ToGuest, ToHost, Window, encode};
 
 const SESSION: SessionId = SessionId(1);
 
-/// What the guest still takes of our input, and a bell for when that changes.
-type Room = Arc<(Mutex<Window>, Condvar)>;
+/// The flow-control window of our input, and a condition variable for changes.
+type SharedWindow = Arc<(Mutex<Window>, Condvar)>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let mut port = UnixStream::connect(arguments.next().ok_or("session SOCKET [--ssh | COMMAND…]")?)?;
+    let mut port = UnixStream::connect(arguments.next().ok_or("usage: session SOCKET [--ssh | COMMAND…]")?)?;
     let argv: Vec<String> = arguments.collect();
-    let what = if argv == ["--ssh"] { What::Ssh } else { What::Exec { argv: argv.clone() } };
-    say(&mut port, &ToGuest::Hello { nonce: u64::from(std::process::id()) })?;
+    let request =
+        if argv == ["--ssh"] { SessionRequest::Ssh } else { SessionRequest::Exec { argv: argv.clone() } };
+    send(&mut port, &ToGuest::Hello { nonce: u64::from(std::process::id()) })?;
 
-    let room = Room::default();
+    let window = SharedWindow::default();
     let mut decoder = Decoder::new();
     let mut messages = VecDeque::new();
     let mut buffer = [0; 4096];
     loop {
         let length = port.read(&mut buffer)?;
         if length == 0 {
-            return Err("the machine is gone".into());
+            return Err("the virtual machine has disconnected".into());
         }
         decoder.push(&buffer[..length], &mut messages);
         while let Some(message) = messages.pop_front() {
@@ -49,32 +50,32 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                     if argv.is_empty() {
                         return Ok(ExitCode::SUCCESS);
                     }
-                    say(&mut port, &ToGuest::Open { session: SESSION, what: what.clone() })?;
-                    if what == What::Ssh {
-                        let (port, room) = (port.try_clone()?, room.clone());
-                        thread::spawn(move || send_input(port, &room));
+                    send(&mut port, &ToGuest::Open { session: SESSION, request: request.clone() })?;
+                    if request == SessionRequest::Ssh {
+                        let (port, window) = (port.try_clone()?, window.clone());
+                        thread::spawn(move || send_input(port, &window));
                     } else {
-                        say(&mut port, &ToGuest::Input { session: SESSION, bytes: Vec::new() })?;
+                        send(&mut port, &ToGuest::Input { session: SESSION, bytes: Vec::new() })?;
                     }
                 }
                 ToHost::Output { bytes, .. } => {
                     io::stdout().write_all(&bytes)?;
                     io::stdout().flush()?;
-                    say(
+                    send(
                         &mut port,
                         &ToGuest::Credit { session: SESSION, bytes: u32::try_from(bytes.len())? },
                     )?;
                 }
                 ToHost::Error { bytes, .. } => {
                     io::stderr().write_all(&bytes)?;
-                    say(
+                    send(
                         &mut port,
                         &ToGuest::Credit { session: SESSION, bytes: u32::try_from(bytes.len())? },
                     )?;
                 }
                 ToHost::Credit { bytes, .. } => {
-                    room.0.lock().unwrap_or_else(PoisonError::into_inner).grant(bytes)?;
-                    room.1.notify_one();
+                    window.0.lock().unwrap_or_else(PoisonError::into_inner).grant(bytes)?;
+                    window.1.notify_one();
                 }
                 ToHost::Exit { status, .. } => {
                     return Ok(ExitCode::from(u8::try_from(status).unwrap_or(255)));
@@ -85,22 +86,22 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn send_input(mut port: UnixStream, room: &Room) {
+fn send_input(mut port: UnixStream, window: &SharedWindow) {
     let mut buffer = [0; DATA_BYTES_MAX];
     loop {
-        let window = room.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = room.1.wait_while(window, |window| window.room() == 0);
-        let most = open.unwrap_or_else(PoisonError::into_inner).room().min(buffer.len());
+        let guard = window.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = window.1.wait_while(guard, |window| window.available() == 0);
+        let most = open.unwrap_or_else(PoisonError::into_inner).available().min(buffer.len());
         let length = io::stdin().read(&mut buffer[..most]).unwrap_or(0);
-        let passed = room.0.lock().unwrap_or_else(PoisonError::into_inner).pass(length);
+        let passed = window.0.lock().unwrap_or_else(PoisonError::into_inner).debit(length);
         let input = ToGuest::Input { session: SESSION, bytes: buffer[..length].to_vec() };
-        if passed.is_err() || say(&mut port, &input).is_err() || length == 0 {
+        if passed.is_err() || send(&mut port, &input).is_err() || length == 0 {
             return;
         }
     }
 }
 
-fn say(port: &mut UnixStream, message: &ToGuest) -> Result<(), Box<dyn Error>> {
+fn send(port: &mut UnixStream, message: &ToGuest) -> Result<(), Box<dyn Error>> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes)?;
     // One write, so that the messages of two threads do not mix.

@@ -1,4 +1,4 @@
-//! Makes files of documents.
+//! Writes the files that a seed's `user-data` lists.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -7,55 +7,40 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::seed::{UserData, WriteFile};
 
-/// Files that a seed may write: many more than there are, and few enough to never fill a disk.
+/// Most entries of `write_files` in one document. Seeds of the agent have about a dozen.
 const FILES_MAX: usize = 256;
 
-/// Modes that files may have: no set-user-id among them.
+/// Highest file mode that is accepted: excludes set-user-id, set-group-id and sticky.
 const MODE_MAX: u32 = 0o777;
 
-/// Why a document could not be applied.
+/// Why `user-data` could not be applied. Only [`ApplyError::Write`] occurs after something was written.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// More files than a seed may have.
-    #[error("user-data writes {count} files; at most {FILES_MAX} are taken")]
-    TooMany {
-        /// How many.
-        count: usize,
-    },
-    /// Not a place to write to.
-    #[error("user-data writes to {path:?}; a path is absolute and has no '..'")]
-    Path {
-        /// As it was given.
-        path: String,
-    },
-    /// Not a mode.
-    #[error("user-data gives {path} the mode {permissions:?}; modes are octal, from 0000 to 0777")]
-    Mode {
-        /// Of the file.
-        path: String,
-        /// As it was given.
-        permissions: String,
-    },
-    /// It could not be written.
-    #[error("{path} could not be written")]
+    #[error("write_files must have at most {FILES_MAX} entries, got {count}")]
+    TooMany { count: usize },
+    #[error("paths in write_files must be absolute and without '..', got {path:?}")]
+    Path { path: String },
+    #[error("permissions of {path} must be octal, from 0000 to 0777, got {permissions:?}")]
+    Mode { path: String, permissions: String },
+    #[error("cannot write {path}")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         #[source]
         error: io::Error,
     },
 }
 
-/// Writes what `user-data` asks for below `root`, which is `/` but in tests. Everything is checked before anything is
-/// written, each file is replaced as a whole, and one that is as it should be is left alone.
-pub fn files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
+/// Writes `write_files`, the SSH host key, `authorized_keys` and the host name below `root` (`/` except in tests).
+///
+/// All entries are validated before the first write. Each file is replaced atomically; a file that already has the wanted
+/// content and mode is not touched. Symbolic links at the target are replaced, not followed.
+pub fn write_files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
     if user.write_files.len() > FILES_MAX {
         return Err(ApplyError::TooMany { count: user.write_files.len() });
     }
     let mut writes = Vec::new();
     for file in &user.write_files {
-        writes.push((place(root, file)?, mode(file)?, file.content.as_str()));
+        writes.push((target_path(root, file)?, mode(file)?, file.content.as_str()));
     }
     let keys: String = user.ssh_authorized_keys.iter().map(|key| format!("{key}\n")).collect();
     let hostname = format!("{}\n", user.hostname);
@@ -71,7 +56,7 @@ pub fn files(root: &Path, user: &UserData) -> Result<(), ApplyError> {
     Ok(())
 }
 
-fn place(root: &Path, file: &WriteFile) -> Result<PathBuf, ApplyError> {
+fn target_path(root: &Path, file: &WriteFile) -> Result<PathBuf, ApplyError> {
     let invalid = || ApplyError::Path { path: file.path.clone() };
     let below = Path::new(&file.path).strip_prefix("/").map_err(|_| invalid())?;
     let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -87,17 +72,17 @@ fn mode(file: &WriteFile) -> Result<u32, ApplyError> {
 }
 
 fn replace(path: &Path, mode: u32, content: &str) -> io::Result<()> {
-    if is_already(path, mode, content) {
+    if is_up_to_date(path, mode, content) {
         return Ok(());
     }
-    let folder = path.parent().expect("a checked path has a folder");
-    // ssh reads nothing in a folder that others may write to; a private key's folder is nobody else's to read.
-    let private = folder.file_name().is_some_and(|name| name == ".ssh");
-    DirBuilder::new().recursive(true).mode(if private { 0o700 } else { 0o755 }).create(folder)?;
-    let mut name = path.file_name().expect("a checked path has a name").to_owned();
+    let directory = path.parent().expect("a validated path has a parent directory");
+    // ssh ignores files in a directory that others can write to, and private keys must not be readable by others.
+    let private = directory.file_name().is_some_and(|name| name == ".ssh");
+    DirBuilder::new().recursive(true).mode(if private { 0o700 } else { 0o755 }).create(directory)?;
+    let mut name = path.file_name().expect("a validated path has a file name").to_owned();
     name.push(".heddle-new");
-    let new = folder.join(name);
-    // A secret never lies there readable, not even for a moment: the mode is there before the content.
+    let new = directory.join(name);
+    // Created with mode 0600, so that a secret is never readable by others, not even before the mode is set.
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     let written = file
@@ -110,8 +95,8 @@ fn replace(path: &Path, mode: u32, content: &str) -> io::Result<()> {
     written
 }
 
-fn is_already(path: &Path, mode: u32, content: &str) -> bool {
-    // A link is replaced by a file: what it leads to is not ours.
+fn is_up_to_date(path: &Path, mode: u32, content: &str) -> bool {
+    // symlink_metadata: a link is never up to date, so it is replaced instead of followed.
     fs::symlink_metadata(path).is_ok_and(|found| {
         found.is_file()
             && found.permissions().mode() & 0o7777 == mode

@@ -1,184 +1,151 @@
-//! What host and guest say to each other on the virtio-serial port [`PORT`].
+//! The protocol between host and guest on the virtio-serial port [`PORT_NAME`].
 //!
-//! The port is a stream of bytes that either side may join in the middle: an agent was killed and comes back, a guest
-//! was restarted. So frames find their own start: each is COBS-encoded and ended by a zero byte, and a CRC-32 inside
-//! tells whole ones from broken ones, which are dropped and counted ([`Decoder::broken`]).
+//! The port is a byte stream that either side may join in the middle, after a restart of the agent or of the guest. Frames
+//! are therefore self-synchronising: each is COBS-encoded, ends with a zero byte and contains a CRC-32. Frames with a wrong
+//! CRC are dropped and counted ([`Decoder::dropped_frames`]).
 //!
 //! ```text
-//! frame    = cobs(kind: u8, fields…, crc: u32) 0x00        integers big endian; the CRC is over kind and fields
+//! frame    = cobs(kind: u8, fields…, crc: u32) 0x00        integers big endian; the CRC covers kind and fields
 //! ```
 //!
-//! A conversation:
+//! Order of messages:
 //!
-//! 1. The host says [`ToGuest::Hello`] with a number it has not used before. The guest drops every session and answers
-//!    [`ToHost::Welcome`] with that number, and says how it stands: [`ToHost::Network`], then [`ToHost::Ready`] or
-//!    [`ToHost::Failed`]. The host ignores all that came before the welcome.
-//! 2. The host opens sessions, [`SESSIONS_MAX`] at most. A session is over when the guest has said
-//!    [`ToHost::Exit`] or [`ToHost::Refused`], also after [`ToGuest::Close`]; only then is its number free again.
-//! 3. Each session has a [`Window`] in each direction: nobody sends bytes that the other side has not granted, so a
-//!    session that is not read stops nobody else. Standard output and standard error share one.
-//! 4. [`ToGuest::Context`] brings changed documents ([`crate::seed::Seed`]); the guest answers with ready or failed.
+//! 1. The host sends [`ToGuest::Hello`] with a fresh nonce. The guest ends all sessions, answers [`ToHost::Welcome`] with the
+//!    same nonce, and reports its status: [`ToHost::Network`], then [`ToHost::Ready`] or [`ToHost::Failed`]. The host ignores
+//!    everything received before the welcome.
+//! 2. The host opens sessions, at most [`SESSIONS_MAX`] at a time. A session ends with [`ToHost::Exit`] or
+//!    [`ToHost::Refused`], also after [`ToGuest::Close`]; only then may its number be reused.
+//! 3. Each session has one flow-control [`Window`] per direction. A side sends only bytes for which it holds credit, so a
+//!    session whose output is not read does not block the others. Standard output and standard error share a window.
+//! 4. [`ToGuest::Context`] replaces the documents of the seed ([`crate::seed::Seed`]). The guest answers with ready or failed.
 //!
-//! Neither side trusts the other's bytes: whatever comes in, memory stays bounded and nothing panics.
+//! Neither side trusts the other: for any input, memory use stays bounded and nothing panics.
 
 mod codec;
 mod window;
 mod wire;
 
-pub use codec::{Decoder, Message, TooLong, encode};
-pub use window::{Overrun, WINDOW_BYTES, Window};
+pub use codec::{ChannelMessage, Decoder, MessageTooLong, encode};
+pub use window::{WINDOW_BYTES, Window, WindowOverrun};
 
-use crate::probe::Reach;
+use crate::probe::Reachability;
 
 /// Name of the virtio-serial port.
-pub const PORT: &str = "org.heddle.guest.0";
+pub const PORT_NAME: &str = "org.heddle.guest.0";
 
-/// What this side speaks. A guest says it in [`ToHost::Welcome`]; hosts refuse others by name.
+/// Version of this protocol. The guest sends it in [`ToHost::Welcome`]; the agent rejects guests of any other version.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// Longest kind and fields of one frame: small, so that sessions take turns.
+/// Most bytes of kind and fields in one frame. Small, so that sessions are interleaved.
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes of input, output or error that fit one frame: the rest of the payload is for kind and session.
+/// Most bytes of session data in one frame: the payload without kind and session number.
 pub const DATA_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - 16;
 
-/// Longest context, which travels in as many frames as it needs. Enough for a cluster of 5,000 nodes.
+/// Most bytes of a context, which is split into as many frames as it needs. Enough for a cluster of 5,000 nodes.
 pub const CONTEXT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Sessions at a time: eight of people and tools that look at one node at once, and the one of its view.
+/// Most sessions open at a time: eight for users and tools, one for the network view.
 pub const SESSIONS_MAX: usize = 9;
 
-/// A session, as the host numbers it.
+/// Number of a session, chosen by the host among the free ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u16);
 
-/// What a session is for.
+/// What a session runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// Run a command, as root.
+pub enum SessionRequest {
+    /// A command, as root, without a terminal.
     Exec {
-        /// The command and its arguments.
+        /// The program and its arguments. An empty list is refused.
         argv: Vec<String>,
     },
-    /// Talk to an ssh server of its own, as over a connection.
+    /// `sshd -i`: input and output are one SSH connection.
     Ssh,
 }
 
-/// From the host to the guest.
+/// Messages from the host to the guest.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ToGuest {
-    /// A host begins: all sessions end, and the guest answers with [`ToHost::Welcome`].
+    /// Starts a conversation: the guest ends all sessions and answers with [`ToHost::Welcome`].
     Hello {
-        /// Comes back in the welcome.
+        /// Repeated in the welcome.
         nonce: u64,
     },
-    /// Documents that replace the guest's, as [`crate::seed::Seed::to_context`] writes them.
+    /// New documents for the guest, written by [`crate::seed::Seed::to_context`].
     Context(Vec<u8>),
-    /// Begins a session.
     Open {
-        /// A number that is free.
+        /// A number without an open session.
         session: SessionId,
-        /// What for.
-        what: What,
+        request: SessionRequest,
     },
-    /// Standard input.
+    /// Bytes for standard input.
     Input {
-        /// Whose.
         session: SessionId,
-        /// Empty at the end of input. At most [`DATA_BYTES_MAX`].
+        /// At most [`DATA_BYTES_MAX`]; empty means end of input.
         bytes: Vec<u8>,
     },
-    /// The guest may send that many bytes more.
-    Credit {
-        /// In which session.
-        session: SessionId,
-        /// How many.
-        bytes: u32,
-    },
-    /// Ends a session: its processes are killed.
-    Close {
-        /// Which.
-        session: SessionId,
-    },
+    /// Grants the guest credit for more output of a session.
+    Credit { session: SessionId, bytes: u32 },
+    /// Ends a session: its processes get SIGTERM, then SIGKILL.
+    Close { session: SessionId },
 }
 
-/// From the guest to the host.
+/// Messages from the guest to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     /// Answers [`ToGuest::Hello`].
     Welcome {
-        /// That of the hello.
+        /// Nonce of the hello.
         nonce: u64,
         /// [`PROTOCOL_VERSION`] of the guest.
         version: u16,
-        /// The kernel's boot id: another one means that the guest was started anew.
+        /// The kernel's boot id. A different one means that the guest has rebooted.
         boot: String,
     },
-    /// The context of this generation holds, and ssh is served.
-    Ready {
-        /// Of the context.
-        generation: u64,
-    },
-    /// What the guest knows of its network, as far as the context of this generation asks. Comes before
-    /// [`ToHost::Ready`] of the same generation, and again when it changes; never from guests that do not check.
-    Network {
-        /// Of the context.
-        generation: u64,
-        /// What was found out so far.
-        reach: Reach,
-    },
+    /// The context of this generation is applied and sshd listens.
+    Ready { generation: u64 },
+    /// Result so far of the network check that the context of this generation requests. Sent before [`ToHost::Ready`] of the
+    /// same generation and after every change; never sent by guests without a network check.
+    Network { generation: u64, reach: Reachability },
     /// The context of this generation could not be applied.
     Failed {
-        /// Of the context; 0 where it could not even be read.
+        /// 0 if the context could not be parsed.
         generation: u64,
-        /// Why.
         reason: String,
     },
-    /// Standard output, or what the ssh server says.
+    /// Bytes of standard output, or of the SSH connection.
     Output {
-        /// Whose.
         session: SessionId,
-        /// Not empty. At most [`DATA_BYTES_MAX`].
+        /// 1 to [`DATA_BYTES_MAX`].
         bytes: Vec<u8>,
     },
-    /// Standard error.
+    /// Bytes of standard error.
     Error {
-        /// Whose.
         session: SessionId,
-        /// Not empty. At most [`DATA_BYTES_MAX`].
+        /// 1 to [`DATA_BYTES_MAX`].
         bytes: Vec<u8>,
     },
-    /// A session is over.
+    /// The session has ended; its number is free.
     Exit {
-        /// Which.
         session: SessionId,
-        /// Exit status; 128 + n for signal n.
+        /// Exit status, or 128 + n if signal n ended the process.
         status: i32,
     },
-    /// There is no such session.
-    Refused {
-        /// Which.
-        session: SessionId,
-        /// Why.
-        reason: String,
-    },
-    /// The host may send that many bytes more.
-    Credit {
-        /// In which session.
-        session: SessionId,
-        /// How many.
-        bytes: u32,
-    },
+    /// The session could not be opened, or was ended because the host broke the protocol; its number is free.
+    Refused { session: SessionId, reason: String },
+    /// Grants the host credit for more input of a session.
+    Credit { session: SessionId, bytes: u32 },
 }
 
-/// Contexts hold a private key and input may be a password: neither prints.
+/// Prints neither contexts, which hold a private key, nor input, which may be a password.
 impl std::fmt::Debug for ToGuest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Hello { nonce } => f.debug_struct("Hello").field("nonce", nonce).finish(),
             Self::Context(json) => write!(f, "Context({} bytes)", json.len()),
-            Self::Open { session, what } => {
-                f.debug_struct("Open").field("session", session).field("what", what).finish()
+            Self::Open { session, request } => {
+                f.debug_struct("Open").field("session", session).field("request", request).finish()
             }
             Self::Input { session, bytes } => write!(f, "Input({}, {} bytes)", session.0, bytes.len()),
             Self::Credit { session, bytes } => {

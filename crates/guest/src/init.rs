@@ -1,15 +1,15 @@
-//! The first process of a virtual machine: from a bare kernel to ssh in a second or two.
+//! PID 1 of a virtual machine: from a bare kernel to sshd in one or two seconds.
 //!
-//! It does what its seed says and nothing else: mounts, host name, one network device, files, ssh. Then it starts
-//! `heddle-guest serve`, a process of its own so that nothing the host says can bring the machine down, waits for
-//! processes that nobody else waits for, and powers off when asked to.
+//! It mounts the kernel's file systems, applies the seed (host name, files, one network device) and starts sshd and
+//! `heddle-guest serve`. The latter is a separate process, so that no message of the host can crash PID 1. Then it reaps
+//! orphans, restarts the two services when they exit, and powers off on SIGTERM or SIGINT.
 //!
-//! What goes wrong is said on the console and left for the host; the machine goes on as far as it can.
+//! A failure is logged on the console and recorded for the host; the machine continues as far as possible.
 
-mod device;
 mod mounts;
 mod network;
-mod supervise;
+mod seed_volume;
+mod services;
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -23,67 +23,66 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 use crate::apply;
-use crate::seed::Documents;
-use crate::serve::{chain, report_failure, ssh_is_served};
+use crate::seed::SeedDocuments;
+use crate::serve::{error_chain, report_failure, ssh_is_served};
 
-/// Where ssh keeps the key that the machine is known by. It comes with the seed: in the image it would be a secret that
-/// everybody has.
+/// The SSH host key. It comes with the seed, because a key in the image would be known to everyone.
 const HOST_KEY: &str = "/etc/ssh/ssh_host_ed25519_key";
 
-/// What commands are found by.
+/// `PATH` of the processes that init starts.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How long ssh may take to listen before that is told as a failure.
-const SSH_STARTS: Duration = Duration::from_secs(30);
+/// How long sshd may take to listen before init reports a failure.
+const SSH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often to look for what is about to come.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Polling interval for devices and sshd.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs the machine for as long as it is on.
+/// Boots the machine and supervises it until it powers off. Must be called by PID 1.
 pub fn run() -> ! {
     umask(Mode::from_bits_truncate(0o022));
-    // Adapters pin memory, and the first process passes its limits on. It may not be allowed to, in a container.
+    // RDMA pins memory, and child processes inherit this limit. Fails in a container without the capability.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    let prepared = prepare().map_err(|error| chain(&*error));
+    let prepared = prepare().map_err(|error| error_chain(&*error));
     if let Err(reason) = &prepared {
-        say(&format!("failed: {reason}"));
+        log(&format!("failed: {reason}"));
         if let Err(error) = report_failure(Path::new("/"), reason) {
-            say(&format!("failed to leave word of that: {error}"));
+            log(&format!("cannot record the failure: {error}"));
         }
     }
-    let services = supervise::Services::start();
+    let services = services::Services::start();
     match (wait_for_ssh(), prepared) {
-        (true, Ok(())) => say(&format!("ready {} in {} s", hostname(), uptime())),
-        // That was said.
+        (true, Ok(())) => log(&format!("ready {} in {} s", hostname(), uptime())),
+        // Already logged.
         (true, Err(_)) => {}
-        (false, _) => say(&format!("failed: ssh does not listen after {} s", SSH_STARTS.as_secs())),
+        (false, _) => log(&format!("failed: sshd does not listen after {} s", SSH_TIMEOUT.as_secs())),
     }
     services.run()
 }
 
-/// Everything before services.
+/// Everything before the services are started.
 fn prepare() -> Result<(), Box<dyn Error>> {
     mounts::mount_all()?;
     network::loopback()?;
-    device::link_ports();
-    let documents = device::read_seed()?.read()?;
+    seed_volume::link_ports();
+    let documents = seed_volume::read_seed()?.read()?;
     apply_documents(&documents)?;
-    // A seed of an older agent has none.
+    // Seeds of earlier agents contain no host key.
     if !Path::new(HOST_KEY).exists() {
         let status = make_host_key()?.wait()?;
         if !status.success() {
-            return Err(format!("ssh-keygen could not make {HOST_KEY}: {status}").into());
+            return Err(format!("ssh-keygen failed to create {HOST_KEY}: {status}").into());
         }
     }
     Ok(())
 }
 
-fn apply_documents(documents: &Documents) -> Result<(), Box<dyn Error>> {
+fn apply_documents(documents: &SeedDocuments) -> Result<(), Box<dyn Error>> {
     for key in documents.user.other.keys() {
-        say(&format!("user-data has {key:?}, which is for cloud-init; passed over"));
+        log(&format!("ignoring key {key:?} of user-data, which only cloud-init supports"));
     }
     nix::unistd::sethostname(&documents.user.hostname)?;
-    apply::files(Path::new("/"), &documents.user)?;
+    apply::write_files(Path::new("/"), &documents.user)?;
     for device in documents.network.ethernets.values() {
         network::bring_up(device)?;
     }
@@ -100,26 +99,26 @@ fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Loads a module of the kernel and those it needs. The initial file system has loaded what most machines need.
+/// Loads a kernel module and its dependencies. The initramfs has already loaded the usual ones.
 fn load_module(name: &str) {
     if let Err(error) = command("/sbin/modprobe").args(["-q", name]).status() {
-        say(&format!("cannot run modprobe {name}: {error}"));
+        log(&format!("cannot run modprobe {name}: {error}"));
     }
 }
 
 fn wait_for_ssh() -> bool {
-    let deadline = Instant::now() + SSH_STARTS;
+    let deadline = Instant::now() + SSH_TIMEOUT;
     while !ssh_is_served() {
         if Instant::now() > deadline {
             return false;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
     true
 }
 
-/// One line on the console.
-fn say(text: &str) {
+/// Writes one line to the console.
+fn log(text: &str) {
     eprintln!("heddle-guest: {text}");
 }
 

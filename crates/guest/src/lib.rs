@@ -1,14 +1,14 @@
-//! What runs inside virtual machines, and the words the host shares with it.
+//! The software inside virtual machines, and the protocol it shares with the node agent.
 //!
-//! | module | what | who uses it |
+//! | module | contents | used by |
 //! |---|---|---|
-//! | [`channel`] | frames and messages on the virtio-serial port between guest and host | both |
-//! | [`seed`] | the documents a machine starts from | both |
-//! | [`probe`] | whether the network carries, as nodes of a cluster find out together | the guest |
-//! | [`apply`] | makes files of documents | the guest |
-//! | [`serve`] | the guest's side of the channel: says how it stands, runs sessions | the guest |
-//! | [`init`] | the first process of a machine | the guest |
-//! | [`view`] | the network of the cluster, for tools in the machine | the guest |
+//! | [`channel`] | framing and messages on the virtio-serial port between guest and host | guest and agent |
+//! | [`seed`] | the NoCloud seed that a virtual machine boots from | guest and agent |
+//! | [`probe`] | the network check that the nodes of a cluster run together | guest |
+//! | [`apply`] | writes the files that `user-data` lists | guest |
+//! | [`serve`] | the guest's end of the channel: reports the node's status, runs sessions | guest |
+//! | [`init`] | PID 1 of a virtual machine | guest |
+//! | [`view`] | gives InfiniBand tools in the machine access to the cluster's network view | guest |
 
 pub mod apply;
 pub mod channel;

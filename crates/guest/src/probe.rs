@@ -1,22 +1,23 @@
-//! Whether a node reaches its cluster over the cluster's own network, before it counts as ready.
+//! The network check: whether a node reaches its cluster over the cluster's own network, before it counts as ready.
 //!
-//! Every node has two tasks, which its context names ([`Probes`]): to reach its successor and get an answer, and to hear a
-//! broadcast. It repeats a question until it is answered, with pauses that double:
+//! Each node has two tasks, named by its context ([`Probes`]): get a reply from its successor, and receive a broadcast. It
+//! repeats its requests, at intervals that double from 250 ms to 4 s, until both are done:
 //!
 //! ```text
-//! node ── probe ───► successor        node ── call ──► broadcaster
-//! node ◄── answer ── successor        everybody ◄── broadcast ── broadcaster
+//! node ── probe ──► successor         node ── broadcast request ──► broadcaster
+//! node ◄── reply ── successor         all nodes ◄── broadcast ── broadcaster
 //! ```
 //!
-//! Everybody answers probes and calls at any time, so nobody has to know how far the others are. The questions of one node
-//! cost the cluster two packets and an answer each; calls that come together lead to one broadcast. Calls and broadcasts
-//! also wake those who still wait: somebody has come up.
+//! Nodes answer at any time, whatever the state of their own check, so the nodes may start in any order. A node costs the
+//! cluster two requests and a reply; requests that arrive within 250 ms share one broadcast. A broadcast request or a
+//! broadcast also resets the retry interval of a node that still waits, because it shows that another node has come up.
 //!
-//! An answer repeats the nonce of the question, and a broadcast tells the generation of its sender's context, so that old
-//! packets count for nothing. All are signed with a key that the nodes of a cluster share ([`ProbeKey`]): no other process
-//! of a machine can answer in place of its node.
+//! A reply repeats the nonce of its probe, and a broadcast carries the generation of its sender's context, so packets from
+//! before a change of the cluster do not count. All packets are authenticated with a key shared by the nodes of the cluster
+//! ([`ProbeKey`]), so other processes in a guest cannot answer for their node.
 //!
-//! The machine ([`Prober`]) knows neither sockets nor clocks.
+//! [`Prober`] does no I/O and reads no clock: the caller passes packets and the time to [`Prober::receive`], sends what
+//! [`Prober::transmit`] returns until it returns `None`, and calls it again at [`Prober::timeout`].
 
 mod packet;
 mod socket;
@@ -31,127 +32,123 @@ pub(crate) use socket::ProbeSocket;
 
 use crate::seed::Probes;
 
-/// UDP port of these packets; firewalls in an image have to let it pass between nodes.
-pub const PORT: u16 = 7556;
+/// UDP port of the network check. Firewalls in an image must allow it between nodes.
+pub const UDP_PORT: u16 = 7556;
 
-/// Pause before a question is repeated: doubled each time.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// Interval before the first retry; doubled for each further one.
+const RETRY_MIN: Duration = Duration::from_millis(250);
 
-/// The longest such pause: what a node that comes late waits at most for others to notice.
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// Longest retry interval.
+const RETRY_MAX: Duration = Duration::from_secs(4);
 
-/// Time between two broadcasts of one node: calls that come meanwhile share the next one.
+/// Least time between two broadcasts of a node.
 const BROADCAST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Answers that may wait to be sent. A node is asked by one or two others; who floods it is not answered.
-const ANSWERS_MAX: usize = 64;
+/// Most replies queued for sending. A node is normally probed by one or two others; the rest of a flood is dropped.
+const REPLIES_QUEUED_MAX: usize = 64;
 
-/// Answers in a second.
-const ANSWERS_PER_SECOND: u32 = 256;
+/// Most replies of a node per second.
+const REPLIES_PER_SECOND: u32 = 256;
 
-/// What a node knows of its network.
+/// Result of a node's network check so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
-    /// Its successor has answered, or it has none.
+pub struct Reachability {
+    /// The successor has replied, or there is none.
     pub reached: bool,
-    /// It has heard a broadcast, or nobody could send it one.
+    /// A broadcast was received, or no node could send one.
     pub heard: bool,
 }
 
-impl Reach {
-    /// Whether nothing is left to find out.
+impl Reachability {
+    /// Whether both tasks are done.
     pub const fn is_complete(self) -> bool {
         self.reached && self.heard
     }
 }
 
-/// Who a packet is for.
+/// Where a packet is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// One node.
+pub enum ProbeDestination {
     Node(Ipv4Addr),
-    /// All of them.
-    Everybody,
+    Broadcast,
 }
 
-/// What a node is, and what it has to find out.
+/// The parameters of a node's network check.
 #[derive(Clone, Debug)]
-pub struct Task {
-    /// Its address.
-    pub own: Ipv4Addr,
-    /// Of its context.
+pub struct ProbeTask {
+    pub own_address: Ipv4Addr,
+    /// Generation of the node's context.
     pub generation: u64,
-    /// Whom it has to reach and hear.
     pub probes: Probes,
-    /// Shared by the nodes of the cluster.
+    /// Shared by all nodes of the cluster.
     pub key: ProbeKey,
 }
 
-/// Asks, answers, and notes what came of it.
+/// State machine of the network check of one node; see the module documentation for the order of calls.
 #[derive(Debug)]
 pub struct Prober {
-    task: Task,
+    task: ProbeTask,
     nonce: u64,
-    reach: Reach,
-    /// When questions are asked next, and the pause after that.
-    ask_at: Instant,
+    reach: Reachability,
+    /// When requests are sent next, and the interval after that.
+    retry_at: Instant,
     pause: Duration,
-    asked_at: Option<Instant>,
-    outgoing: VecDeque<(Destination, Packet)>,
+    sent_at: Option<Instant>,
+    outgoing: VecDeque<(ProbeDestination, Packet)>,
     broadcast_at: Option<Instant>,
     broadcast_earliest: Instant,
-    /// The second that began then, and the answers given in it.
-    answered: (Instant, u32),
+    /// Start of the current one-second interval, and the replies sent in it.
+    replies_sent: (Instant, u32),
 }
 
 impl Prober {
-    /// Asks from now on. The nonce has to be hard to guess.
-    pub fn new(task: Task, nonce: u64, now: Instant) -> Self {
+    /// Starts a check; the first requests are due at `now`. `nonce` must be hard to guess.
+    pub fn new(task: ProbeTask, nonce: u64, now: Instant) -> Self {
         let Probes { successor, broadcaster } = task.probes;
         Self {
             task,
             nonce,
-            reach: Reach { reached: successor.is_none(), heard: broadcaster.is_none() },
-            ask_at: now,
-            pause: PAUSE_MIN,
-            asked_at: None,
+            reach: Reachability { reached: successor.is_none(), heard: broadcaster.is_none() },
+            retry_at: now,
+            pause: RETRY_MIN,
+            sent_at: None,
             outgoing: VecDeque::new(),
             broadcast_at: None,
             broadcast_earliest: now,
-            answered: (now, 0),
+            replies_sent: (now, 0),
         }
     }
 
-    /// Which context it is about.
+    /// Generation of the context that is checked.
     pub fn generation(&self) -> u64 {
         self.task.generation
     }
 
-    /// What was found out so far.
-    pub const fn reach(&self) -> Reach {
+    /// Result so far.
+    pub const fn reach(&self) -> Reachability {
         self.reach
     }
 
-    /// When to call [`Prober::transmit`] although nothing has come.
+    /// When [`Prober::transmit`] must be called next even if no packet arrives; `None` if nothing is scheduled.
     pub fn timeout(&self) -> Option<Instant> {
-        let ask = (!self.reach.is_complete()).then_some(self.ask_at);
+        let ask = (!self.reach.is_complete()).then_some(self.retry_at);
         ask.into_iter().chain(self.broadcast_at).min()
     }
 
-    /// Takes a packet; one that is not of this cluster, or makes no sense, is passed over.
+    /// Processes a received packet. Packets that are malformed or of another cluster are ignored.
     pub fn receive(&mut self, from: Ipv4Addr, bytes: &[u8], now: Instant) {
         let Some(packet) = Packet::open(bytes, &self.task.key) else { return };
-        // The kernel gives a node its own broadcasts back.
-        if packet.from != from || from == self.task.own {
+        // The kernel loops a node's own broadcasts back to it.
+        if packet.from != from || from == self.task.own_address {
             return;
         }
         match packet.kind {
-            Kind::Probe => self.answer(from, packet.nonce, now),
-            Kind::Answer => {
+            Kind::Probe => self.reply(from, packet.nonce, now),
+            Kind::Reply => {
                 let is_ours = packet.nonce == self.nonce && Some(from) == self.task.probes.successor;
                 self.reach.reached |= is_ours;
             }
-            Kind::Call => {
+            Kind::BroadcastRequest => {
                 let at = now.max(self.broadcast_earliest);
                 self.broadcast_at.get_or_insert(at);
                 self.wake(now);
@@ -163,52 +160,52 @@ impl Prober {
         }
     }
 
-    /// The next packet to send; call it until there is none.
-    pub fn transmit(&mut self, now: Instant) -> Option<(Destination, Vec<u8>)> {
-        if !self.reach.is_complete() && now >= self.ask_at {
-            self.ask(now);
+    /// The next packet to send. Call it until it returns `None`.
+    pub fn transmit(&mut self, now: Instant) -> Option<(ProbeDestination, Vec<u8>)> {
+        if !self.reach.is_complete() && now >= self.retry_at {
+            self.send_requests(now);
         }
         if self.broadcast_at.is_some_and(|at| now >= at) {
             self.broadcast_at = None;
             self.broadcast_earliest = now + BROADCAST_PAUSE;
-            self.queue(Destination::Everybody, Kind::Broadcast, 0);
+            self.queue(ProbeDestination::Broadcast, Kind::Broadcast, 0);
         }
         let (to, packet) = self.outgoing.pop_front()?;
         Some((to, packet.seal(&self.task.key)))
     }
 
-    fn ask(&mut self, now: Instant) {
+    fn send_requests(&mut self, now: Instant) {
         let Probes { successor, broadcaster } = self.task.probes;
         if let Some(successor) = successor.filter(|_| !self.reach.reached) {
-            self.queue(Destination::Node(successor), Kind::Probe, self.nonce);
+            self.queue(ProbeDestination::Node(successor), Kind::Probe, self.nonce);
         }
         if let Some(broadcaster) = broadcaster.filter(|_| !self.reach.heard) {
-            self.queue(Destination::Node(broadcaster), Kind::Call, 0);
+            self.queue(ProbeDestination::Node(broadcaster), Kind::BroadcastRequest, 0);
         }
-        self.asked_at = Some(now);
-        self.ask_at = now + self.pause;
-        self.pause = PAUSE_MAX.min(self.pause * 2);
+        self.sent_at = Some(now);
+        self.retry_at = now + self.pause;
+        self.pause = RETRY_MAX.min(self.pause * 2);
     }
 
-    /// Asks soon: somebody has come up.
+    /// Resets the retry interval: another node has come up.
     fn wake(&mut self, now: Instant) {
-        self.pause = PAUSE_MIN;
-        self.ask_at = self.asked_at.map_or(now, |asked| now.max(asked + PAUSE_MIN));
+        self.pause = RETRY_MIN;
+        self.retry_at = self.sent_at.map_or(now, |asked| now.max(asked + RETRY_MIN));
     }
 
-    fn answer(&mut self, to: Ipv4Addr, nonce: u64, now: Instant) {
-        let (since, count) = &mut self.answered;
+    fn reply(&mut self, to: Ipv4Addr, nonce: u64, now: Instant) {
+        let (since, count) = &mut self.replies_sent;
         if now.saturating_duration_since(*since) >= Duration::from_secs(1) {
             (*since, *count) = (now, 0);
         }
-        if *count < ANSWERS_PER_SECOND && self.outgoing.len() < ANSWERS_MAX {
+        if *count < REPLIES_PER_SECOND && self.outgoing.len() < REPLIES_QUEUED_MAX {
             *count += 1;
-            self.queue(Destination::Node(to), Kind::Answer, nonce);
+            self.queue(ProbeDestination::Node(to), Kind::Reply, nonce);
         }
     }
 
-    fn queue(&mut self, to: Destination, kind: Kind, nonce: u64) {
-        let Task { own, generation, .. } = self.task;
-        self.outgoing.push_back((to, Packet { kind, from: own, generation, nonce }));
+    fn queue(&mut self, to: ProbeDestination, kind: Kind, nonce: u64) {
+        let ProbeTask { own_address, generation, .. } = self.task;
+        self.outgoing.push_back((to, Packet { kind, from: own_address, generation, nonce }));
     }
 }

@@ -1,8 +1,8 @@
-//! The documents a virtual machine starts from: a NoCloud seed.
+//! The NoCloud seed that configures a virtual machine.
 //!
-//! Three files on a volume with the label `cidata`. They are written as JSON, which is YAML too: stock cloud-init and
-//! `heddle-guest` read the same bytes. `heddle-guest` understands what is written here and no more; see
-//! [`Seed::read`].
+//! Three files, `meta-data`, `user-data` and `network-config`, on a volume labelled `cidata`. They are written as JSON, a
+//! subset of YAML, so that stock cloud-init and `heddle-guest` read the same bytes. `heddle-guest` supports only the keys
+//! written here; see [`Seed::read`].
 
 mod documents;
 mod files;
@@ -14,97 +14,92 @@ use ib_wire::{Pkey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 pub use documents::{
-    Document, Documents, Ethernet, HostKeys, InvalidDocument, Match, MetaData, NetworkConfig, UserData,
-    WriteFile,
+    DeviceMatch, Ethernet, HostKeys, InvalidSeedDocument, MetaData, NetworkConfig, SeedDocument,
+    SeedDocuments, UserData, WriteFile,
 };
 
-/// Where the guest keeps what it was told, without secrets.
+/// File in the guest with its current context, without secrets; see [`ContextFile`].
 pub const CONTEXT_FILE: &str = "/etc/heddle/context.json";
 
-/// Where the guest keeps the key of its network check.
+/// File in the guest with the key of the network check ([`crate::probe::ProbeKey`]).
 pub const PROBE_KEY_FILE: &str = "/etc/heddle/probe.key";
 
-/// What the documents are made of.
+/// The values from which [`Seed::new`] writes the documents.
 #[derive(Clone)]
 pub struct SeedInput {
-    /// Changes with the machine, not with its context: cloud-init starts over when it does.
+    /// Identifies the virtual machine. cloud-init reconfigures from scratch when it changes, so it must not depend on the context.
     pub instance_id: String,
-    /// Address of the network device, such as `02:00:00:00:00:01`.
+    /// MAC address of the network device, such as `02:00:00:00:00:01`.
     pub mac: String,
-    /// Of the context; comes back as [`crate::channel::ToHost::Ready`].
+    /// Generation of the context; the guest repeats it in [`crate::channel::ToHost::Ready`].
     pub generation: u64,
-    /// Name of the cluster.
     pub cluster: String,
-    /// Host name.
     pub hostname: String,
-    /// Address and prefix length, such as `10.128.0.1/16`.
+    /// IPv4 address and prefix length, such as `10.128.0.1/16`.
     pub address: String,
-    /// Largest packet of the network device.
+    /// MTU of the network device, in bytes.
     pub mtu: u16,
-    /// All nodes of the cluster, in order.
+    /// All nodes of the cluster, in the order of the MPI host file.
     pub peers: Vec<Peer>,
-    /// Who may log in.
+    /// Public SSH keys that may log in as root.
     pub authorized_keys: Vec<String>,
-    /// Key pair by which the nodes of the cluster trust each other, and by which they prove who they are.
+    /// SSH key pair shared by the nodes of the cluster, both as user key and as host key.
     pub cluster_key: KeyPair,
-    /// What applications use on the wire.
+    /// P_Key of the cluster's partition.
     pub pkey: Pkey,
-    /// Likewise; none if each path has its own, which path records tell.
+    /// Service level of the cluster; `None` if it differs by path and must be taken from path records.
     pub sl: Option<ServiceLevel>,
-    /// The partitions inside the cluster that it is in, in the order of their keys in its table.
+    /// The cluster's inner partitions that the node belongs to, in the order of its P_Key table.
     pub partitions: Vec<NamedKey>,
-    /// The classes into which the cluster's packets are divided.
+    /// The traffic classes of the cluster; empty if there is only one.
     pub classes: Vec<ClassLevel>,
-    /// What it has to find out about its network; none if the controller does not ask.
+    /// Parameters of the network check; `None` if it is not requested.
     pub probes: Option<Probes>,
 }
 
-/// Whom a node has to reach and hear before it counts as ready.
+/// The peers of a node's network check; see [`crate::probe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probes {
-    /// Has to answer it; none if it may talk to nobody.
+    /// The node that must reply; `None` if no other node may be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor: Option<Ipv4Addr>,
-    /// Is asked for a broadcast; none if nobody's reaches it.
+    /// The node that is asked for a broadcast; `None` if no broadcast reaches this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcaster: Option<Ipv4Addr>,
 }
 
-/// A class of a cluster's packets.
+/// A traffic class of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassLevel {
-    /// Its service levels in the network that the tenant sees.
-    pub seen: Vec<ServiceLevel>,
-    /// What applications use on the wire.
+    /// Service levels that select the class in the tenant's network view.
+    #[serde(rename = "seen")]
+    pub view_sls: Vec<ServiceLevel>,
+    /// Service level that applications must use on the physical fabric.
     pub sl: ServiceLevel,
 }
 
-/// A partition inside a cluster, as a node in it is told.
+/// A node's membership in an inner partition of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedKey {
-    /// What it is called.
     pub name: String,
-    /// The key of the node in it.
     pub pkey: Pkey,
 }
 
-/// A node of a cluster, as the others see it.
+/// A node of the cluster, as listed in `/etc/hosts` and the MPI host file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Host name.
     pub hostname: String,
-    /// Address, without prefix length.
+    /// IPv4 address without prefix length.
     pub address: String,
-    /// MPI ranks it can take.
+    /// MPI slots of the node.
     pub slots: u32,
 }
 
-/// A key pair of OpenSSH. The private half does not print.
+/// An OpenSSH key pair. `Debug` does not show the private key.
 #[derive(Clone)]
 pub struct KeyPair {
     /// One line, as in `authorized_keys`.
     pub public: String,
-    /// The file `id_ed25519`.
     pub private: String,
 }
 
@@ -125,15 +120,12 @@ impl fmt::Debug for SeedInput {
     }
 }
 
-/// The files of a seed, byte for byte. `user-data` holds a private key.
+/// The files of a seed, byte for byte. `user-data` holds a private key; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seed {
-    /// The file `meta-data`.
     pub meta_data: String,
-    /// The file `user-data`. Secret.
     pub user_data: String,
-    /// The file `network-config`.
     pub network_config: String,
 }
 
@@ -144,30 +136,30 @@ impl fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// What the first line of `user-data` has to be for cloud-init to read it.
+    /// First line of `user-data`, required by cloud-init.
     const CLOUD_CONFIG: &str = "#cloud-config\n";
 
-    /// Writes the documents. The same input gives the same bytes.
+    /// Writes the documents. Deterministic: equal input gives equal bytes.
     pub fn new(input: &SeedInput) -> Self {
-        let documents = Documents {
+        let documents = SeedDocuments {
             meta: MetaData { instance_id: input.instance_id.clone(), local_hostname: input.hostname.clone() },
             user: UserData {
                 hostname: input.hostname.clone(),
                 disable_root: false,
                 ssh_authorized_keys: authorized_keys(input),
                 ssh_genkeytypes: vec!["ed25519".to_owned()],
-                // Every node has that key and may log in everywhere by it: it proves a node of this cluster, and nobody
-                // gains anything who proves to be another one.
+                // The nodes share one key, with which each may log in to all of them. It identifies the cluster, not a node:
+                // impersonating another node of the cluster gains nothing.
                 ssh_keys: Some(HostKeys {
-                    ed25519_private: files::ended(&input.cluster_key.private),
-                    ed25519_public: files::ended(&input.cluster_key.public),
+                    ed25519_private: files::with_newline(&input.cluster_key.private),
+                    ed25519_public: files::with_newline(&input.cluster_key.public),
                 }),
                 write_files: files::all(input),
                 runcmd: vec![files::START_SERVICE.map(str::to_owned).to_vec()],
                 other: Default::default(),
             },
             network: NetworkConfig::one(Ethernet {
-                matching: Match { macaddress: input.mac.clone() },
+                matching: DeviceMatch { macaddress: input.mac.clone() },
                 set_name: "eth0".to_owned(),
                 addresses: vec![input.address.clone()],
                 mtu: input.mtu,
@@ -180,65 +172,61 @@ impl Seed {
         }
     }
 
-    /// Understands the documents.
-    pub fn read(&self) -> Result<Documents, InvalidDocument> {
+    /// Parses the documents. Unknown keys of `user-data` are kept in [`UserData::other`]; elsewhere they are errors.
+    pub fn read(&self) -> Result<SeedDocuments, InvalidSeedDocument> {
         let user_data = self.user_data.strip_prefix(Self::CLOUD_CONFIG);
-        let user_data = user_data.ok_or(InvalidDocument::NoCloudConfig)?;
-        Ok(Documents {
-            meta: documents::read(Document::MetaData, &self.meta_data)?,
-            user: documents::read(Document::UserData, user_data)?,
-            network: documents::read(Document::NetworkConfig, &self.network_config)?,
+        let user_data = user_data.ok_or(InvalidSeedDocument::NoCloudConfig)?;
+        Ok(SeedDocuments {
+            meta: documents::read(SeedDocument::MetaData, &self.meta_data)?,
+            user: documents::read(SeedDocument::UserData, user_data)?,
+            network: documents::read(SeedDocument::NetworkConfig, &self.network_config)?,
         })
     }
 
-    /// All documents, for [`crate::channel::ToGuest::Context`]. Secret.
+    /// All documents as JSON, for [`crate::channel::ToGuest::Context`]. Contains a private key.
     pub fn to_context(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("three strings are JSON")
     }
 
-    /// What [`Seed::to_context`] wrote.
-    pub fn from_context(context: &[u8]) -> Result<Self, InvalidDocument> {
-        serde_json::from_slice(context).map_err(|error| InvalidDocument::malformed(Document::Context, &error))
+    /// Parses the output of [`Seed::to_context`].
+    pub fn from_context(context: &[u8]) -> Result<Self, InvalidSeedDocument> {
+        serde_json::from_slice(context)
+            .map_err(|error| InvalidSeedDocument::malformed(SeedDocument::Context, &error))
     }
 }
 
-/// What [`CONTEXT_FILE`] says.
+/// Content of [`CONTEXT_FILE`]. Guests of earlier versions lack the optional fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextFile {
-    /// Of the context.
     pub generation: u64,
-    /// Name of the cluster.
     pub cluster: String,
-    /// Host name.
     pub hostname: String,
-    /// Address and prefix length.
+    /// IPv4 address and prefix length.
     pub address: String,
-    /// Partition key.
     pub pkey: Pkey,
-    /// Service level; none if each path has its own.
+    /// `None` if it differs by path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sl: Option<ServiceLevel>,
-    /// The partitions inside the cluster that it is in.
+    /// The cluster's inner partitions that the node belongs to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,
-    /// The classes into which its packets are divided; none if they are all alike.
+    /// The traffic classes of the cluster; empty if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassLevel>,
-    /// All nodes of the cluster.
     pub peers: Vec<Peer>,
-    /// What it has to find out about its network.
+    /// Parameters of the network check, if it is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<Probes>,
 }
 
 impl ContextFile {
-    /// Reads the file; `None` if it is something else.
+    /// Parses the file; `None` if it is not a context.
     pub fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 }
 
-/// The user's keys and that of the cluster, one line each.
+/// The users' public keys and that of the cluster, without empty lines.
 fn authorized_keys(input: &SeedInput) -> Vec<String> {
     let keys = input.authorized_keys.iter().chain([&input.cluster_key.public]);
     keys.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty()).collect()

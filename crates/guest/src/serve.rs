@@ -1,12 +1,12 @@
-//! The guest's side of the channel: says how the node stands, and runs sessions.
+//! The guest's end of the channel: reports the status of the node and runs sessions.
 //!
-//! One thread waits for the port and for the pipes of all sessions. It never waits for one of them alone: what a
-//! session may send is bounded by its window, and nobody's pipe is read while the port is behind.
+//! One thread polls the port, the socket of the network check and the pipes of all sessions, and never blocks on one of them.
+//! The output of a session is bounded by its window, and no pipe is read while too many bytes wait for the port.
 
-mod network;
-mod node;
+mod network_probe;
 mod port;
 mod session;
+mod status;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -17,72 +17,85 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::SIGCHLD;
+use thiserror::Error;
 
-use network::Network;
-pub use node::{Node, Standing};
-pub(crate) use node::{chain, report_failure, ssh_is_served};
+use network_probe::NetworkProbe;
 pub use port::open as open_port;
-use session::{Ending, Pipe, Session};
+use session::{Pipe, Session, SessionStartError, TerminatingSession};
+pub use status::{GuestNode, NodeStatus};
+pub(crate) use status::{error_chain, report_failure, ssh_is_served};
 
-use crate::channel::{self, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, What};
+use crate::channel::{
+    self, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
+};
 
-/// Above this, pipes of sessions are not read: the host takes less than they give.
-const BEHIND_BYTES: usize = 64 * 1024;
+/// With more bytes than this waiting for the port, pipes of sessions are not read.
+const BACKPRESSURE_BYTES: usize = 64 * 1024;
 
-/// Above this, the port is not read either: the host asks faster than it listens.
+/// With more bytes than this waiting for the port, the port is not read either: the host sends requests without reading replies.
 const OUTGOING_BYTES_MAX: usize = 256 * 1024;
 
-/// How long to rest while no host is there. The port gives no sign to wait for but this.
-const AWAY: Duration = Duration::from_millis(200);
+/// Polling interval while no host is connected: the port cannot be polled for a connection.
+const NO_HOST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often to look whether ssh is served, until it is.
+/// Polling interval until sshd listens.
 const SSH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether a host is at the other end.
+/// Whether a host is connected to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
-    /// It is.
+pub enum HostConnection {
     Up,
-    /// It is not, or not any more.
     Down,
 }
 
-/// The guest's side of the channel.
+/// The guest's end of the channel. Call [`ChannelServer::run`], or [`ChannelServer::poll_once`] in a loop.
 #[derive(Debug)]
-pub struct Server {
+pub struct ChannelServer {
     port: File,
-    node: Node,
+    node: GuestNode,
     decoder: Decoder<ToGuest>,
     messages: VecDeque<ToGuest>,
     outgoing: VecDeque<u8>,
-    /// What the host was told last; nothing before it has said hello.
-    told: Option<Standing>,
+    /// Status last reported to the host; `None` if it must be reported.
+    reported: Option<NodeStatus>,
+    /// The host has sent a hello.
     greeted: bool,
-    /// The check of the network that the context in force asks for.
-    network: Option<Network>,
-    /// The context that was looked at for that.
-    network_of: Option<u64>,
-    /// What the host was told of it last.
-    told_network: Option<ToHost>,
+    /// The network check requested by the current context.
+    network: Option<NetworkProbe>,
+    /// Generation of the context for which `network` was set up.
+    network_generation: Option<u64>,
+    /// Result of the network check last reported to the host.
+    reported_network: Option<ToHost>,
     sessions: BTreeMap<SessionId, Session>,
-    endings: Vec<Ending>,
-    /// Has something to read whenever a process has ended.
+    terminating: Vec<TerminatingSession>,
+    /// Becomes readable on SIGCHLD.
     children: UnixStream,
     buffer: Vec<u8>,
 }
 
-/// What a turn waits for.
+/// A polled descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Port,
     Children,
-    Network,
+    NetworkProbe,
     Session(SessionId, Pipe),
 }
 
-impl Server {
-    /// At an open port, which does not block.
-    pub fn new(port: File, node: Node) -> io::Result<Self> {
+/// Why a session could not be opened. Sent to the host as the reason of [`ToHost::Refused`].
+#[derive(Debug, Error)]
+enum OpenError {
+    #[error("session {} is already open", .0.0)]
+    InUse(SessionId),
+    #[error("{SESSIONS_MAX} sessions are open, the most that a node allows; end one first")]
+    TooMany,
+    #[error(transparent)]
+    Start(#[from] SessionStartError),
+}
+
+impl ChannelServer {
+    /// A server on an open, non-blocking port. Registers a handler for SIGCHLD.
+    pub fn new(port: File, node: GuestNode) -> io::Result<Self> {
         let (children, signal) = UnixStream::pair()?;
         children.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(SIGCHLD, signal)?;
@@ -92,66 +105,66 @@ impl Server {
             decoder: Decoder::new(),
             messages: VecDeque::new(),
             outgoing: VecDeque::new(),
-            told: None,
+            reported: None,
             greeted: false,
             network: None,
-            network_of: None,
-            told_network: None,
+            network_generation: None,
+            reported_network: None,
             sessions: BTreeMap::new(),
-            endings: Vec::new(),
+            terminating: Vec::new(),
             children,
             buffer: vec![0; channel::DATA_BYTES_MAX],
         })
     }
 
-    /// Serves for ever; comes back only with an error of the port.
+    /// Serves for ever; returns only if the port fails.
     pub fn run(&mut self) -> io::Result<std::convert::Infallible> {
         loop {
-            if self.turn()? == Link::Down {
-                std::thread::sleep(AWAY);
+            if self.poll_once()? == HostConnection::Down {
+                std::thread::sleep(NO_HOST_PAUSE);
             }
         }
     }
 
-    /// Waits until something can be done, and does it.
-    pub fn turn(&mut self) -> io::Result<Link> {
-        let link = self.exchange()?;
+    /// Waits for the next event and handles it. Returns whether a host is connected; if not, the caller should pause.
+    pub fn poll_once(&mut self) -> io::Result<HostConnection> {
+        let connection = self.transfer()?;
         let now = Instant::now();
         self.finish_sessions(now);
         self.check_network(now);
         self.report();
-        if link == Link::Down {
-            self.hang_up(now);
+        if connection == HostConnection::Down {
+            self.disconnect(now);
         }
-        Ok(link)
+        Ok(connection)
     }
 
-    /// Moves bytes wherever there are some.
-    fn exchange(&mut self) -> io::Result<Link> {
-        let mut link = Link::Up;
+    /// Waits for events and transfers bytes of every ready descriptor.
+    fn transfer(&mut self) -> io::Result<HostConnection> {
+        let mut connection = HostConnection::Up;
         for (source, events) in self.wait()? {
             match source {
                 Source::Port => {
                     if events.contains(PollFlags::POLLOUT) {
                         self.send()?;
                     }
-                    // A hang-up is found by reading: there may be bytes before it.
+                    // A hang-up is detected by reading, because there may be bytes before it.
                     if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                        link = self.receive()?;
+                        connection = self.receive()?;
                     }
                 }
                 Source::Children => drain(&self.children),
-                // Taken in every turn.
-                Source::Network => {}
+                // Handled by check_network.
+                Source::NetworkProbe => {}
                 Source::Session(id, pipe) => {
                     if let Some(session) = self.sessions.get_mut(&id) {
-                        let message = session.pump(pipe, &mut self.buffer);
+                        let message = session.transfer(pipe, &mut self.buffer);
                         queue(&mut self.outgoing, message);
                     }
                 }
             }
         }
-        Ok(link)
+        Ok(connection)
     }
 
     fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
@@ -163,12 +176,12 @@ impl Server {
             PollFd::new(self.port.as_fd(), events),
             PollFd::new(self.children.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(socket) = self.network.as_ref().and_then(Network::as_fd) {
-            sources.push(Source::Network);
+        if let Some(socket) = self.network.as_ref().and_then(NetworkProbe::as_fd) {
+            sources.push(Source::NetworkProbe);
             waits.push(PollFd::new(socket, PollFlags::POLLIN));
         }
         for (id, session) in &self.sessions {
-            for (pipe, file, events) in session.waits(self.is_behind()) {
+            for (pipe, file, events) in session.waits(self.has_backpressure()) {
                 sources.push(Source::Session(*id, pipe));
                 waits.push(PollFd::new(file.as_fd(), events));
             }
@@ -178,26 +191,27 @@ impl Server {
             Err(nix::Error::EINTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
-        // What is not known here is an error, which reading finds.
+        // Unknown flags count as an error, which reading reports.
         let found = waits.iter().map(|wait| wait.revents().unwrap_or(PollFlags::POLLERR));
         Ok(sources.into_iter().zip(found).filter(|(_, events)| !events.is_empty()).collect())
     }
 
-    fn is_behind(&self) -> bool {
-        self.outgoing.len() > BEHIND_BYTES
+    fn has_backpressure(&self) -> bool {
+        self.outgoing.len() > BACKPRESSURE_BYTES
     }
 
-    /// Until when there is nothing to do if nothing comes.
+    /// Time until the next deadline.
     fn timeout(&self, now: Instant) -> PollTimeout {
-        // While the port is behind, sessions wait for it, not for a time.
-        let lingering = self.sessions.values().filter(|_| !self.is_behind()).filter_map(Session::deadline);
-        let ending = self.endings.iter().map(Ending::deadline);
-        let ssh = (self.node.standing() == Standing::Waiting).then(|| now + SSH_PAUSE);
-        let network = self.network.as_ref().and_then(Network::deadline);
-        let Some(first) = lingering.chain(ending).chain(ssh).chain(network).min() else {
+        // Under backpressure, sessions wait for the port, not for a deadline.
+        let lingering =
+            self.sessions.values().filter(|_| !self.has_backpressure()).filter_map(Session::deadline);
+        let terminating = self.terminating.iter().map(TerminatingSession::deadline);
+        let ssh = (self.node.status() == NodeStatus::Waiting).then(|| now + SSH_PAUSE);
+        let network = self.network.as_ref().and_then(NetworkProbe::deadline);
+        let Some(first) = lingering.chain(terminating).chain(ssh).chain(network).min() else {
             return PollTimeout::NONE;
         };
-        // Rounded up: a millisecond early would be a turn for nothing.
+        // Rounded up, so that poll does not return just before the deadline.
         let wait = first.saturating_duration_since(now) + Duration::from_millis(1);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
     }
@@ -206,48 +220,48 @@ impl Server {
         while !self.outgoing.is_empty() {
             match self.port.write(self.outgoing.as_slices().0) {
                 Ok(written) => drop(self.outgoing.drain(..written)),
-                Err(error) if is_later(&error) => break,
-                // The host has gone; reading says so as well.
-                Err(error) if is_gone(&error) => break,
+                Err(error) if would_block(&error) => break,
+                // The host has disconnected; reading reports it, too.
+                Err(error) if is_disconnected(&error) => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    fn receive(&mut self) -> io::Result<Link> {
+    fn receive(&mut self) -> io::Result<HostConnection> {
         match self.port.read(&mut self.buffer) {
-            Ok(0) => return Ok(Link::Down),
+            Ok(0) => return Ok(HostConnection::Down),
             Ok(length) => self.decoder.push(&self.buffer[..length], &mut self.messages),
-            Err(error) if is_later(&error) => return Ok(Link::Up),
-            Err(error) if is_gone(&error) => return Ok(Link::Down),
+            Err(error) if would_block(&error) => return Ok(HostConnection::Up),
+            Err(error) if is_disconnected(&error) => return Ok(HostConnection::Down),
             Err(error) => return Err(error),
         }
         while let Some(message) = self.messages.pop_front() {
             self.handle(message);
         }
-        Ok(Link::Up)
+        Ok(HostConnection::Up)
     }
 
     fn handle(&mut self, message: ToGuest) {
         match message {
-            ToGuest::Hello { nonce } => self.greet(nonce),
+            ToGuest::Hello { nonce } => self.welcome(nonce),
             ToGuest::Context(json) => {
                 self.node.apply(&json);
-                self.network_of = None;
-                self.told = None;
+                self.network_generation = None;
+                self.reported = None;
             }
-            ToGuest::Open { session, what } => {
-                if let Err(reason) = self.open(session, what) {
-                    self.refuse(session, reason);
+            ToGuest::Open { session, request } => {
+                if let Err(error) = self.open(session, request) {
+                    self.refuse(session, error_chain(&error));
                 }
             }
             ToGuest::Close { session } => {
                 if let Some(open) = self.sessions.remove(&session) {
-                    self.endings.push(open.end(Some(session), Instant::now()));
+                    self.terminating.push(open.end(Some(session), Instant::now()));
                 }
             }
-            // These may be on their way while a session ends: there is nobody to tell.
+            // Input and credit of a session that has just ended may still arrive; they are ignored.
             ToGuest::Input { session, bytes } => {
                 match self.sessions.get_mut(&session).map(|open| open.input(bytes)) {
                     Some(Ok(credit)) => queue(&mut self.outgoing, credit),
@@ -264,44 +278,42 @@ impl Server {
         }
     }
 
-    fn greet(&mut self, nonce: u64) {
+    fn welcome(&mut self, nonce: u64) {
         self.end_sessions(Instant::now());
         let boot = self.node.boot_id();
         queue(&mut self.outgoing, [ToHost::Welcome { nonce, version: PROTOCOL_VERSION, boot }]);
         self.greeted = true;
-        self.told = None;
-        self.told_network = None;
+        self.reported = None;
+        self.reported_network = None;
     }
 
-    fn open(&mut self, session: SessionId, what: What) -> Result<(), String> {
+    fn open(&mut self, session: SessionId, request: SessionRequest) -> Result<(), OpenError> {
         if self.sessions.contains_key(&session) {
-            return Err(format!("session {} is open already", session.0));
+            return Err(OpenError::InUse(session));
         }
         if self.sessions.len() >= SESSIONS_MAX {
-            return Err(format!(
-                "{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one"
-            ));
+            return Err(OpenError::TooMany);
         }
-        let open = Session::start(session, what, &self.node.environment())?;
+        let open = Session::start(session, request, &self.node.environment())?;
         self.sessions.insert(session, open);
         Ok(())
     }
 
-    /// Says why there is no session, and ends it if there was one.
+    /// Sends [`ToHost::Refused`], and ends the session if it is open.
     fn refuse(&mut self, session: SessionId, reason: String) {
         if let Some(open) = self.sessions.remove(&session) {
-            self.endings.push(open.end(None, Instant::now()));
+            self.terminating.push(open.end(None, Instant::now()));
         }
-        queue(&mut self.outgoing, [ToHost::Refused { session, reason: node::cut(reason) }]);
+        queue(&mut self.outgoing, [ToHost::Refused { session, reason: status::truncate_reason(reason) }]);
     }
 
-    /// Ends without a word: the host that opened them is gone.
+    /// Ends all sessions without a message: the host that opened them is gone.
     fn end_sessions(&mut self, now: Instant) {
-        let ending = std::mem::take(&mut self.sessions).into_values().map(|open| open.end(None, now));
-        self.endings.extend(ending);
+        let terminating = std::mem::take(&mut self.sessions).into_values().map(|open| open.end(None, now));
+        self.terminating.extend(terminating);
     }
 
-    fn hang_up(&mut self, now: Instant) {
+    fn disconnect(&mut self, now: Instant) {
         self.end_sessions(now);
         self.outgoing.clear();
         self.decoder = Decoder::new();
@@ -309,11 +321,11 @@ impl Server {
     }
 
     fn finish_sessions(&mut self, now: Instant) {
-        let behind = self.is_behind();
+        let backpressure = self.has_backpressure();
         for session in self.sessions.values_mut() {
-            session.look(now);
-            if !behind && session.lingers(now) {
-                let last = [Pipe::Output, Pipe::Error].map(|pipe| session.pump(pipe, &mut self.buffer));
+            session.poll_exit(now);
+            if !backpressure && session.has_lingered(now) {
+                let last = [Pipe::Output, Pipe::Error].map(|pipe| session.transfer(pipe, &mut self.buffer));
                 if last == [None, None] {
                     session.close();
                 }
@@ -327,53 +339,54 @@ impl Server {
             queue(outgoing, exit);
             stays
         });
-        self.endings.retain_mut(|ending| {
-            let Some(status) = ending.finished(now) else { return true };
-            queue(outgoing, ending.session.map(|session| ToHost::Exit { session, status }));
+        self.terminating.retain_mut(|terminating| {
+            let Some(status) = terminating.finished(now) else { return true };
+            queue(outgoing, terminating.session.map(|session| ToHost::Exit { session, status }));
             false
         });
-        self.node.look();
+        self.node.refresh();
     }
 
-    /// Goes on with the check of the network; begins one when there is a new context.
+    /// Continues the network check; starts a new one when the context has changed.
     fn check_network(&mut self, now: Instant) {
-        if let Standing::Ready { generation } = self.node.standing()
-            && self.network_of != Some(generation)
+        if let NodeStatus::Ready { generation } = self.node.status()
+            && self.network_generation != Some(generation)
         {
-            self.network_of = Some(generation);
-            self.network = self.node.probe_task().map(|task| Network::new(task, self.node.device(), now));
+            self.network_generation = Some(generation);
+            self.network =
+                self.node.probe_task().map(|task| NetworkProbe::new(task, self.node.device(), now));
         }
         if let Some(network) = &mut self.network {
-            network.turn(now);
+            network.poll(now);
         }
     }
 
-    /// Tells a host how the network and the node stand, once and after every change; the network first, so that a host
-    /// knows whether it is checked as soon as the node is ready.
+    /// Reports the network check and the node's status to the host, once and after every change. The network check comes
+    /// first, so that the host knows whether there is one as soon as the node is ready.
     fn report(&mut self) {
-        let network = self.network.as_ref().map(Network::message);
-        if self.greeted && network.is_some() && self.told_network != network {
+        let network = self.network.as_ref().map(NetworkProbe::message);
+        if self.greeted && network.is_some() && self.reported_network != network {
             queue(&mut self.outgoing, network.clone());
-            self.told_network = network;
+            self.reported_network = network;
         }
-        let standing = self.node.standing();
-        if !self.greeted || self.told.as_ref() == Some(&standing) {
+        let status = self.node.status();
+        if !self.greeted || self.reported.as_ref() == Some(&status) {
             return;
         }
-        let message = match standing.clone() {
-            Standing::Waiting => None,
-            Standing::Ready { generation } => Some(ToHost::Ready { generation }),
-            Standing::Failed { generation, reason } => Some(ToHost::Failed { generation, reason }),
+        let message = match status.clone() {
+            NodeStatus::Waiting => None,
+            NodeStatus::Ready { generation } => Some(ToHost::Ready { generation }),
+            NodeStatus::Failed { generation, reason } => Some(ToHost::Failed { generation, reason }),
         };
         queue(&mut self.outgoing, message);
-        self.told = Some(standing);
+        self.reported = Some(status);
     }
 }
 
 fn queue(outgoing: &mut VecDeque<u8>, messages: impl IntoIterator<Item = ToHost>) {
     let mut bytes = Vec::new();
     for message in messages {
-        channel::encode(&message, &mut bytes).expect("buffers and reasons are cut to fit a frame");
+        channel::encode(&message, &mut bytes).expect("buffers and reasons are truncated to fit a frame");
     }
     outgoing.extend(bytes);
 }
@@ -383,10 +396,10 @@ fn drain(mut pipe: &UnixStream) {
     while pipe.read(&mut bytes).is_ok_and(|length| length > 0) {}
 }
 
-fn is_later(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn is_gone(error: &io::Error) -> bool {
+fn is_disconnected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

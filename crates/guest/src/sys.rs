@@ -1,4 +1,4 @@
-//! The system calls that neither std nor nix has a door for. All unsafe code of the crate is here.
+//! System calls that neither std nor nix wraps. Contains all unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,46 +6,46 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What the kernel calls network devices by: 15 bytes and a zero.
+/// Longest name of a network device: IFNAMSIZ without the terminating zero.
 const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// A change of a network device.
+/// A change to a network device, by ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change<'a> {
-    /// Another name, for a device that is down.
+pub(crate) enum DeviceChange<'a> {
+    /// Renames the device, which must be down.
     Name(&'a str),
     Mtu(u16),
     Address(Ipv4Addr),
-    /// After the address: setting that sets a mask as well.
+    /// Must follow the address, which sets a default mask.
     Netmask(Ipv4Addr),
     Up,
 }
 
-/// Changes a network device.
-pub(crate) fn change_device(name: &str, change: Change<'_>) -> io::Result<()> {
+/// Applies a change to the network device `name`.
+pub(crate) fn change_device(name: &str, change: DeviceChange<'_>) -> io::Result<()> {
     // SAFETY: ifreq is integers and bytes, for which zero is valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     write_name(&mut request.ifr_name, name)?;
     let operation = match change {
-        Change::Name(new) => {
+        DeviceChange::Name(new) => {
             let mut bytes = [0; libc::IFNAMSIZ];
             write_name(&mut bytes, new)?;
             request.ifr_ifru.ifru_newname = bytes;
             libc::SIOCSIFNAME
         }
-        Change::Mtu(mtu) => {
+        DeviceChange::Mtu(mtu) => {
             request.ifr_ifru.ifru_mtu = mtu.into();
             libc::SIOCSIFMTU
         }
-        Change::Address(address) => {
+        DeviceChange::Address(address) => {
             request.ifr_ifru.ifru_addr = socket_address(address);
             libc::SIOCSIFADDR
         }
-        Change::Netmask(mask) => {
+        DeviceChange::Netmask(mask) => {
             request.ifr_ifru.ifru_netmask = socket_address(mask);
             libc::SIOCSIFNETMASK
         }
-        Change::Up => {
+        DeviceChange::Up => {
             let up = libc::IFF_UP | libc::IFF_RUNNING;
             request.ifr_ifru.ifru_flags = up as libc::c_short;
             libc::SIOCSIFFLAGS
@@ -56,7 +56,7 @@ pub(crate) fn change_device(name: &str, change: Change<'_>) -> io::Result<()> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+    // SAFETY: the descriptor was just created and is owned by nothing else.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     // SAFETY: all of these operations read one ifreq, which is borrowed for the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), operation, &raw const request) };
@@ -65,12 +65,12 @@ pub(crate) fn change_device(name: &str, change: Change<'_>) -> io::Result<()> {
 
 fn write_name(field: &mut [libc::c_char; libc::IFNAMSIZ], name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(['\0', '/']) {
-        let what =
-            format!("{name:?} is no name for a network device: those have 1 to {NAME_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let message =
+            format!("the name of a network device must have 1 to {NAME_BYTES_MAX} bytes, got {name:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    for (place, byte) in field.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
+    for (slot, byte) in field.iter_mut().zip(name.bytes()) {
+        *slot = byte.cast_signed();
     }
     Ok(())
 }
@@ -80,8 +80,8 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut general: libc::sockaddr = unsafe { mem::zeroed() };
     general.sa_family = libc::AF_INET as libc::sa_family_t;
     // The layout of sockaddr_in: two bytes of port, then the address in network order.
-    for (place, byte) in general.sa_data[2..6].iter_mut().zip(address.octets()) {
-        *place = byte.cast_signed();
+    for (slot, byte) in general.sa_data[2..6].iter_mut().zip(address.octets()) {
+        *slot = byte.cast_signed();
     }
     general
 }
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_device_can_have_is_refused_before_the_kernel_is_asked() {
+    fn invalid_device_names_are_rejected_before_the_ioctl() {
         for name in ["", "sixteen-bytes-xx", "a\0b", "a/b"] {
-            let refused = change_device(name, Change::Mtu(1500)).expect_err("no such name");
+            let refused = change_device(name, DeviceChange::Mtu(1500)).expect_err("no such name");
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{name:?}");
         }
-        // The control: a name that could be, of a device that is not.
-        let unknown = change_device("fifteen-bytes-x", Change::Mtu(1500)).expect_err("no such device");
+        // Control: a valid name of a device that does not exist.
+        let unknown = change_device("fifteen-bytes-x", DeviceChange::Mtu(1500)).expect_err("no such device");
         assert_ne!(unknown.kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -1,8 +1,8 @@
-//! The network of the cluster, for stock tools in this machine.
+//! Access to the cluster's network view for stock InfiniBand tools in this machine.
 //!
-//! The host runs `heddle-guest view` in a session of its own: standard input and output carry frames to and from the port
-//! of this machine in its cluster's view. Here are the sockets that libumad2sim looks for, under [`SOCKET_NAME`]; `in-view`
-//! of the image sets the environment for a tool.
+//! The host runs `heddle-guest view` in a session. Standard input and output carry frames to and from this machine's port in
+//! the view. This module serves the ibsim sockets that libumad2sim connects to, under [`SOCKET_NAME`]; the image's `in-view`
+//! sets the environment of a tool accordingly.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -13,35 +13,35 @@ use std::time::Duration;
 use ib_transport::framed::Client;
 use ib_transport::{Relay, Server};
 
-/// What tools have as `IBSIM_SOCKNAME`.
+/// Value of `IBSIM_SOCKNAME` for tools in the guest.
 pub const SOCKET_NAME: &str = "heddle-view";
 
-/// Between two looks at whether the host is still there.
-const TURN: Duration = Duration::from_millis(500);
+/// Interval at which the connection to the host is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Serves until the host ends it.
+/// Serves until the host closes standard input or the connection breaks.
 pub fn run() -> io::Result<()> {
     let (near, far) = UnixStream::pair()?;
     let writer = far.try_clone()?;
-    thread::spawn(move || carry(io::stdin().lock(), &writer, || writer.shutdown(Shutdown::Both)));
-    thread::spawn(move || carry(&far, io::stdout().lock(), || far.shutdown(Shutdown::Both)));
+    thread::spawn(move || copy(io::stdin().lock(), &writer, || writer.shutdown(Shutdown::Both)));
+    thread::spawn(move || copy(&far, io::stdout().lock(), || far.shutdown(Shutdown::Both)));
     let mut relay = Relay::new(Client::seated(near)?)?;
     let mut server = Server::bind(SOCKET_NAME).map_err(io::Error::other)?;
     server.watch(&relay)?;
     while relay.broken().is_none() {
-        server.poll_once(&mut relay, TURN)?;
+        server.poll_once(&mut relay, POLL_INTERVAL)?;
     }
     Ok(())
 }
 
-/// Carries bytes until either side ends, then ends the other.
-fn carry(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Result<()>) {
+/// Copies bytes until either side ends, then calls `end` to close the other.
+fn copy(mut from: impl Read, mut to: impl Write, end: impl FnOnce() -> io::Result<()>) {
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         if to.write_all(&buffer[..count]).and_then(|()| to.flush()).is_err() {
             break;
         }
     }
-    // It may have ended by itself.
+    // Fails only if the socket is already closed.
     let _ = end();
 }

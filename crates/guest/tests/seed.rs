@@ -1,4 +1,4 @@
-//! What is written for a virtual machine, and what becomes of it there.
+//! Writing a seed, and applying it in a guest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use guest::apply;
 use guest::seed::{
-    ClassLevel, ContextFile, InvalidDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
+    ClassLevel, ContextFile, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
 };
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -68,7 +68,7 @@ fn tree(folder: &Path) -> BTreeMap<String, (u32, String)> {
 }
 
 #[test]
-fn documents_are_written_as_ever() {
+fn seed_documents_match_their_snapshots() {
     let seed = Seed::new(&input());
     insta::assert_snapshot!("meta-data", seed.meta_data);
     insta::assert_snapshot!("network-config", seed.network_config);
@@ -76,9 +76,9 @@ fn documents_are_written_as_ever() {
 }
 
 #[test]
-fn a_node_gets_these_files() {
+fn files_in_the_guest_match_their_snapshot() {
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let tree = tree(root.path());
     let text: String =
         tree.iter().map(|(name, (mode, content))| format!("---- {name} {mode:04o}\n{content}")).collect();
@@ -87,10 +87,10 @@ fn a_node_gets_these_files() {
     let context: ContextFile = serde_json::from_str(&tree["etc/heddle/context.json"].1).expect("as written");
     assert_eq!((context.generation, context.pkey), (7, input().pkey));
 
-    let seen = vec![ServiceLevel::from_wire(1).expect("a level")];
-    let class = ClassLevel { seen, sl: ServiceLevel::from_wire(14).expect("a level") };
+    let view_sls = vec![ServiceLevel::from_wire(1).expect("a service level")];
+    let class = ClassLevel { view_sls, sl: ServiceLevel::from_wire(14).expect("a service level") };
     let divided = SeedInput { classes: vec![class.clone()], ..input() };
-    apply::files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&divided).read().expect("our own").user).expect("written");
     let text = fs::read_to_string(root.path().join("etc/heddle/context.json")).expect("it is there");
     assert_eq!(ContextFile::read(&text).expect("as written").classes, [class]);
 }
@@ -98,7 +98,7 @@ fn a_node_gets_these_files() {
 #[test]
 fn only_root_reads_the_private_key() {
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let secret: Vec<_> =
         tree(root.path()).into_iter().filter(|(_, (_, content))| content.contains("secret")).collect();
     let names: Vec<&str> = secret.iter().map(|(name, _)| name.as_str()).collect();
@@ -109,18 +109,18 @@ fn only_root_reads_the_private_key() {
 }
 
 #[test]
-fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
+fn a_new_context_rewrites_only_changed_files() {
     let root = tempfile::tempdir().expect("a folder");
     let path = |name: &str| root.path().join(name);
     let inode =
         |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path(name)).expect("it is there"));
-    apply::files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &Seed::new(&input()).read().expect("our own").user).expect("written");
     let (key, hosts) = (inode("root/.ssh/id_ed25519"), inode("etc/hosts"));
 
     let mut grown = input();
     grown.peers.push(Peer { hostname: "blue-3".to_owned(), address: "10.128.0.3".to_owned(), slots: 1 });
     let context = Seed::from_context(&Seed::new(&grown).to_context()).expect("our own");
-    apply::files(root.path(), &context.read().expect("our own").user).expect("written");
+    apply::write_files(root.path(), &context.read().expect("our own").user).expect("written");
 
     assert_eq!(inode("root/.ssh/id_ed25519"), key);
     assert_ne!(inode("etc/hosts"), hosts);
@@ -128,30 +128,30 @@ fn a_new_context_replaces_files_and_leaves_equal_ones_alone() {
 }
 
 #[test]
-fn a_mode_that_was_loosened_is_put_right() {
+fn a_changed_file_mode_is_restored() {
     let root = tempfile::tempdir().expect("a folder");
     let user = Seed::new(&input()).read().expect("our own").user;
-    apply::files(root.path(), &user).expect("written");
+    apply::write_files(root.path(), &user).expect("written");
     let key = root.path().join("root/.ssh/id_ed25519");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("ours");
-    apply::files(root.path(), &user).expect("written");
+    apply::write_files(root.path(), &user).expect("written");
     assert_eq!(fs::metadata(&key).expect("it is there").permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn a_link_is_replaced_and_not_followed() {
+fn a_symbolic_link_is_replaced_and_not_followed() {
     let root = tempfile::tempdir().expect("a folder");
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "untouched").expect("ours");
     fs::create_dir(root.path().join("etc")).expect("ours");
     symlink(&elsewhere, root.path().join("etc/motd")).expect("ours");
-    apply::files(root.path(), &user_data(vec![file("/etc/motd", "0644")])).expect("written");
+    apply::write_files(root.path(), &user_data(vec![file("/etc/motd", "0644")])).expect("written");
     assert_eq!(fs::read_to_string(&elsewhere).expect("text"), "untouched");
     assert_eq!(fs::read_to_string(root.path().join("etc/motd")).expect("text"), "content");
 }
 
 #[test]
-fn nothing_is_written_where_one_file_is_wrong() {
+fn one_invalid_file_prevents_all_writes() {
     let wrong = [
         file("relative", "0644"),
         file("/etc/../../outside", "0644"),
@@ -165,18 +165,18 @@ fn nothing_is_written_where_one_file_is_wrong() {
     for wrong in wrong {
         let root = tempfile::tempdir().expect("a folder");
         let name = format!("{wrong:?}");
-        let refused = apply::files(root.path(), &user_data(vec![file("/etc/good", "0644"), wrong]));
+        let refused = apply::write_files(root.path(), &user_data(vec![file("/etc/good", "0644"), wrong]));
         assert!(refused.is_err(), "{name}");
         assert!(tree(root.path()).is_empty(), "{name}");
     }
     // The control.
     let root = tempfile::tempdir().expect("a folder");
-    apply::files(root.path(), &user_data(vec![file("/etc/good", "0644")])).expect("written");
+    apply::write_files(root.path(), &user_data(vec![file("/etc/good", "0644")])).expect("written");
     assert_eq!(tree(root.path())["etc/good"].1, "content");
 }
 
 #[test]
-fn keys_that_are_not_understood_are_named() {
+fn unsupported_keys_are_listed() {
     let mut seed = Seed::new(&input());
     assert!(seed.read().expect("our own").user.other.is_empty());
     seed.user_data = "#cloud-config\n{\"hostname\": \"n1\", \"packages\": [\"vim\"]}".to_owned();
@@ -185,7 +185,7 @@ fn keys_that_are_not_understood_are_named() {
 }
 
 #[test]
-fn a_document_that_is_wrong_is_refused_with_its_place_and_without_its_content() {
+fn parse_errors_name_the_position_and_quote_nothing() {
     let good = Seed::new(&input());
     let refused = |change: &dyn Fn(&mut Seed)| {
         let mut seed = good.clone();
@@ -196,9 +196,9 @@ fn a_document_that_is_wrong_is_refused_with_its_place_and_without_its_content() 
     assert!(wrong_key.starts_with("user-data, line "), "{wrong_key}");
     assert!(!wrong_key.contains("localhost"), "{wrong_key}");
     let cut = refused(&|seed| seed.meta_data.truncate(20));
-    assert!(cut.contains("meta-data, line 2, column") && cut.contains("ends too early"), "{cut}");
+    assert!(cut.contains("meta-data, line 2, column") && cut.contains("unexpected end of document"), "{cut}");
     let script = refused(&|seed| seed.user_data = "#!/bin/sh\n".to_owned());
-    assert_eq!(script, InvalidDocument::NoCloudConfig.to_string());
+    assert_eq!(script, InvalidSeedDocument::NoCloudConfig.to_string());
     assert!(Seed::from_context(b"{}").is_err());
 }
 

@@ -1,4 +1,4 @@
-//! The server of a guest, with a socket instead of its port and real commands.
+//! The channel server of a guest, with a socket instead of the virtio-serial port and real commands.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,18 +11,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guest::channel::{
-    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What,
-    encode,
+    DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
+    WINDOW_BYTES, encode,
 };
-use guest::probe::Reach;
+use guest::probe::Reachability;
 use guest::seed::{KeyPair, Peer, Probes, Seed, SeedInput};
-use guest::serve::{Link, Node, Server};
+use guest::serve::{ChannelServer, GuestNode, HostConnection};
 use ib_wire::{Pkey, ServiceLevel};
 
-/// Longer than anything here takes: a test that waits so long has failed.
+/// A test that waits this long has failed.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Waits for something that happens by itself.
+/// Waits until a condition holds.
 fn within_limit(otherwise: &str, happened: impl Fn() -> bool) {
     let until = Instant::now() + LIMIT;
     while !happened() {
@@ -31,7 +31,7 @@ fn within_limit(otherwise: &str, happened: impl Fn() -> bool) {
     }
 }
 
-/// The host's side.
+/// The host's end of the channel.
 struct Host {
     stream: UnixStream,
     decoder: Decoder<ToHost>,
@@ -40,10 +40,10 @@ struct Host {
     server: Option<thread::JoinHandle<()>>,
 }
 
-/// The server ends what it has started when its host is gone: nothing outlives a test.
+/// The server ends its sessions when the host disconnects, so nothing outlives a test.
 impl Drop for Host {
     fn drop(&mut self) {
-        // A server that has panicked has closed its end, and said so.
+        // A server that has panicked has closed its end and printed the panic.
         let _ = self.stream.shutdown(Shutdown::Both);
         let _ = self.server.take().map(thread::JoinHandle::join);
     }
@@ -55,29 +55,29 @@ impl Host {
         let (stream, port) = UnixStream::pair().expect("sockets");
         port.set_nonblocking(true).expect("a socket");
         stream.set_read_timeout(Some(LIMIT)).expect("a socket");
-        let node = Node::below(root.path());
+        let node = GuestNode::below(root.path());
         let server = thread::spawn(move || {
-            let mut server = Server::new(File::from(OwnedFd::from(port)), node).expect("a server");
-            while server.turn().expect("a socket") == Link::Up {}
+            let mut server = ChannelServer::new(File::from(OwnedFd::from(port)), node).expect("a server");
+            while server.poll_once().expect("a socket") == HostConnection::Up {}
         });
         Self { stream, decoder: Decoder::new(), messages: VecDeque::new(), root, server: Some(server) }
     }
 
-    /// One whose server has greeted it.
+    /// A host that has been welcomed.
     fn greeted() -> Self {
         let mut host = Self::new();
-        host.say(ToGuest::Hello { nonce: 1 });
-        assert!(matches!(host.hear(), ToHost::Welcome { nonce: 1, .. }));
+        host.send(ToGuest::Hello { nonce: 1 });
+        assert!(matches!(host.recv(), ToHost::Welcome { nonce: 1, .. }));
         host
     }
 
-    fn say(&mut self, message: ToGuest) {
+    fn send(&mut self, message: ToGuest) {
         let mut bytes = Vec::new();
         encode(&message, &mut bytes).expect("fits");
         self.stream.write_all(&bytes).expect("the guest reads");
     }
 
-    fn hear(&mut self) -> ToHost {
+    fn recv(&mut self) -> ToHost {
         let mut bytes = [0; 4096];
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -86,32 +86,32 @@ impl Host {
             let length = self.stream.read(&mut bytes).expect("the guest says something in time");
             assert_ne!(length, 0, "the guest has hung up");
             self.decoder.push(&bytes[..length], &mut self.messages);
-            assert_eq!(self.decoder.broken(), 0);
+            assert_eq!(self.decoder.dropped_frames(), 0);
         }
     }
 
     fn exec(&mut self, session: u16, command: &str) -> SessionId {
         let session = SessionId(session);
         let argv = ["sh", "-c", command].map(str::to_owned).to_vec();
-        self.say(ToGuest::Open { session, what: What::Exec { argv } });
+        self.send(ToGuest::Open { session, request: SessionRequest::Exec { argv } });
         session
     }
 
     fn input(&mut self, session: SessionId, bytes: &[u8]) {
-        self.say(ToGuest::Input { session, bytes: bytes.to_vec() });
+        self.send(ToGuest::Input { session, bytes: bytes.to_vec() });
     }
 
     /// Output, error and exit status of the only session.
     fn until_exit(&mut self) -> (Vec<u8>, Vec<u8>, i32) {
         let (mut output, mut error) = (Vec::new(), Vec::new());
         loop {
-            match self.hear() {
+            match self.recv() {
                 ToHost::Output { session, bytes } => {
-                    self.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                    self.send(ToGuest::Credit { session, bytes: bytes.len() as u32 });
                     output.extend(bytes);
                 }
                 ToHost::Error { session, bytes } => {
-                    self.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                    self.send(ToGuest::Credit { session, bytes: bytes.len() as u32 });
                     error.extend(bytes);
                 }
                 ToHost::Credit { .. } => {}
@@ -153,7 +153,7 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn output_error_and_status_of_a_command_come_back() {
+fn a_command_returns_output_error_and_status() {
     let mut host = Host::greeted();
     host.exec(1, "echo out; echo err >&2; exit 3");
     let (output, error, status) = host.until_exit();
@@ -163,7 +163,7 @@ fn output_error_and_status_of_a_command_come_back() {
 }
 
 #[test]
-fn a_command_reads_its_input_to_the_end() {
+fn a_command_sees_the_end_of_its_input() {
     let mut host = Host::greeted();
     let session = host.exec(1, "cat; echo end");
     host.input(session, b"one ");
@@ -173,7 +173,7 @@ fn a_command_reads_its_input_to_the_end() {
 }
 
 #[test]
-fn much_passes_both_ways_with_credit() {
+fn a_megabyte_passes_both_ways_with_credit() {
     let mut host = Host::greeted();
     let session = host.exec(1, "cat");
     let sent: Vec<u8> = (0..1_000_000_u32).map(|number| number as u8).collect();
@@ -189,10 +189,10 @@ fn much_passes_both_ways_with_credit() {
             host.input(session, b"");
             ended = true;
         }
-        match host.hear() {
+        match host.recv() {
             ToHost::Credit { bytes, .. } => room += bytes as usize,
             ToHost::Output { bytes, .. } => {
-                host.say(ToGuest::Credit { session, bytes: bytes.len() as u32 });
+                host.send(ToGuest::Credit { session, bytes: bytes.len() as u32 });
                 received.extend(bytes);
             }
             ToHost::Exit { status, .. } => break assert_eq!(status, 0),
@@ -203,124 +203,124 @@ fn much_passes_both_ways_with_credit() {
 }
 
 #[test]
-fn a_session_that_is_not_read_stops_no_other() {
+fn an_unread_session_does_not_block_others() {
     let mut host = Host::greeted();
     let slow = host.exec(1, "yes");
     let mut taken = 0;
     while taken < WINDOW_BYTES as usize {
-        match host.hear() {
+        match host.recv() {
             ToHost::Output { session, bytes } if session == slow => taken += bytes.len(),
             other => panic!("{other:?}"),
         }
     }
     host.exec(2, "echo quick");
-    // The slow one has used its window to the last byte, so that all that comes now is of the other.
+    // The slow session has used up its window, so all further output belongs to the other.
     assert_eq!(taken, WINDOW_BYTES as usize);
     assert_eq!(text(host.until_exit().0), "quick\n");
-    host.say(ToGuest::Close { session: slow });
-    assert_eq!(host.hear(), ToHost::Exit { session: slow, status: 128 + 15 });
+    host.send(ToGuest::Close { session: slow });
+    assert_eq!(host.recv(), ToHost::Exit { session: slow, status: 128 + 15 });
 }
 
 #[test]
-fn what_a_command_said_before_it_ended_is_kept_until_the_host_takes_it() {
+fn output_of_an_exited_command_waits_for_credit() {
     let mut host = Host::greeted();
     let session = host.exec(1, "head -c 200000 /dev/zero");
     let mut taken = 0;
-    // Without credit: one window, and nothing more.
+    // Without credit, exactly one window arrives.
     while taken < WINDOW_BYTES as usize {
-        match host.hear() {
+        match host.recv() {
             ToHost::Output { bytes, .. } => taken += bytes.len(),
             other => panic!("{other:?}"),
         }
     }
-    host.say(ToGuest::Credit { session, bytes: WINDOW_BYTES });
+    host.send(ToGuest::Credit { session, bytes: WINDOW_BYTES });
     let (output, _, status) = host.until_exit();
     assert_eq!((taken + output.len(), status), (200_000, 0));
 }
 
 #[test]
-fn a_session_ends_with_its_command_although_something_stays_in_the_background() {
+fn a_session_ends_although_a_background_process_remains() {
     let mut host = Host::greeted();
     host.exec(1, "sleep 1000 & echo $!");
     let (output, _, status) = host.until_exit();
     let background = text(output);
     assert_eq!(status, 0);
     let process = Path::new("/proc").join(background.trim());
-    assert!(process.exists(), "it stays, as after a login");
+    assert!(process.exists(), "background processes survive, as after a login");
     host.exec(1, &format!("kill {background}"));
     assert_eq!(host.until_exit().2, 0);
 }
 
 #[test]
-fn closing_a_session_ends_its_command_and_what_that_has_started() {
+fn closing_a_session_kills_its_process_group() {
     let mut host = Host::greeted();
     let session = host.exec(1, "trap '' TERM; sleep 1000 & echo $!; wait; wait");
-    let ToHost::Output { bytes, .. } = host.hear() else { panic!("no output") };
+    let ToHost::Output { bytes, .. } = host.recv() else { panic!("no output") };
     let child = Path::new("/proc").join(text(bytes).trim());
     assert!(child.exists());
-    host.say(ToGuest::Close { session });
-    let ToHost::Exit { status, .. } = host.hear() else { panic!("no exit") };
-    // It has ignored the request to end.
+    host.send(ToGuest::Close { session });
+    let ToHost::Exit { status, .. } = host.recv() else { panic!("no exit") };
+    // It has ignored SIGTERM.
     assert_eq!(status, 128 + 9);
-    // It was killed with its parent, but dies in its own time. Nobody here waits for it, so it may stay as a zombie.
-    within_limit("what the command has started still runs", || {
+    // It is killed with its parent, but asynchronously. It may remain as a zombie, because the test does not reap it.
+    within_limit("the child process still runs", || {
         let state = std::fs::read_to_string(child.join("stat")).unwrap_or_default();
         state.is_empty() || state.contains(") Z ")
     });
 }
 
 #[test]
-fn a_hello_ends_all_sessions_without_a_word() {
+fn a_hello_ends_all_sessions_without_messages() {
     let mut host = Host::greeted();
     let session = host.exec(1, "echo $$; exec sleep 1000");
-    let ToHost::Output { bytes, .. } = host.hear() else { panic!("no output") };
+    let ToHost::Output { bytes, .. } = host.recv() else { panic!("no output") };
     let process = Path::new("/proc").join(text(bytes).trim());
     assert!(process.exists());
-    host.say(ToGuest::Hello { nonce: 2 });
+    host.send(ToGuest::Hello { nonce: 2 });
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux has one");
     let boot = boot.trim_end().to_owned();
-    assert_eq!(host.hear(), ToHost::Welcome { nonce: 2, version: PROTOCOL_VERSION, boot });
-    // The number is free again at once, and the old session says nothing.
+    assert_eq!(host.recv(), ToHost::Welcome { nonce: 2, version: PROTOCOL_VERSION, boot });
+    // The number is free at once, and the old session sends nothing.
     assert_eq!(host.exec(1, "true"), session);
     assert_eq!(host.until_exit().2, 0);
     within_limit("the old command still runs", || !process.exists());
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn commands_that_cannot_run_are_refused_with_a_reason() {
     let mut host = Host::greeted();
     let session = SessionId(9);
     let open = |argv: &[&str]| ToGuest::Open {
         session,
-        what: What::Exec { argv: argv.iter().map(|&argument| argument.to_owned()).collect() },
+        request: SessionRequest::Exec { argv: argv.iter().map(|&argument| argument.to_owned()).collect() },
     };
-    host.say(open(&["/no/such/program"]));
+    host.send(open(&["/no/such/program"]));
     let reason = "cannot run \"/no/such/program\": No such file or directory (os error 2)".to_owned();
-    assert_eq!(host.hear(), ToHost::Refused { session, reason });
-    host.say(open(&[]));
-    assert_eq!(host.hear(), ToHost::Refused { session, reason: "there is no command to run".to_owned() });
-    host.say(open(&[&"x".repeat(16_000)]));
-    assert!(matches!(host.hear(), ToHost::Refused { .. }));
-    host.say(open(&["true"]));
-    assert_eq!(host.hear(), ToHost::Exit { session, status: 0 });
+    assert_eq!(host.recv(), ToHost::Refused { session, reason });
+    host.send(open(&[]));
+    assert_eq!(host.recv(), ToHost::Refused { session, reason: "the command to run is empty".to_owned() });
+    host.send(open(&[&"x".repeat(16_000)]));
+    assert!(matches!(host.recv(), ToHost::Refused { .. }));
+    host.send(open(&["true"]));
+    assert_eq!(host.recv(), ToHost::Exit { session, status: 0 });
 }
 
 #[test]
-fn there_are_as_many_sessions_as_promised_and_no_more() {
+fn sessions_beyond_the_limit_are_refused() {
     let mut host = Host::greeted();
     for number in 0..SESSIONS_MAX as u16 {
         host.exec(number, "cat");
     }
     let over = host.exec(100, "cat");
-    assert!(matches!(host.hear(), ToHost::Refused { session, .. } if session == over));
+    assert!(matches!(host.recv(), ToHost::Refused { session, .. } if session == over));
     host.input(SessionId(0), b"");
-    assert_eq!(host.hear(), ToHost::Exit { session: SessionId(0), status: 0 });
+    assert_eq!(host.recv(), ToHost::Exit { session: SessionId(0), status: 0 });
     host.exec(100, "exit 5");
     assert_eq!(host.until_exit().2, 5);
 }
 
 #[test]
-fn a_host_that_overruns_a_window_loses_that_session_only() {
+fn a_window_overrun_ends_that_session_only() {
     let mut host = Host::greeted();
     let other = host.exec(2, "cat");
     let session = host.exec(1, "exec sleep 1000");
@@ -329,7 +329,7 @@ fn a_host_that_overruns_a_window_loses_that_session_only() {
         host.input(session, &piece);
     }
     loop {
-        match host.hear() {
+        match host.recv() {
             ToHost::Credit { .. } => {}
             ToHost::Refused { session: refused, reason } => {
                 assert_eq!(refused, session);
@@ -344,15 +344,15 @@ fn a_host_that_overruns_a_window_loses_that_session_only() {
 }
 
 #[test]
-fn a_command_that_has_closed_its_input_stops_no_sender() {
+fn closed_standard_input_does_not_block_the_sender() {
     let mut host = Host::greeted();
     let session = host.exec(1, "exec <&-; echo closed; sleep 1000");
-    assert!(matches!(host.hear(), ToHost::Output { .. }));
+    assert!(matches!(host.recv(), ToHost::Output { .. }));
     let piece = vec![0; DATA_BYTES_MAX];
     let mut room = WINDOW_BYTES as usize;
     for _ in 0..20 {
         while room < piece.len() {
-            let ToHost::Credit { bytes, .. } = host.hear() else { panic!("no credit") };
+            let ToHost::Credit { bytes, .. } = host.recv() else { panic!("no credit") };
             room += bytes as usize;
         }
         host.input(session, &piece);
@@ -361,70 +361,70 @@ fn a_command_that_has_closed_its_input_stops_no_sender() {
 }
 
 #[test]
-fn a_new_context_is_applied_and_its_generation_said() {
+fn an_applied_context_is_reported_by_generation() {
     let mut host = Host::greeted();
-    host.say(ToGuest::Context(seed(4, 2).to_context()));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 4 });
-    host.say(ToGuest::Context(seed(5, 3).to_context()));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+    host.send(ToGuest::Context(seed(4, 2).to_context()));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 4 });
+    host.send(ToGuest::Context(seed(5, 3).to_context()));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 5 });
     let hosts = std::fs::read_to_string(host.root.path().join("etc/hosts")).expect("written");
     assert!(hosts.contains("10.0.0.3 n3\n"), "{hosts}");
-    // Another host asks: it is told as well.
-    host.say(ToGuest::Hello { nonce: 3 });
-    assert!(matches!(host.hear(), ToHost::Welcome { nonce: 3, .. }));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
+    // A new host gets the same report.
+    host.send(ToGuest::Hello { nonce: 3 });
+    assert!(matches!(host.recv(), ToHost::Welcome { nonce: 3, .. }));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 5 });
 }
 
 #[test]
-fn what_is_known_of_the_network_is_said_before_the_node_is_ready() {
+fn the_network_check_is_reported_before_ready() {
     let mut host = Host::greeted();
     let alone = seed_with(4, 1, Some(Probes::default()));
-    host.say(ToGuest::Context(alone.to_context()));
-    let nothing_left = Reach { reached: true, heard: true };
-    assert_eq!(host.hear(), ToHost::Network { generation: 4, reach: nothing_left });
-    assert_eq!(host.hear(), ToHost::Ready { generation: 4 });
+    host.send(ToGuest::Context(alone.to_context()));
+    let nothing_left = Reachability { reached: true, heard: true };
+    assert_eq!(host.recv(), ToHost::Network { generation: 4, reach: nothing_left });
+    assert_eq!(host.recv(), ToHost::Ready { generation: 4 });
     let successor = Some("10.0.0.2".parse().expect("an address"));
     let probes = Probes { successor, broadcaster: successor };
-    host.say(ToGuest::Context(seed_with(5, 2, Some(probes)).to_context()));
-    let nothing_yet = ToHost::Network { generation: 5, reach: Reach { reached: false, heard: false } };
-    assert_eq!(host.hear(), nothing_yet);
-    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
-    // Another host asks: it is told as well.
-    host.say(ToGuest::Hello { nonce: 3 });
-    assert!(matches!(host.hear(), ToHost::Welcome { nonce: 3, .. }));
-    assert_eq!(host.hear(), nothing_yet);
-    assert_eq!(host.hear(), ToHost::Ready { generation: 5 });
-    // The control: a context that does not ask is answered without a word of the network.
-    host.say(ToGuest::Context(seed(6, 2).to_context()));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 6 });
+    host.send(ToGuest::Context(seed_with(5, 2, Some(probes)).to_context()));
+    let nothing_yet = ToHost::Network { generation: 5, reach: Reachability { reached: false, heard: false } };
+    assert_eq!(host.recv(), nothing_yet);
+    assert_eq!(host.recv(), ToHost::Ready { generation: 5 });
+    // A new host gets the same report.
+    host.send(ToGuest::Hello { nonce: 3 });
+    assert!(matches!(host.recv(), ToHost::Welcome { nonce: 3, .. }));
+    assert_eq!(host.recv(), nothing_yet);
+    assert_eq!(host.recv(), ToHost::Ready { generation: 5 });
+    // Control: a context without probes gets no network report.
+    host.send(ToGuest::Context(seed(6, 2).to_context()));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 6 });
 }
 
 #[test]
-fn a_context_that_cannot_be_applied_is_said_to_have_failed_and_the_next_one_is_taken() {
+fn a_failed_context_is_reported_and_the_next_is_applied() {
     let mut host = Host::greeted();
-    host.say(ToGuest::Context(b"nonsense".to_vec()));
-    assert!(matches!(host.hear(), ToHost::Failed { generation: 0, .. }));
+    host.send(ToGuest::Context(b"nonsense".to_vec()));
+    assert!(matches!(host.recv(), ToHost::Failed { generation: 0, .. }));
     let mut wrong = seed(6, 2);
     wrong.user_data = wrong.user_data.replace("\"0644\"", "\"6644\"");
-    host.say(ToGuest::Context(wrong.to_context()));
-    let ToHost::Failed { generation: 6, reason } = host.hear() else { panic!("not refused") };
+    host.send(ToGuest::Context(wrong.to_context()));
+    let ToHost::Failed { generation: 6, reason } = host.recv() else { panic!("not refused") };
     assert!(reason.contains("/etc/hosts") && reason.contains("6644"), "{reason}");
-    host.say(ToGuest::Context(seed(6, 2).to_context()));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 6 });
+    host.send(ToGuest::Context(seed(6, 2).to_context()));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 6 });
 }
 
 #[test]
-fn commands_find_the_environment_of_the_cluster() {
+fn commands_get_the_environment_of_the_cluster() {
     let mut host = Host::greeted();
-    host.say(ToGuest::Context(seed(1, 1).to_context()));
-    assert_eq!(host.hear(), ToHost::Ready { generation: 1 });
+    host.send(ToGuest::Context(seed(1, 1).to_context()));
+    assert_eq!(host.recv(), ToHost::Ready { generation: 1 });
     host.exec(1, "echo $HEDDLE_PKEY $HOME; pwd");
     let home = host.root.path().join("root");
     assert_eq!(text(host.until_exit().0), format!("0x8001 /root\n{}\n", home.display()));
 }
 
 #[test]
-fn noise_on_the_port_is_passed_over() {
+fn noise_on_the_port_is_ignored() {
     let mut host = Host::greeted();
     host.stream.write_all(&[7; 50_000]).expect("the guest reads");
     host.stream.write_all(&[0]).expect("the guest reads");

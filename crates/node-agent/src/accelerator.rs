@@ -1,5 +1,5 @@
-//! Whether virtual machines run by KVM. That the device exists, opens, and lets QEMU start proves nothing: a probe guest
-//! has to come as far as its first process within a time limit.
+//! Decides between KVM and TCG. That /dev/kvm exists and QEMU starts proves nothing: a probe guest must reach its init process
+//! within a time limit.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,56 +10,58 @@ use controller_api::MemorySize;
 use controller_api::agent::Accelerator;
 use controller_api::image::Manifest;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::board::Board;
-use crate::cores::Cores;
-use crate::domain::{Boot, Cpus, Domain, Mark};
+use crate::context::remove_logs;
+use crate::cpu_set::CpuSet;
+use crate::domain::{CpuPlacement, DirectBoot, Domain, DomainMetadata};
 use crate::durable;
-use crate::hypervisor::{DomainState, Hypervisor};
-use crate::place::{Place, QemuUser};
-use crate::shared::remove_logs;
+use crate::error_chain;
+use crate::hypervisor::{DomainState, HaltReason, Hypervisor, HypervisorError};
+use crate::reports::Reports;
+use crate::state_dir::{QemuUser, StateDir, StateDirError};
 
-/// How long a probe guest has. With KVM it needs a second; where it needs longer, KVM is not worth having.
+/// Time limit of the probe guest. With working KVM it needs about a second.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long virtual machines wait for a probe: longer than it takes, unless libvirt hangs.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// How long the start of a virtual machine waits for the probe. Longer than the probe takes unless libvirt hangs.
+const CHOOSE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How often to look at a probe guest.
+/// Polling interval of the probe guest.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
-/// What the kernel says when it starts the first process.
+/// What the kernel logs when it starts the init process.
 const PROBE_LINE: &[u8] = b"as init process";
 
-/// What a probe kernel is told: to talk, and not to stay when it has no root disk.
+/// Kernel command line of the probe guest: log to the console, and exit on the panic caused by the missing root disk.
 const PROBE_COMMAND_LINE: &str = "loglevel=7 panic=-1";
 
-/// A probe guest is small.
+/// Memory of the probe guest.
 const PROBE_MEMORY: MemorySize = MemorySize::from_mib(256);
 
-/// Longest part of a probe's serial output that is looked at.
+/// Most bytes of the probe guest's console that are read.
 const CONSOLE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Longest file of this module.
+/// Most bytes of `accelerator.json` and of an image manifest.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What is asked for.
+/// The accelerator requested on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Choice {
-    /// KVM if a probe guest runs by it.
+pub enum AcceleratorChoice {
+    /// KVM if a probe guest boots with it, else TCG
     Auto,
-    /// KVM.
+    /// Hardware virtualization
     Kvm,
-    /// Translation.
+    /// Emulation by QEMU
     Tcg,
 }
 
-impl Choice {
-    /// What need not be found out.
-    pub fn given(self) -> Option<Accelerator> {
+impl AcceleratorChoice {
+    /// The accelerator, unless it must be determined by a probe.
+    pub fn fixed(self) -> Option<Accelerator> {
         match self {
             Self::Auto => None,
             Self::Kvm => Some(Accelerator::Kvm),
@@ -68,154 +70,181 @@ impl Choice {
     }
 }
 
-/// How long a probe guest may take to be removed when the agent ends.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the agent waits for the removal of the probe guest when it exits.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A kernel to probe with.
+/// Kernel and initramfs of the probe guest.
 #[derive(Clone, Debug)]
-pub struct Kernel {
-    /// Kernel.
+pub struct ProbeKernel {
     pub kernel: PathBuf,
-    /// Initial file system.
     pub initrd: PathBuf,
 }
 
-/// Finds out how virtual machines run.
+/// Determines the accelerator of virtual machines, by a probe guest if necessary. At most one probe runs per agent; its result
+/// is stored and stays valid until the host reboots or the hypervisor's version changes.
 #[derive(Debug)]
-pub struct Accelerators {
-    choice: Choice,
-    place: Arc<Place>,
+pub struct AcceleratorProbe {
+    choice: AcceleratorChoice,
+    state_dir: Arc<StateDir>,
     hypervisor: Hypervisor,
-    board: Arc<Board>,
-    probe: Mutex<Option<Probe>>,
-    /// The agent ends: a probe ends with it.
-    ending: watch::Sender<bool>,
+    reports: Arc<Reports>,
+    probe: Mutex<Option<RunningProbe>>,
+    /// Set when the agent exits; ends a running probe.
+    shutting_down: watch::Sender<bool>,
 }
 
-/// A probe that goes on or has ended.
+/// A probe in progress or completed.
 #[derive(Clone, Debug)]
-struct Probe {
+struct RunningProbe {
     started: Instant,
-    verdict: watch::Receiver<Option<Accelerator>>,
+    result: watch::Receiver<Option<Accelerator>>,
 }
 
-/// What was found out, and for which machine it holds.
+/// Content of `accelerator.json`: the result of a probe, and the boot and hypervisor version for which it is valid.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Verdict {
+struct StoredResult {
     boot: String,
     hypervisor: u32,
     accelerator: Accelerator,
 }
 
-impl Accelerators {
-    /// Nothing is tried yet.
-    pub fn new(choice: Choice, place: Arc<Place>, hypervisor: Hypervisor, board: Arc<Board>) -> Self {
-        Self { choice, place, hypervisor, board, probe: Mutex::new(None), ending: watch::Sender::new(false) }
+/// Why the probe guest did not reach its init process.
+#[derive(Debug, Error)]
+enum ProbeError {
+    #[error(transparent)]
+    Files(#[from] StateDirError),
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+    #[error("the probe guest is halted: {0}")]
+    Halted(HaltReason),
+    #[error("the probe guest exited before it reached its init process")]
+    Exited,
+    #[error("the probe guest did not reach its init process within {} s", PROBE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+}
+
+impl AcceleratorProbe {
+    /// Does not start a probe yet.
+    pub fn new(
+        choice: AcceleratorChoice,
+        state_dir: Arc<StateDir>,
+        hypervisor: Hypervisor,
+        reports: Arc<Reports>,
+    ) -> Self {
+        Self {
+            choice,
+            state_dir,
+            hypervisor,
+            reports,
+            probe: Mutex::new(None),
+            shutting_down: watch::Sender::new(false),
+        }
     }
 
-    /// How a virtual machine that starts now is to run. Starts a probe if there was none, and waits for it; while none
-    /// has ended well, virtual machines run by translation.
-    pub async fn choose(self: &Arc<Self>, kernel: Kernel, user: Option<QemuUser>) -> Accelerator {
-        if let Some(given) = self.choice.given() {
-            return given;
+    /// The accelerator for a virtual machine that starts now. Starts a probe if there was none and waits up to 8 s from its
+    /// start. Returns TCG if the probe fails or takes longer.
+    pub async fn choose(self: &Arc<Self>, kernel: ProbeKernel, user: Option<QemuUser>) -> Accelerator {
+        if let Some(accelerator) = self.choice.fixed() {
+            return accelerator;
         }
         let mut probe = self.begin(kernel, user);
-        let patience = probe.started + PATIENCE;
-        match timeout_at(patience, probe.verdict.wait_for(Option::is_some)).await {
-            Ok(Ok(verdict)) => verdict.unwrap_or(Accelerator::Tcg),
+        let deadline = probe.started + CHOOSE_TIMEOUT;
+        match timeout_at(deadline, probe.result.wait_for(Option::is_some)).await {
+            Ok(Ok(result)) => result.unwrap_or(Accelerator::Tcg),
             _ => Accelerator::Tcg,
         }
     }
 
-    /// Starts a probe before anybody waits for it, if a kernel is found where images usually are. If not, the first
-    /// virtual machine brings one; until then translation is all that is known to work.
+    /// Starts a probe in advance with the kernel of the newest image in `images`. Without an image, TCG is reported until the
+    /// first virtual machine starts a probe.
     pub fn probe_early(self: &Arc<Self>, images: &Path, user: Option<QemuUser>) {
-        if self.choice.given().is_some() {
+        if self.choice.fixed().is_some() {
             return;
         }
         match newest_kernel(images) {
             Some(kernel) => drop(self.begin(kernel, user)),
-            None => self.board.set_machine(|machine| machine.accelerator = Some(Accelerator::Tcg)),
+            None => self.reports.set_machine(|machine| machine.accelerator = Some(Accelerator::Tcg)),
         }
     }
 
-    /// Ends a probe that goes on, and waits until nothing of it is left.
-    pub async fn end(&self) {
-        self.ending.send_replace(true);
+    /// Ends a running probe and waits up to 10 s until its domain and files are removed.
+    pub async fn shut_down(&self) {
+        self.shutting_down.send_replace(true);
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(mut probe) = probe
-            && timeout(END_TIMEOUT, probe.verdict.wait_for(Option::is_some)).await.is_err()
+            && timeout(SHUTDOWN_TIMEOUT, probe.result.wait_for(Option::is_some)).await.is_err()
         {
-            tracing::warn!("a probe guest has not ended in {} s", END_TIMEOUT.as_secs());
+            tracing::warn!("the probe guest was not removed within {} s", SHUTDOWN_TIMEOUT.as_secs());
         }
     }
 
-    fn begin(self: &Arc<Self>, kernel: Kernel, user: Option<QemuUser>) -> Probe {
+    fn begin(self: &Arc<Self>, kernel: ProbeKernel, user: Option<QemuUser>) -> RunningProbe {
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(probe) = &*probe {
             return probe.clone();
         }
-        let (sender, verdict) = watch::channel(None);
+        let (sender, result) = watch::channel(None);
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let accelerator = this.find_out(&kernel, user).await;
-            this.board.set_machine(|machine| machine.accelerator = Some(accelerator));
+            let accelerator = this.determine(&kernel, user).await;
+            this.reports.set_machine(|machine| machine.accelerator = Some(accelerator));
             sender.send_replace(Some(accelerator));
         });
-        probe.insert(Probe { started: Instant::now(), verdict }).clone()
+        probe.insert(RunningProbe { started: Instant::now(), result }).clone()
     }
 
-    async fn find_out(&self, kernel: &Kernel, user: Option<QemuUser>) -> Accelerator {
+    async fn determine(&self, kernel: &ProbeKernel, user: Option<QemuUser>) -> Accelerator {
         if !Path::new("/dev/kvm").exists() {
             return Accelerator::Tcg;
         }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let hypervisor = self.hypervisor.version().await.unwrap_or_default();
-        let known = durable::read(&self.place.accelerator(), FILE_BYTES_MAX).ok().flatten();
-        let known = known.and_then(|bytes| serde_json::from_slice::<Verdict>(&bytes).ok());
+        let known = durable::read(&self.state_dir.accelerator_path(), FILE_BYTES_MAX).ok().flatten();
+        let known = known.and_then(|bytes| serde_json::from_slice::<StoredResult>(&bytes).ok());
         if let Some(known) = known.filter(|known| known.boot == boot && known.hypervisor == hypervisor) {
             return known.accelerator;
         }
-        let accelerator = match self.try_kvm(kernel, user).await {
+        let accelerator = match self.run_probe(kernel, user).await {
             Ok(()) => Accelerator::Kvm,
-            // Nothing was found out.
-            Err(_) if *self.ending.borrow() => return Accelerator::Tcg,
-            Err(why) => {
-                tracing::warn!(
-                    "virtual machines run by translation: a probe guest does not run by KVM: {why}"
-                );
+            // An interrupted probe has no result to store.
+            Err(_) if *self.shutting_down.borrow() => return Accelerator::Tcg,
+            Err(error) => {
+                let cause = error_chain(&error);
+                tracing::warn!("KVM does not work, so virtual machines use TCG: {cause}");
                 Accelerator::Tcg
             }
         };
-        let verdict = Verdict { boot, hypervisor, accelerator };
-        let bytes = serde_json::to_vec(&verdict).expect("a verdict is JSON");
-        if let Err(error) = durable::write(&self.place.accelerator(), &bytes) {
-            tracing::warn!("cannot keep what was found out about KVM: {error}");
+        let result = StoredResult { boot, hypervisor, accelerator };
+        let bytes = serde_json::to_vec(&result).expect("the result serializes to JSON");
+        if let Err(error) = durable::replace(&self.state_dir.accelerator_path(), &bytes) {
+            tracing::warn!("cannot store the result of the KVM probe: {error}");
         }
         accelerator
     }
 
-    /// Runs a probe guest as virtual machines are run, and removes all of it.
-    async fn try_kvm(&self, kernel: &Kernel, user: Option<QemuUser>) -> Result<(), String> {
+    /// Runs the probe guest with KVM and removes its domain, files and logs.
+    async fn run_probe(&self, kernel: &ProbeKernel, user: Option<QemuUser>) -> Result<(), ProbeError> {
         let id = Uuid::new_v4();
-        let files = self.place.vm(id);
+        let files = self.state_dir.vm(id);
         let trying = async {
-            files.make(user).map_err(|error| error.to_string())?;
+            files.make(user)?;
             let domain = Domain {
-                mark: Mark {
-                    instance: self.place.instance().to_owned(),
+                metadata: DomainMetadata {
+                    instance: self.state_dir.instance().to_owned(),
                     id,
                     host: "probe".parse().expect("a name"),
-                    order: "probe".to_owned(),
-                    cores: Cores::default(),
+                    order_digest: "probe".to_owned(),
+                    cores: CpuSet::default(),
                     memory: PROBE_MEMORY,
                 },
                 title: "probe",
                 accelerator: Accelerator::Kvm,
                 cores: 1,
                 memory: PROBE_MEMORY,
-                cpus: Cpus::Anywhere,
-                boot: Boot {
+                cpus: CpuPlacement::Unpinned,
+                boot: DirectBoot {
                     kernel: &kernel.kernel,
                     initrd: &kernel.initrd,
                     command_line: PROBE_COMMAND_LINE,
@@ -226,45 +255,44 @@ impl Accelerators {
                 adapter: None,
                 user,
             };
-            self.hypervisor.create(domain.to_xml()).await.map_err(|error| error.to_string())?;
-            self.watch(id, &files.console).await
+            self.hypervisor.create(domain.to_xml()).await?;
+            self.wait_for_init(id, &files.console).await
         };
-        let mut ending = self.ending.subscribe();
+        let mut shutting_down = self.shutting_down.subscribe();
         let tried = tokio::select! {
             tried = trying => tried,
-            _ = ending.wait_for(|ending| *ending) => Err("the agent ends".to_owned()),
+            _ = shutting_down.wait_for(|shutting_down| *shutting_down) => Err(ProbeError::ShuttingDown),
         };
-        if let Err(error) = self.hypervisor.destroy(self.place.instance(), id).await {
-            tracing::warn!("cannot end a probe guest: {error}");
+        if let Err(error) = self.hypervisor.destroy(self.state_dir.instance(), id).await {
+            tracing::warn!("cannot stop the probe guest: {error}");
         }
         if let Err(error) = files.remove() {
-            tracing::warn!("cannot remove a probe guest: {error}");
+            tracing::warn!("cannot remove the files of the probe guest: {}", error_chain(&error));
         }
-        remove_logs(self.place.instance(), id);
+        remove_logs(self.state_dir.instance(), id);
         tried
     }
 
-    async fn watch(&self, id: Uuid, console: &Path) -> Result<(), String> {
+    async fn wait_for_init(&self, id: Uuid, console: &Path) -> Result<(), ProbeError> {
         let end = Instant::now() + PROBE_TIMEOUT;
         while Instant::now() < end {
-            let said = durable::read(console, CONSOLE_BYTES_MAX).ok().flatten().unwrap_or_default();
-            if said.windows(PROBE_LINE.len()).any(|window| window == PROBE_LINE) {
+            let log = durable::read(console, CONSOLE_BYTES_MAX).ok().flatten().unwrap_or_default();
+            if log.windows(PROBE_LINE.len()).any(|window| window == PROBE_LINE) {
                 return Ok(());
             }
-            match self.hypervisor.state(self.place.instance(), id).await {
-                Ok(DomainState::Running) => {}
-                Ok(DomainState::Halted(why)) => return Err(why.to_string()),
-                Ok(DomainState::Gone) => return Err("it has ended".to_owned()),
-                Err(error) => return Err(error.to_string()),
+            match self.hypervisor.state(self.state_dir.instance(), id).await? {
+                DomainState::Running => {}
+                DomainState::Halted(reason) => return Err(ProbeError::Halted(reason)),
+                DomainState::Gone => return Err(ProbeError::Exited),
             }
             sleep(PROBE_PAUSE).await;
         }
-        Err(format!("it did not get as far as its first process in {} s", PROBE_TIMEOUT.as_secs()))
+        Err(ProbeError::Timeout)
     }
 }
 
-/// The kernel of the image that was made last.
-fn newest_kernel(images: &Path) -> Option<Kernel> {
+/// The kernel of the most recently built image; `None` if there is no usable image.
+fn newest_kernel(images: &Path) -> Option<ProbeKernel> {
     let manifests = std::fs::read_dir(images).ok()?.flatten().filter_map(|entry| {
         let path = entry.path().join("image.json");
         let modified = path.metadata().and_then(|found| found.modified()).ok()?;
@@ -274,5 +302,5 @@ fn newest_kernel(images: &Path) -> Option<Kernel> {
     let bytes = durable::read(&path, FILE_BYTES_MAX).ok()??;
     let manifest: Manifest = serde_json::from_slice(&bytes).ok()?;
     let beside = |file: &str| path.parent().map(|directory| directory.join(file));
-    Some(Kernel { kernel: beside(&manifest.kernel.file)?, initrd: beside(&manifest.initrd.file)? })
+    Some(ProbeKernel { kernel: beside(&manifest.kernel.file)?, initrd: beside(&manifest.initrd.file)? })
 }

@@ -1,4 +1,7 @@
-//! The agent as a whole: orders come in, virtual machines follow.
+//! The agent: accepts host specs and reconciles the virtual machines with them.
+//!
+//! A host spec is on disk before it is acknowledged. A virtual machine is removed only if a host spec lists it as removed; one
+//! that is in no list keeps running and is reported as unlisted. A removed virtual machine is never started again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,226 +15,193 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::board::HostReport;
-use crate::capacity::Given;
+use crate::capacity::Allocation;
+use crate::context::{AgentContext, HypervisorSurvey, RunningVms};
 use crate::durable;
+use crate::host_spec::{self, InvalidHostSpec, StoredSpec};
 use crate::hypervisor::HypervisorError;
-use crate::image::Images;
-use crate::link::Opener;
-use crate::orders::{self, BadOrders, Kept};
-use crate::place::QemuUser;
-use crate::shared::{Shared, Snapshot, Survey};
-use crate::vm::{self, Wanted};
+use crate::image::ImageCache;
+use crate::link::SessionOpener;
+use crate::reports::SpecStatus;
+use crate::state_dir::QemuUser;
+use crate::vm::{self, DesiredState};
 
-/// How often libvirt is asked what runs.
+/// Interval at which libvirt is asked for the running domains.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long to wait for libvirt before asking again.
+/// Pause before a failed call to libvirt is retried.
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long those who want a session wait for an agent that does not know yet what runs.
-const SURVEY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a request for a session waits for the survey of an agent that has just started.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often resting disks are looked at.
-const REST_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval at which the age of retained disks is updated.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long virtual machines have to stop when the agent ends.
+/// How long the agent waits for virtual machines to stop when it exits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest file of orders.
-const ORDERS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Most bytes of a stored host spec.
+const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// The agent as a whole.
+/// The agent. Call [`Agent::new`], then [`Agent::run`]; [`Agent::apply_spec`] and [`Agent::session_opener`] may be called at any time
+/// in between, [`Agent::shut_down`] once at the end.
 #[derive(Debug)]
 pub struct Agent {
-    shared: Arc<Shared>,
+    context: Arc<AgentContext>,
     hosts: Vec<Name>,
     fleet: Mutex<Fleet>,
 }
 
 #[derive(Debug, Default)]
 struct Fleet {
-    /// What hosts keep on disk. Differs from the disk only for hosts in `unsure`.
-    orders: BTreeMap<Name, Kept>,
-    /// Hosts whose last write failed: their disk may hold either.
-    unsure: BTreeSet<Name>,
-    vms: BTreeMap<Uuid, vm::Handle>,
+    /// The stored host specs. Equal to the files on disk, except for hosts in `unsynced`.
+    specs: BTreeMap<Name, StoredSpec>,
+    /// Hosts whose last write failed: the file may have the old or the new content.
+    unsynced: BTreeSet<Name>,
+    vms: BTreeMap<Uuid, vm::VmHandle>,
     tasks: BTreeMap<Uuid, tokio::task::JoinHandle<()>>,
-    /// The agent ends: nothing is started any more.
-    ending: bool,
+    /// The agent shuts down: nothing is started any more.
+    shutting_down: bool,
 }
 
-/// Why orders are not taken.
+/// Why a host spec is not accepted.
 #[derive(Debug, Error)]
-pub enum OrdersError {
-    /// This agent does not serve the host.
+pub enum HostSpecError {
     #[error("this agent does not serve host {0}")]
     NoSuchHost(Name),
-    /// They make no sense.
     #[error(transparent)]
-    Bad(#[from] BadOrders),
-    /// They come from another site.
-    #[error("the orders are those of site {found}, but this agent belongs to site {own}")]
-    OtherSite {
-        /// The site of the agent.
-        own: Uuid,
-        /// The site of the orders.
-        found: Uuid,
-    },
-    /// They were overtaken.
-    #[error("the orders are {found}, but the agent has already accepted {kept}")]
-    Older {
-        /// What was accepted.
-        kept: Version,
-        /// What was offered.
-        found: Version,
-    },
-    /// Two orders with one version.
-    #[error("the agent has accepted other orders as {0}")]
+    Invalid(#[from] InvalidHostSpec),
+    #[error("this agent belongs to site {own}, but the host spec is from site {found}")]
+    OtherSite { own: Uuid, found: Uuid },
+    /// The agent has accepted a newer host spec.
+    #[error("the host spec must be newer than {stored}, got {found}")]
+    Older { stored: Version, found: Version },
+    /// Two different host specs with the same version.
+    #[error("the agent has already accepted a different host spec with version {0}")]
     Ambiguous(Version),
-    /// A virtual machine is elsewhere.
-    #[error("virtual machine {id} is on host {host}, and not gone from there yet")]
-    Elsewhere {
-        /// Which.
-        id: Uuid,
-        /// Where.
-        host: Name,
-    },
-    /// A virtual machine is another one than before.
-    #[error("virtual machine {id} is ordered with another {what} than before; only its context may change")]
-    Changed {
-        /// Which.
-        id: Uuid,
-        /// What of it.
-        what: &'static str,
-    },
-    /// The agent ends.
-    #[error("the agent is ending")]
-    Ending,
-    /// They cannot be kept.
-    #[error("orders cannot be kept in {}: {source}", path.display())]
-    NotKept {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error("virtual machine {id} still exists on host {host}")]
+    Elsewhere { id: Uuid, host: Name },
+    /// A property that is immutable during the life of a virtual machine differs.
+    #[error("the {property} of virtual machine {id} must not change; only its context may")]
+    Changed { id: Uuid, property: &'static str },
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+    #[error("cannot store the host spec in {}", path.display())]
+    NotStored { path: PathBuf, source: std::io::Error },
 }
 
 /// Why an agent cannot start.
 #[derive(Debug, Error)]
-pub enum StartError {
-    /// Orders cannot be read.
-    #[error("orders in {} cannot be read: {what}", path.display())]
-    Orders {
-        /// Where.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
-    /// There are orders for somebody else.
+pub enum AgentStartError {
+    #[error("cannot read host specs from {}", path.display())]
+    UnreadableSpec { path: PathBuf, source: std::io::Error },
+    /// A stored host spec is not valid JSON. The message quotes nothing, because the file holds private keys.
+    #[error("{} is not a valid host spec: error in line {line}, column {column}", path.display())]
+    MalformedSpec { path: PathBuf, line: usize, column: usize },
+    /// A stored host spec with virtual machines belongs to a host that is not served. Without its spec they would appear as
+    /// unlisted.
     #[error(
-        "{} holds orders for a host that is not served: add --host for it, or remove the file, and its virtual \
-         machines with it",
+        "{} is the spec of a host that is not served: add --host for it, or remove the file to give up its virtual \
+         machines",
         .0.display()
     )]
     NotServed(PathBuf),
 }
 
 impl Agent {
-    /// With the orders that were kept. Nothing is started before [`Agent::run`].
-    pub fn new(shared: Arc<Shared>, hosts: Vec<Name>) -> Result<Self, StartError> {
+    /// Loads the stored host specs. Starts nothing; see [`Agent::run`].
+    pub fn new(context: Arc<AgentContext>, hosts: Vec<Name>) -> Result<Self, AgentStartError> {
         let mut fleet = Fleet::default();
-        check_served(&shared, &hosts)?;
+        check_served(&context, &hosts)?;
         for host in &hosts {
-            let path = shared.place.orders(host);
-            let unreadable = |what: String| StartError::Orders { path: path.clone(), what };
-            let bytes =
-                durable::read(&path, ORDERS_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
-            let orders = match bytes {
-                // What serde says may quote a secret: its place is enough.
+            let path = context.state_dir.spec_path(host);
+            let bytes = durable::read(&path, SPEC_BYTES_MAX)
+                .map_err(|source| AgentStartError::UnreadableSpec { path: path.clone(), source })?;
+            let stored = match bytes {
                 Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                    unreadable(format!("line {}, column {} makes no sense", error.line(), error.column()))
+                    let (line, column) = (error.line(), error.column());
+                    AgentStartError::MalformedSpec { path, line, column }
                 })?,
-                None => Kept::default(),
+                None => StoredSpec::default(),
             };
-            fleet.orders.insert(host.clone(), orders);
+            fleet.specs.insert(host.clone(), stored);
         }
-        Ok(Self { shared, hosts, fleet: Mutex::new(fleet) })
+        Ok(Self { context, hosts, fleet: Mutex::new(fleet) })
     }
 
-    /// The hosts it serves.
+    /// Names of the served hosts, sorted.
     pub fn hosts(&self) -> &[Name] {
         &self.hosts
     }
 
-    /// What virtual machines have in common.
-    pub fn shared(&self) -> &Shared {
-        &self.shared
+    /// State shared by all virtual machines.
+    pub fn context(&self) -> &AgentContext {
+        &self.context
     }
 
-    /// Accepts the orders of a host. When this returns, they are on disk and followed.
+    /// Accepts a host spec. When it returns `Ok`, the spec is on disk, and the virtual machines are being reconciled with it
+    /// unless the survey of libvirt is still pending. Accepting the current spec again is a no-op.
     ///
-    /// Check, write and acceptance are one step: it runs to its end in a task of its own, whether or not the caller is still
-    /// there, and nothing else reads or changes orders meanwhile.
-    pub async fn order(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
+    /// Check, write and reconciliation are atomic with respect to other specs, and complete even if the caller is cancelled.
+    pub async fn apply_spec(self: &Arc<Self>, host: &Name, spec: Orders) -> Result<(), HostSpecError> {
         if !self.hosts.contains(host) {
-            return Err(OrdersError::NoSuchHost(host.clone()));
+            return Err(HostSpecError::NoSuchHost(host.clone()));
         }
-        let orders = orders::check(orders)?;
+        let spec = host_spec::check(spec)?;
         let (this, host) = (Arc::clone(self), host.clone());
-        let accepted = tokio::spawn(async move { this.accept(&host, orders).await });
-        // Nobody cancels it but the end of the process.
-        accepted.await.unwrap_or(Err(OrdersError::Ending))
+        let accepted = tokio::spawn(async move { this.accept(&host, spec).await });
+        // The task is cancelled only by the exit of the process.
+        accepted.await.unwrap_or(Err(HostSpecError::ShuttingDown))
     }
 
-    async fn accept(self: &Arc<Self>, host: &Name, orders: Orders) -> Result<(), OrdersError> {
+    async fn accept(self: &Arc<Self>, host: &Name, spec: Orders) -> Result<(), HostSpecError> {
         let mut fleet = self.fleet.lock().await;
-        if fleet.ending {
-            return Err(OrdersError::Ending);
+        if fleet.shutting_down {
+            return Err(HostSpecError::ShuttingDown);
         }
-        fleet.check_version(host, &orders)?;
-        fleet.check(host, &orders)?;
-        let is_known = fleet.orders.get(host).is_some_and(|kept| kept.is(&orders));
-        if is_known && !fleet.unsure.contains(host) {
+        fleet.check_version(host, &spec)?;
+        fleet.check(host, &spec)?;
+        let is_known = fleet.specs.get(host).is_some_and(|stored| stored.matches(&spec));
+        if is_known && !fleet.unsynced.contains(host) {
             return Ok(());
         }
-        let kept = fleet.orders.get(host).cloned().unwrap_or_default().succeeded_by(orders);
-        let path = self.shared.place.orders(host);
-        let bytes = serde_json::to_vec(&kept).expect("orders came in as JSON");
-        fleet.unsure.insert(host.clone());
+        let stored = fleet.specs.get(host).cloned().unwrap_or_default().updated_by(spec);
+        let path = self.context.state_dir.spec_path(host);
+        let bytes = serde_json::to_vec(&stored).expect("a host spec serializes to JSON");
+        fleet.unsynced.insert(host.clone());
         let written = {
             let path = path.clone();
-            tokio::task::spawn_blocking(move || durable::write(&path, &bytes))
+            tokio::task::spawn_blocking(move || durable::replace(&path, &bytes))
                 .await
                 .expect("writing does not panic")
         };
-        written.map_err(|source| OrdersError::NotKept { path, source })?;
-        fleet.unsure.remove(host);
-        tokio::spawn(look_at(Arc::clone(&self.shared.images), kept.images.clone()));
-        fleet.orders.insert(host.clone(), kept);
-        // Before libvirt was asked what is there, orders are only kept.
-        if self.shared.is_surveyed() {
-            self.follow(&mut fleet);
+        written.map_err(|source| HostSpecError::NotStored { path, source })?;
+        fleet.unsynced.remove(host);
+        tokio::spawn(verify_images(Arc::clone(&self.context.images), stored.images.clone()));
+        fleet.specs.insert(host.clone(), stored);
+        // Before the survey it is unknown which domains exist, so the spec is only stored.
+        if self.context.is_surveyed() {
+            self.reconcile(&mut fleet);
         }
-        durable::kill_point("before-reply", &self.shared.place.orders(host));
+        durable::kill_point("before-reply", &self.context.state_dir.spec_path(host));
         Ok(())
     }
 
-    /// By which a virtual machine's guest is reached; `None` if there is no such virtual machine, or it does not run.
-    pub async fn opener(&self, host: &Name, id: Uuid) -> Option<Option<Opener>> {
-        // Whoever asks an agent that has just been started waits until it knows what runs.
-        let _ = timeout(SURVEY_PATIENCE, self.shared.ready()).await;
+    /// Opens sessions in the guest of a virtual machine. `None` if the host has no such virtual machine, `Some(None)` if it does not
+    /// run. Waits up to 5 s for the survey after the start of the agent.
+    pub async fn session_opener(&self, host: &Name, id: Uuid) -> Option<Option<SessionOpener>> {
+        let _ = timeout(SURVEY_TIMEOUT, self.context.ready()).await;
         let fleet = self.fleet.lock().await;
         let vm = fleet.vms.get(&id).filter(|vm| vm.host == *host)?;
         Some(vm.opener.borrow().clone())
     }
 
-    /// Makes virtual machines follow orders, for ever.
+    /// Surveys libvirt, then reconciles and polls for ever. Retries while libvirt does not answer.
     pub async fn run(self: &Arc<Self>, early_images: PathBuf) {
         let mut silent = false;
         let user = loop {
-            match self.survey().await {
+            match self.survey_domains().await {
                 Ok(user) => break user,
                 Err(error) if !silent => tracing::warn!("{error}"),
                 Err(_) => {}
@@ -239,15 +209,15 @@ impl Agent {
             silent = true;
             sleep(HYPERVISOR_PAUSE).await;
         };
-        self.shared.accelerators.probe_early(&early_images, user);
+        self.context.accelerator_probe.probe_early(&early_images, user);
         self.poll().await
     }
 
-    /// Ends; if asked for, stops virtual machines first. Their disks and orders stay.
-    pub async fn end(&self, stop_vms: bool) {
+    /// Shuts down. With `stop_vms`, syncs and stops the virtual machines, waiting up to 30 s; disks and host specs are kept.
+    pub async fn shut_down(&self, stop_vms: bool) {
         let mut fleet = self.fleet.lock().await;
-        fleet.ending = true;
-        self.shared.accelerators.end().await;
+        fleet.shutting_down = true;
+        self.context.accelerator_probe.shut_down().await;
         if !stop_vms {
             return;
         }
@@ -259,12 +229,12 @@ impl Agent {
             let _ = guest.await;
         }
         for vm in handles.values() {
-            vm.wanted.send_if_modified(|wanted| {
-                let stays = !matches!(wanted, Wanted::Gone);
-                if stays {
-                    *wanted = Wanted::Stop;
+            vm.desired.send_if_modified(|desired| {
+                let is_kept = !matches!(desired, DesiredState::Removed);
+                if is_kept {
+                    *desired = DesiredState::Stop;
                 }
-                stays
+                is_kept
             });
         }
         let stopped = async {
@@ -273,145 +243,151 @@ impl Agent {
             }
         };
         if timeout(STOP_TIMEOUT, stopped).await.is_err() {
-            tracing::warn!("not every virtual machine has stopped in {} s", STOP_TIMEOUT.as_secs());
+            tracing::warn!("some virtual machines did not stop within {} s", STOP_TIMEOUT.as_secs());
         }
     }
 
-    /// Tells every virtual machine what is wanted of it, and starts tasks for new ones. Those that failed take it as
-    /// the word to try again.
-    fn follow(self: &Arc<Self>, fleet: &mut Fleet) {
+    /// Sets the desired state of every virtual machine and starts tasks for new ones. Failed virtual machines are retried.
+    fn reconcile(self: &Arc<Self>, fleet: &mut Fleet) {
         let mut ordered: BTreeMap<Uuid, (Name, VmOrder)> = BTreeMap::new();
-        for (host, orders) in &fleet.orders {
-            ordered.extend(orders.all().map(|order| (order.id, (host.clone(), order.clone()))));
+        for (host, spec) in &fleet.specs {
+            ordered.extend(spec.all().map(|order| (order.id, (host.clone(), order.clone()))));
         }
-        let wanted = |fleet: &Fleet, order: VmOrder| match fleet.obstacle(&order) {
-            Some(why) => Wanted::Refused(why.into()),
-            None => Wanted::Run(Arc::new(order)),
+        let desired = |fleet: &Fleet, order: VmOrder| match fleet.start_blocker(&order) {
+            Some(reason) => DesiredState::Blocked(reason.into()),
+            None => DesiredState::Run(Arc::new(order)),
         };
         for (id, vm) in &fleet.vms {
-            let wanted = match ordered.remove(id) {
-                _ if matches!(*vm.wanted.borrow(), Wanted::Gone) => continue,
-                _ if fleet.is_removed(*id) && !matches!(*vm.wanted.borrow(), Wanted::Refused(_)) => {
-                    Wanted::Gone
+            let desired = match ordered.remove(id) {
+                _ if matches!(*vm.desired.borrow(), DesiredState::Removed) => continue,
+                _ if fleet.is_removed(*id) && !matches!(*vm.desired.borrow(), DesiredState::Blocked(_)) => {
+                    DesiredState::Removed
                 }
-                // What runs is not stopped for what was found out later.
-                Some((_, order)) if matches!(*vm.wanted.borrow(), Wanted::Run(_)) => {
-                    Wanted::Run(Arc::new(order))
+                // A conflict that arises later does not stop a running virtual machine.
+                Some((_, order)) if matches!(*vm.desired.borrow(), DesiredState::Run(_)) => {
+                    DesiredState::Run(Arc::new(order))
                 }
-                Some((_, order)) => wanted(fleet, order),
-                // Nothing is removed because nobody speaks of it.
-                None => Wanted::Leave,
+                Some((_, order)) => desired(fleet, order),
+                // Absence from the host spec is no reason to remove it.
+                None => DesiredState::Unmanaged,
             };
-            vm.wanted.send_replace(wanted);
+            vm.desired.send_replace(desired);
         }
         for (id, (host, order)) in ordered {
-            let wanted = wanted(fleet, order);
-            self.begin(fleet, host, id, wanted);
+            let desired = desired(fleet, order);
+            self.spawn_vm(fleet, host, id, desired);
         }
-        // Last, so that a report that acknowledges orders tells of every virtual machine in them.
+        // Last, so that a report that acknowledges a spec lists every virtual machine in it.
         for host in &self.hosts {
-            self.shared.board.set_host(host, fleet.host_report(host));
+            self.context.reports.set_spec_status(host, fleet.spec_status(host));
         }
     }
 
-    /// Starts the task of a virtual machine.
-    fn begin(self: &Arc<Self>, fleet: &mut Fleet, host: Name, id: Uuid, wanted: Wanted) {
-        let (handle, task) = vm::spawn(Arc::clone(&self.shared), host, id, wanted);
+    /// Starts the task of a virtual machine and watches for its end.
+    fn spawn_vm(self: &Arc<Self>, fleet: &mut Fleet, host: Name, id: Uuid, desired: DesiredState) {
+        let (handle, task) = vm::spawn(Arc::clone(&self.context), host, id, desired);
         let this = Arc::clone(self);
         let task = tokio::spawn(async move {
             let _ = task.await;
-            this.ended(id).await;
+            this.vm_ended(id).await;
         });
         fleet.vms.insert(id, handle);
         fleet.tasks.insert(id, task);
     }
 
-    /// The task of a virtual machine has ended: it is gone. If it was ordered again meanwhile, it is made anew.
-    async fn ended(self: &Arc<Self>, id: Uuid) {
+    /// Handles the end of a virtual machine's task. If the virtual machine is desired again, a new task is started.
+    async fn vm_ended(self: &Arc<Self>, id: Uuid) {
         let mut fleet = self.fleet.lock().await;
         fleet.vms.remove(&id);
         fleet.tasks.remove(&id);
-        if !fleet.ending {
-            self.follow(&mut fleet);
+        if !fleet.shutting_down {
+            self.reconcile(&mut fleet);
         }
     }
 
-    /// Asks libvirt what is there: what is ordered keeps what it has, what was removed is cleared away, and the rest is left
-    /// alone and reported.
-    async fn survey(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
-        let Shared { hypervisor, place, .. } = &*self.shared;
+    /// Lists the agent's domains in libvirt. Domains of known orders keep their allocation, removed ones are torn down, and
+    /// others are left running and reported as unlisted. May be repeated after an error.
+    async fn survey_domains(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
         let user = hypervisor.qemu_user().await?;
         let mut fleet = self.fleet.lock().await;
-        let marks = hypervisor.marks(place.instance()).await?;
-        // A survey that broke off may have begun with some.
-        for mark in marks.into_iter().filter(|mark| !fleet.vms.contains_key(&mark.id)).collect::<Vec<_>>() {
-            if fleet.order_of(mark.id).is_some_and(|(host, order)| mark.is_for(host, order)) {
-                self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-            } else if fleet.order_of(mark.id).is_none() && self.hosts.contains(&mark.host) {
-                // What it has stays its own until it is gone.
-                self.shared.adopt(mark.id, Given { cores: mark.cores, memory: mark.memory });
-                let wanted = fleet.remains(mark.id);
-                tracing::info!(vm = %mark.id, ?wanted, "runs, and is not ordered");
-                self.begin(&mut fleet, mark.host, mark.id, wanted);
+        let domains = hypervisor.domains(state_dir.instance()).await?;
+        // A survey that failed midway may have started tasks for some.
+        for metadata in
+            domains.into_iter().filter(|metadata| !fleet.vms.contains_key(&metadata.id)).collect::<Vec<_>>()
+        {
+            if fleet.order_of(metadata.id).is_some_and(|(host, order)| metadata.matches(host, order)) {
+                self.context
+                    .adopt(metadata.id, Allocation { cores: metadata.cores, memory: metadata.memory });
+            } else if fleet.order_of(metadata.id).is_none() && self.hosts.contains(&metadata.host) {
+                // Its cores and memory stay allocated until it is gone.
+                self.context
+                    .adopt(metadata.id, Allocation { cores: metadata.cores, memory: metadata.memory });
+                let desired = fleet.desired_without_order(metadata.id);
+                tracing::info!(vm = %metadata.id, ?desired, "found running without an order");
+                self.spawn_vm(&mut fleet, metadata.host, metadata.id, desired);
             } else {
-                // A probe, or not what is ordered.
-                hypervisor.destroy(place.instance(), mark.id).await?;
+                // A leftover probe guest, or a domain that differs from its order.
+                hypervisor.destroy(state_dir.instance(), metadata.id).await?;
             }
         }
-        self.take_in_strays(&mut fleet);
-        self.follow(&mut fleet);
-        if let Some(Err(error)) = user.map(|user| place.check_reachable(user)) {
-            tracing::warn!("{error}");
+        self.adopt_unlisted_files(&mut fleet);
+        self.reconcile(&mut fleet);
+        if let Some(Err(error)) = user.map(|user| state_dir.check_reachable(user)) {
+            tracing::warn!("{}", crate::error_chain(&error));
         }
-        // While the fleet is held: from here on, orders are followed at once.
-        self.shared.set_surveyed(Survey { user });
+        // While the fleet is locked: from here on, specs are reconciled at once.
+        self.context.set_survey(HypervisorSurvey { user });
         Ok(user)
     }
 
-    /// Files of virtual machines that are not ordered: a removal that was interrupted goes on, other disks are left alone.
-    fn take_in_strays(self: &Arc<Self>, fleet: &mut Fleet) {
-        let place = &self.shared.place;
-        let found = match place.vms() {
+    /// Handles files of virtual machines without an order: an interrupted removal is completed, other disks are kept and reported.
+    fn adopt_unlisted_files(self: &Arc<Self>, fleet: &mut Fleet) {
+        let state_dir = &self.context.state_dir;
+        let found = match state_dir.vm_ids() {
             Ok(found) => found,
-            Err(error) => return tracing::warn!("{}", crate::told_whole(&error)),
+            Err(error) => return tracing::warn!("{}", crate::error_chain(&error)),
         };
         for id in found {
             if fleet.vms.contains_key(&id) || fleet.order_of(id).is_some() {
                 continue;
             }
-            let files = place.vm(id);
+            let files = state_dir.vm(id);
             if !files.overlay.exists() {
-                // Nothing on it is anybody's.
+                // Without a disk there is no data to keep.
                 if let Err(error) = files.remove() {
-                    tracing::warn!("what is left of {id} cannot be removed: {}", crate::told_whole(&error));
+                    tracing::warn!(
+                        "cannot remove the leftover files of {id}: {}",
+                        crate::error_chain(&error)
+                    );
                 }
                 continue;
             }
-            // Whose it was is not known any more.
+            // The host of an unknown disk is arbitrary.
             let host = fleet.host_of_removed(id).or(self.hosts.first()).cloned();
             let Some(host) = host else { continue };
-            let wanted = fleet.remains(id);
-            self.begin(fleet, host, id, wanted);
+            let desired = fleet.desired_without_order(id);
+            self.spawn_vm(fleet, host, id, desired);
         }
     }
 
     async fn poll(&self) {
-        let Shared { hypervisor, place, .. } = &*self.shared;
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
         let mut silent = false;
-        let mut rested = Instant::now();
+        let mut aged_at = Instant::now();
         loop {
-            if rested.elapsed() >= REST_INTERVAL {
-                self.shared.let_rest(rested.elapsed()).await;
-                rested = Instant::now();
+            if aged_at.elapsed() >= RETENTION_INTERVAL {
+                self.context.age_retained_disks(aged_at.elapsed()).await;
+                aged_at = Instant::now();
             }
             let taken = Instant::now();
-            match hypervisor.running(place.instance()).await {
+            match hypervisor.running(state_dir.instance()).await {
                 Ok(running) => {
                     if silent {
-                        tracing::info!("libvirt answers again");
+                        tracing::info!("libvirt is reachable again");
                     }
                     silent = false;
-                    self.shared.set_snapshot(Snapshot { taken, running: Arc::new(running) });
+                    self.context.set_running_vms(RunningVms { taken, running: Arc::new(running) });
                     sleep(POLL_INTERVAL).await;
                 }
                 Err(error) => {
@@ -426,129 +402,134 @@ impl Agent {
     }
 }
 
-/// Reads images before a virtual machine waits for them; what is wrong with them is told when one does.
-async fn look_at(images: Arc<Mutex<Images>>, orders: Vec<ImageOrder>) {
-    for order in orders {
+/// Verifies images in advance, so that starts do not have to wait. Errors are only logged; a start reports them again.
+async fn verify_images(images: Arc<Mutex<ImageCache>>, spec: Vec<ImageOrder>) {
+    for order in spec {
         let mut images = Arc::clone(&images).lock_owned().await;
-        let looked = tokio::task::spawn_blocking(move || images.check(&order).map(drop));
-        if let Ok(Err(error)) = looked.await {
-            tracing::warn!("an image that may be asked for: {error}");
+        let name = order.name.clone();
+        let verified = tokio::task::spawn_blocking(move || images.verify(&order).map(drop));
+        if let Ok(Err(error)) = verified.await {
+            tracing::warn!("image {name}: {}", crate::error_chain(&error));
         }
     }
 }
 
 impl Fleet {
     fn order_of(&self, id: Uuid) -> Option<(&Name, &VmOrder)> {
-        self.orders.iter().find_map(|(host, orders)| {
-            let order = orders.all().find(|order| order.id == id)?;
+        self.specs.iter().find_map(|(host, spec)| {
+            let order = spec.all().find(|order| order.id == id)?;
             Some((host, order))
         })
     }
 
     fn host_of_removed(&self, id: Uuid) -> Option<&Name> {
-        self.orders.iter().find(|(_, orders)| orders.removed.contains(&id)).map(|(host, _)| host)
+        self.specs.iter().find(|(_, spec)| spec.removed.contains(&id)).map(|(host, _)| host)
     }
 
     fn is_removed(&self, id: Uuid) -> bool {
         self.host_of_removed(id).is_some()
     }
 
-    /// What is wanted of a virtual machine that is there and not ordered.
-    fn remains(&self, id: Uuid) -> Wanted {
-        if self.is_removed(id) { Wanted::Gone } else { Wanted::Leave }
+    /// Desired state of a virtual machine that exists without an order.
+    fn desired_without_order(&self, id: Uuid) -> DesiredState {
+        if self.is_removed(id) { DesiredState::Removed } else { DesiredState::Unmanaged }
     }
 
-    /// Why a virtual machine must not be started, whatever is ordered.
-    fn obstacle(&self, order: &VmOrder) -> Option<String> {
+    /// Why an ordered virtual machine must not be started: it was removed before, or its partition is used by an unlisted one.
+    fn start_blocker(&self, order: &VmOrder) -> Option<String> {
         if self.is_removed(order.id) {
-            return Some("it was removed by earlier orders, and is not started again".to_owned());
+            return Some("it was removed by an earlier host spec and must not be started again".to_owned());
         }
-        let is_listed = self.orders.values().any(|kept| kept.vms.iter().any(|it| it.id == order.id));
+        let is_listed = self.specs.values().any(|stored| stored.vms.iter().any(|it| it.id == order.id));
         if !is_listed {
             return None;
         }
-        // Nodes of one cluster share its numbers, and its key.
+        // Nodes of the same cluster share its partitions and its SSH key.
         let foreign = self
-            .orders
+            .specs
             .values()
-            .flat_map(|kept| &kept.unlisted)
+            .flat_map(|stored| &stored.unlisted)
             .filter(|other| other.context.cluster_key.public != order.context.cluster_key.public);
         foreign.into_iter().find_map(|other| {
-            let number =
-                order.adapter.partitions().find(|it| other.adapter.partitions().any(|his| his == *it))?;
+            let number = order
+                .adapter
+                .partitions()
+                .find(|it| other.adapter.partitions().any(|theirs| theirs == *it))?;
             let (id, label) = (other.id, &other.label);
             Some(format!(
-                "its partition {number} is held by virtual machine {id} ({label}), which no orders list"
+                "partition {number} is in use by virtual machine {id} ({label}), which is not in the host spec"
             ))
         })
     }
 
-    /// What a report of a host says besides its virtual machines.
-    fn host_report(&self, host: &Name) -> HostReport {
-        let Some(kept) = self.orders.get(host) else { return HostReport::default() };
-        let known = kept.unlisted.iter().map(|order| (order.id, orders::unlisted(order)));
-        let nobodys = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
-        let nobodys =
-            nobodys.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
-        HostReport { acknowledged: kept.version, unlisted: known.chain(nobodys).collect() }
+    /// The part of a host's report that follows from its stored spec.
+    fn spec_status(&self, host: &Name) -> SpecStatus {
+        let Some(stored) = self.specs.get(host) else { return SpecStatus::default() };
+        let known = stored.unlisted.iter().map(|order| (order.id, host_spec::unlisted_vm(order)));
+        let unknown = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
+        let unknown =
+            unknown.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
+        SpecStatus { acknowledged: stored.version, unlisted: known.chain(unknown).collect() }
     }
 
-    /// Whether orders are newer than what the host has, or the same, and of the same site as all of the agent's.
-    fn check_version(&self, host: &Name, orders: &Orders) -> Result<(), OrdersError> {
-        let found = orders.version;
-        for (of, kept) in &self.orders {
-            let Some(kept) = kept.version else { continue };
-            if kept.site != found.site {
-                return Err(OrdersError::OtherSite { own: kept.site, found: found.site });
+    /// Checks that a spec is of the agent's site, not older than the host's stored spec or any other host's epoch, and not
+    /// different from a stored spec of the same version.
+    fn check_version(&self, host: &Name, spec: &Orders) -> Result<(), HostSpecError> {
+        let found = spec.version;
+        for (of, stored) in &self.specs {
+            let Some(stored) = stored.version else { continue };
+            if stored.site != found.site {
+                return Err(HostSpecError::OtherSite { own: stored.site, found: found.site });
             }
-            let is_older = if of == host { found.age() < kept.age() } else { found.epoch < kept.epoch };
+            let is_older = if of == host { found.age() < stored.age() } else { found.epoch < stored.epoch };
             if is_older {
-                return Err(OrdersError::Older { kept, found });
+                return Err(HostSpecError::Older { stored, found });
             }
         }
-        match self.orders.get(host) {
-            Some(kept) if kept.version == Some(found) && !kept.is(orders) => {
-                Err(OrdersError::Ambiguous(found))
+        match self.specs.get(host) {
+            Some(stored) if stored.version == Some(found) && !stored.matches(spec) => {
+                Err(HostSpecError::Ambiguous(found))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether orders for a host fit to what there is.
-    fn check(&self, host: &Name, orders: &Orders) -> Result<(), OrdersError> {
-        for order in &orders.vms {
+    /// Checks that no virtual machine exists on another host or has changed an immutable property.
+    fn check(&self, host: &Name, spec: &Orders) -> Result<(), HostSpecError> {
+        for order in &spec.vms {
             let id = order.id;
             let elsewhere = self.vms.get(&id).map(|vm| &vm.host).or(self.order_of(id).map(|(host, _)| host));
             if let Some(elsewhere) = elsewhere.filter(|elsewhere| *elsewhere != host) {
-                return Err(OrdersError::Elsewhere { id, host: elsewhere.clone() });
+                return Err(HostSpecError::Elsewhere { id, host: elsewhere.clone() });
             }
             if let Some((_, before)) = self.order_of(id)
-                && let Some(what) = orders::difference(before, order)
+                && let Some(property) = host_spec::immutable_change(before, order)
             {
-                return Err(OrdersError::Changed { id, what });
+                return Err(HostSpecError::Changed { id, property });
             }
         }
         Ok(())
     }
 }
 
-/// Orders for hosts that are not served would make their virtual machines look like nobody's.
-fn check_served(shared: &Shared, hosts: &[Name]) -> Result<(), StartError> {
+/// Fails if the state directory has a non-empty spec of a host that is not served.
+fn check_served(context: &AgentContext, hosts: &[Name]) -> Result<(), AgentStartError> {
     let any: Name = "any".parse().expect("a name");
-    let path = shared.place.orders(&any);
+    let path = context.state_dir.spec_path(&any);
     let directory = path.parent().expect("a file is in a directory").to_owned();
-    let unreadable =
-        |error: std::io::Error| StartError::Orders { path: directory.clone(), what: error.to_string() };
+    let unreadable = |source| AgentStartError::UnreadableSpec { path: directory.clone(), source };
     for entry in std::fs::read_dir(&directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         let host =
             path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse::<Name>().ok());
-        let Some(host) = host.filter(|host| !hosts.contains(host)) else { continue };
-        let bytes = durable::read(&path, ORDERS_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
-        let empty = serde_json::from_slice::<Kept>(&bytes).is_ok_and(|kept| kept.all().next().is_none());
+        if host.is_none_or(|host| hosts.contains(&host)) {
+            continue;
+        }
+        let bytes = durable::read(&path, SPEC_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
+        let empty =
+            serde_json::from_slice::<StoredSpec>(&bytes).is_ok_and(|stored| stored.all().next().is_none());
         if !empty {
-            tracing::debug!("orders for {host}");
-            return Err(StartError::NotServed(path));
+            return Err(AgentStartError::NotServed(path));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What the machine has, and who was given what of it. Nothing is given twice.
+//! Cores and memory of the machine, and their allocation to virtual machines. Nothing is allocated twice.
 
 use std::collections::BTreeMap;
 
@@ -8,78 +8,73 @@ use controller_api::{MemorySize, agent::VmOrder};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::cores::Cores;
+use crate::cpu_set::CpuSet;
 
-/// What the machine has for virtual machines.
+/// Cores and memory of the machine that the agent may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Every core that may be used at all.
-    pub cores: Cores,
-    /// Those of them that nobody has to himself: emulation, shared virtual machines and the host run there.
-    pub reserved: Cores,
-    /// Memory that guests may have in all.
+pub struct HostCapacity {
+    /// All usable cores.
+    pub cores: CpuSet,
+    /// The subset of `cores` that is never dedicated: it runs the host, QEMU's emulator threads and shared virtual machines.
+    pub reserved: CpuSet,
+    /// Memory for guests in total.
     pub memory: MemorySize,
 }
 
-/// A machine that cannot be used.
+/// The number of reserved cores is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{reserve} cores are to be reserved; it must be at least 1, and the machine has {cores}")]
-pub struct BadReserve {
+#[error("reserved cores must be between 1 and {cores}, got {reserve}")]
+pub struct InvalidReserve {
     reserve: u32,
     cores: u32,
 }
 
-impl Machine {
-    /// A machine that keeps its lowest `reserve` cores for itself.
-    pub fn new(cores: Cores, reserve: u32, memory: MemorySize) -> Result<Self, BadReserve> {
+impl HostCapacity {
+    /// Reserves the lowest `reserve` cores.
+    pub fn new(cores: CpuSet, reserve: u32, memory: MemorySize) -> Result<Self, InvalidReserve> {
         if reserve == 0 || reserve > cores.count() {
-            return Err(BadReserve { reserve, cores: cores.count() });
+            return Err(InvalidReserve { reserve, cores: cores.count() });
         }
         let reserved = cores.iter().take(reserve as usize).collect();
         Ok(Self { cores, reserved, memory })
     }
 
-    fn offered(&self) -> Cores {
+    fn offered(&self) -> CpuSet {
         self.cores.without(&self.reserved)
     }
 }
 
-/// What a virtual machine was given.
+/// What is allocated to a virtual machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
-    /// Cores it has to itself; none in shared mode.
-    pub cores: Cores,
-    /// Memory.
+pub struct Allocation {
+    /// Dedicated cores; empty in shared mode.
+    pub cores: CpuSet,
     pub memory: MemorySize,
 }
 
-/// Why a virtual machine has no place.
+/// The machine has too few free cores or too little free memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DoesNotFit {
-    /// There are not enough cores.
+pub enum InsufficientCapacity {
     #[error(
-        "needs {needed} {} of its own; {offered} of {all} cores are for virtual machines, {given} given away",
-        cores(*.needed)
+        "{requested} dedicated {} requested, but {offered} of {total} cores can be dedicated and {allocated} of these are in use",
+        cores(*.requested)
     )]
     Cores {
-        /// Asked for.
-        needed: u32,
-        /// Cores of the machine.
-        all: u32,
-        /// What may be given away of them.
+        requested: u32,
+        /// Usable cores of the machine.
+        total: u32,
+        /// Cores that can be dedicated.
         offered: u32,
-        /// What others have.
-        given: u32,
+        allocated: u32,
     },
-    /// There is not enough memory.
-    #[error("needs {needed} of memory; {offered} MiB are for virtual machines, {given} MiB given away")]
+    #[error(
+        "{requested} of memory requested, but {allocated} of {offered} MiB for virtual machines are in use"
+    )]
     Memory {
-        /// Asked for.
-        needed: MemorySize,
-        /// What may be given away.
+        requested: MemorySize,
+        /// Memory for virtual machines, in MiB.
         offered: u32,
-        /// What others have.
-        given: u32,
+        allocated: u32,
     },
 }
 
@@ -87,77 +82,83 @@ const fn cores(count: u32) -> &'static str {
     if count == 1 { "core" } else { "cores" }
 }
 
-/// Who was given what.
+/// The allocations of all virtual machines of the machine.
 #[derive(Debug)]
-pub struct Ledger {
-    machine: Machine,
-    given: BTreeMap<Uuid, Given>,
+pub struct Allocations {
+    machine: HostCapacity,
+    allocations: BTreeMap<Uuid, Allocation>,
 }
 
-impl Ledger {
-    /// Nobody has anything.
-    pub const fn new(machine: Machine) -> Self {
-        Self { machine, given: BTreeMap::new() }
+impl Allocations {
+    /// No allocations yet.
+    pub const fn new(machine: HostCapacity) -> Self {
+        Self { machine, allocations: BTreeMap::new() }
     }
 
-    /// Gives a virtual machine what it needs, or says why not. Who has something already keeps it.
-    pub fn take(&mut self, order: &VmOrder) -> Result<Given, DoesNotFit> {
-        if let Some(given) = self.given.get(&order.id) {
-            return Ok(given.clone());
+    /// Allocates cores and memory for an order. An existing allocation of the virtual machine is returned unchanged.
+    pub fn allocate(&mut self, order: &VmOrder) -> Result<Allocation, InsufficientCapacity> {
+        if let Some(allocation) = self.allocations.get(&order.id) {
+            return Ok(allocation.clone());
         }
         let memory = self.memory();
         if order.memory.mib() > memory.total.saturating_sub(memory.used) {
-            let (needed, offered, given) = (order.memory, memory.total, memory.used);
-            return Err(DoesNotFit::Memory { needed, offered, given });
+            let (requested, offered, allocated) = (order.memory, memory.total, memory.used);
+            return Err(InsufficientCapacity::Memory { requested, offered, allocated });
         }
         let cores = match order.mode {
-            CpuMode::Shared => Cores::default(),
+            CpuMode::Shared => CpuSet::default(),
             CpuMode::Dedicated => {
                 let free = self.machine.offered().without(&self.dedicated());
                 if order.cores > free.count() {
-                    let (Share { total, used }, all) = (self.cores(), self.machine.cores.count());
-                    return Err(DoesNotFit::Cores { needed: order.cores, all, offered: total, given: used });
+                    let Share { total: offered, used } = self.cores();
+                    let total = self.machine.cores.count();
+                    return Err(InsufficientCapacity::Cores {
+                        requested: order.cores,
+                        total,
+                        offered,
+                        allocated: used,
+                    });
                 }
                 free.iter().take(order.cores as usize).collect()
             }
         };
-        let given = Given { cores, memory: order.memory };
-        self.given.insert(order.id, given.clone());
-        Ok(given)
+        let allocation = Allocation { cores, memory: order.memory };
+        self.allocations.insert(order.id, allocation.clone());
+        Ok(allocation)
     }
 
-    /// Notes what a virtual machine has that was found running.
-    pub fn adopt(&mut self, id: Uuid, given: Given) {
-        self.given.insert(id, given);
+    /// Records the allocation of a virtual machine that was found running.
+    pub fn adopt(&mut self, id: Uuid, allocation: Allocation) {
+        self.allocations.insert(id, allocation);
     }
 
-    /// Takes back what a virtual machine had.
+    /// Frees the allocation of a virtual machine, if it has one.
     pub fn release(&mut self, id: Uuid) {
-        self.given.remove(&id);
+        self.allocations.remove(&id);
     }
 
-    /// What a virtual machine has.
-    pub fn of(&self, id: Uuid) -> Given {
-        self.given.get(&id).cloned().unwrap_or_default()
+    /// The allocation of a virtual machine; empty if it has none.
+    pub fn allocation(&self, id: Uuid) -> Allocation {
+        self.allocations.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Cores that nobody has to himself.
-    pub fn floating(&self) -> Cores {
+    /// Cores that are not dedicated to a virtual machine.
+    pub fn shared_cores(&self) -> CpuSet {
         self.machine.cores.without(&self.dedicated())
     }
 
-    /// Cores for dedicated virtual machines.
+    /// Cores that can be dedicated, and how many are.
     pub fn cores(&self) -> Share {
         Share { total: self.machine.offered().count(), used: self.dedicated().count() }
     }
 
-    /// MiB for guests.
+    /// Memory for guests and what is allocated of it, in MiB.
     pub fn memory(&self) -> Share {
-        let used = self.given.values().map(|given| given.memory.mib());
+        let used = self.allocations.values().map(|allocation| allocation.memory.mib());
         Share { total: self.machine.memory.mib(), used: used.fold(0, u32::saturating_add) }
     }
 
-    fn dedicated(&self) -> Cores {
-        self.given.values().flat_map(|given| given.cores.iter()).collect()
+    fn dedicated(&self) -> CpuSet {
+        self.allocations.values().flat_map(|allocation| allocation.cores.iter()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The disks of a virtual machine: an overlay over its image's root, and the seed it starts from.
+//! The disks of a virtual machine: a qcow2 overlay over the root disk of its image, and the seed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -15,90 +15,69 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::durable;
-use crate::image::CheckedImage;
-use crate::place::{OwnGroup, PlaceError, QemuUser, VmPlace, give};
+use crate::image::VerifiedImage;
+use crate::state_dir::{GroupOwner, QemuUser, StateDirError, VmFiles, chown_to_qemu};
 
-/// How long a tool may take; on a busy machine they take a second.
+/// Time limit of an external tool; on a busy machine they take about a second.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Letters of what a tool said that are told on.
-const TOOL_LETTERS_MAX: usize = 300;
+/// Most characters of a tool's standard error that are kept.
+const TOOL_OUTPUT_CHARS_MAX: usize = 300;
 
-/// Why there is no disk.
+/// Why a disk could not be created.
 #[derive(Debug, Error)]
 pub enum DiskError {
-    /// A tool could not be started.
-    #[error("{tool} cannot be run: {source}; it is in the package {package}")]
-    NoTool {
-        /// Which.
-        tool: &'static str,
-        /// Where to get it.
-        package: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// A tool failed.
-    #[error("{tool}: {said}")]
-    Tool {
-        /// Which.
-        tool: &'static str,
-        /// What it said.
-        said: String,
-    },
-    /// A file cannot be used.
+    #[error("cannot run {tool}, which is in the package {package}")]
+    NoTool { tool: &'static str, package: &'static str, source: io::Error },
+    #[error("{tool}: {message}")]
+    Tool { tool: &'static str, message: String },
     #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// A file cannot be written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    StateDir(#[from] StateDirError),
+    #[error("{}", path.display())]
+    Io { path: PathBuf, source: io::Error },
 }
 
-/// Makes the overlay, unless there is one: what a virtual machine wrote stays as long as it is ordered.
+/// Creates the overlay for `user`. An existing overlay is kept with its data; only its owner is set.
 pub async fn make_overlay(
-    place: &VmPlace,
-    image: &CheckedImage,
+    files: &VmFiles,
+    image: &VerifiedImage,
     user: Option<QemuUser>,
 ) -> Result<(), DiskError> {
-    if place.overlay.exists() {
-        return give(&place.overlay, user, OwnGroup::Given).map_err(DiskError::from);
+    if files.overlay.exists() {
+        return chown_to_qemu(&files.overlay, user, GroupOwner::Qemu).map_err(DiskError::from);
     }
-    let beside = place.directory.join("overlay.new");
+    let temporary = files.directory.join("overlay.new");
     let format = match image.root_format {
         DiskFormat::Raw => "raw",
         DiskFormat::Qcow2 => "qcow2",
     };
     let mut command = Command::new("qemu-img");
-    command.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(&image.root).arg(&beside);
+    command.args(["create", "-q", "-f", "qcow2", "-F", format, "-b"]).arg(&image.root).arg(&temporary);
     run("qemu-img", "qemu-utils", command).await?;
-    finish(&beside, &place.overlay, user)
+    finish(&temporary, &files.overlay, user)
 }
 
-/// Makes the seed from the order's context, in place of the one that was there.
-pub async fn make_seed(place: &VmPlace, order: &VmOrder, user: Option<QemuUser>) -> Result<(), DiskError> {
-    // Nobody else gets into it: documents and seed hold a private key, and tools make files as the mask has it.
-    let private = place.directory.join("making");
-    let made = async {
-        let (documents, beside) = (private.join("documents"), private.join("seed.iso"));
+/// Writes the seed from the order's context, replacing an existing one.
+pub async fn make_seed(files: &VmFiles, order: &VmOrder, user: Option<QemuUser>) -> Result<(), DiskError> {
+    // In a directory with mode 0700: documents and seed hold a private key, and tools create files by the umask.
+    let private = files.directory.join("making");
+    let created = async {
+        let (documents, temporary) = (private.join("documents"), private.join("seed.iso"));
         write_documents(&private, &documents, &seed(order)).map_err(io_error(&documents))?;
         let mut command = Command::new("genisoimage");
         command
             .args(["-quiet", "-volid", "cidata", "-joliet", "-rock", "-output"])
-            .arg(&beside)
+            .arg(&temporary)
             .arg(&documents);
         run("genisoimage", "genisoimage", command).await?;
-        finish(&beside, &place.seed, user)
+        finish(&temporary, &files.seed, user)
     }
     .await;
     durable::remove(&private).map_err(io_error(&private))?;
-    made
+    created
 }
 
-/// The documents of a seed.
+/// The seed documents of an order.
 pub fn seed(order: &VmOrder) -> Seed {
     let context = &order.context;
     let peer = |peer: &controller_api::agent::Peer| {
@@ -136,10 +115,10 @@ fn probes(probes: controller_api::agent::Probes) -> Probes {
 }
 
 fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {
-    ClassLevel { seen: class.seen.clone(), sl: class.sl }
+    ClassLevel { view_sls: class.seen.clone(), sl: class.sl }
 }
 
-/// A private key is never an argument, and never readable for others.
+/// Writes the documents readable by their owner only. A private key is never passed as an argument.
 fn write_documents(private: &Path, documents: &Path, seed: &Seed) -> io::Result<()> {
     durable::remove(private)?;
     for directory in [private, documents] {
@@ -158,28 +137,29 @@ fn write_documents(private: &Path, documents: &Path, seed: &Seed) -> io::Result<
     Ok(())
 }
 
-/// Puts a file that was made beside its place into it, for QEMU alone.
-fn finish(beside: &Path, path: &Path, user: Option<QemuUser>) -> Result<(), DiskError> {
-    fs::set_permissions(beside, fs::Permissions::from_mode(0o600)).map_err(io_error(beside))?;
-    give(beside, user, OwnGroup::Given)?;
-    fs::rename(beside, path).map_err(io_error(path))
+/// Makes a new file accessible to QEMU only and moves it into place.
+fn finish(temporary: &Path, path: &Path, user: Option<QemuUser>) -> Result<(), DiskError> {
+    fs::set_permissions(temporary, fs::Permissions::from_mode(0o600)).map_err(io_error(temporary))?;
+    chown_to_qemu(temporary, user, GroupOwner::Qemu)?;
+    durable::install(temporary, path).map_err(io_error(path))
 }
 
 async fn run(tool: &'static str, package: &'static str, mut command: Command) -> Result<(), DiskError> {
     let command = command.stdin(Stdio::null()).kill_on_drop(true);
-    let ended = match timeout(TOOL_TIMEOUT, command.output()).await {
-        Ok(ended) => ended.map_err(|source| DiskError::NoTool { tool, package, source })?,
+    let output = match timeout(TOOL_TIMEOUT, command.output()).await {
+        Ok(output) => output.map_err(|source| DiskError::NoTool { tool, package, source })?,
         Err(_) => {
-            let said = format!("gave no answer in {} s", TOOL_TIMEOUT.as_secs());
-            return Err(DiskError::Tool { tool, said });
+            let message = format!("did not finish within {} s", TOOL_TIMEOUT.as_secs());
+            return Err(DiskError::Tool { tool, message });
         }
     };
-    if ended.status.success() {
+    if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ended.stderr);
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TOOL_LETTERS_MAX).collect();
-    Err(DiskError::Tool { tool, said })
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let message =
+        stderr.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TOOL_OUTPUT_CHARS_MAX).collect();
+    Err(DiskError::Tool { tool, message })
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DiskError + use<> {

@@ -1,4 +1,6 @@
-//! A virtual machine as libvirt is told about it, and the mark by which an agent knows its own.
+//! libvirt domain XML of a virtual machine, and the metadata by which an agent recognizes its own domains.
+//!
+//! Domains of earlier agents keep running: element and attribute names of the metadata must not change.
 
 use std::path::Path;
 
@@ -13,22 +15,22 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::cores::Cores;
+use crate::cpu_set::CpuSet;
 use crate::image::hex;
-use crate::place::QemuUser;
+use crate::state_dir::QemuUser;
 use crate::xml::{Element, element};
 
-/// Namespace of the mark.
-pub const MARK_NAMESPACE: &str = "urn:heddle:agent:1";
+/// XML namespace of the metadata.
+pub const METADATA_NAMESPACE: &str = "urn:heddle:agent:1";
 
-/// Namespace of arguments that libvirt hands on to QEMU.
+/// XML namespace of QEMU arguments in domain XML.
 const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
-/// MiB of translated code per virtual machine. QEMU's own default is 1 GiB, which adds up.
+/// Size of TCG's translation cache in MiB. QEMU's default is 1 GiB per domain.
 const TRANSLATION_CACHE_MIB: u32 = 128;
 
-/// Where devices sit on the root bus. Left to itself, libvirt gives each a port of its own to be plugged into, which a
-/// guest examines at every boot and nobody ever uses.
+/// PCI slots on the root bus. By default, libvirt adds a hot-pluggable root port per device, which slows down
+/// every boot.
 mod slot {
     pub const CHANNEL: &str = "0x10";
     pub const RANDOM: &str = "0x11";
@@ -40,130 +42,104 @@ fn at(slot: &str) -> Element {
     element("address").with("type", "pci").with("bus", "0x00").with("slot", slot)
 }
 
-/// What the kernel is told before what the image says, which may overrule it.
-const COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
+/// Kernel command line before the parameters of the image, which may override it.
+const DEFAULT_COMMAND_LINE: &str = "console=ttyS0 root=/dev/vda rw net.ifnames=0 init=/sbin/heddle-guest";
 
-/// Changes when the same order is written in other bytes: digests of another form are not compared.
-const DIGEST_FORM: &str = "2";
+/// Version of [`order_digest`], incremented when its input changes. Digests of different versions are not compared.
+const DIGEST_VERSION: &str = "2";
 
-/// A domain for libvirt.
+/// A domain to be created by libvirt.
 #[derive(Debug)]
 pub struct Domain<'a> {
-    /// Whose it is.
-    pub mark: Mark,
-    /// For people.
+    pub metadata: DomainMetadata,
     pub title: &'a str,
-    /// How it runs.
     pub accelerator: Accelerator,
-    /// Virtual cores.
     pub cores: u32,
-    /// Memory.
     pub memory: MemorySize,
-    /// Where it runs.
-    pub cpus: Cpus,
-    /// What it boots.
-    pub boot: Boot<'a>,
-    /// Disks, root first.
+    pub cpus: CpuPlacement,
+    pub boot: DirectBoot<'a>,
     pub disks: Vec<Disk<'a>>,
-    /// What it says on its serial line.
+    /// File that receives the serial console.
     pub console: &'a Path,
-    /// Its virtio-serial port.
     pub channel: Option<&'a Path>,
-    /// Its network adapter.
     pub adapter: Option<Adapter<'a>>,
-    /// Who QEMU runs as; files were given to it already.
+    /// User of the QEMU process. Its files must already be owned by it.
     pub user: Option<QemuUser>,
 }
 
-/// Where a domain runs.
+/// CPU placement of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cpus {
-    /// Wherever the host likes.
-    Anywhere,
-    /// Anywhere on these cores.
-    Floating(Cores),
-    /// Each virtual core on a core of its own.
+pub enum CpuPlacement {
+    /// No affinity.
+    Unpinned,
+    /// All threads share these cores.
+    Shared(CpuSet),
+    /// Each vCPU is pinned to its own core.
     Pinned {
-        /// In the order of virtual cores.
-        cores: Cores,
-        /// Where everything else of the domain runs.
-        emulation: Cores,
-        /// How memory is backed.
-        backing: Backing,
+        /// By vCPU number, ascending.
+        cores: CpuSet,
+        /// Cores of the emulator threads.
+        emulator_cores: CpuSet,
+        backing: MemoryBacking,
     },
 }
 
-/// How memory is backed from the start.
+/// Memory backing of a domain with dedicated cores; allocated at start in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// By huge pages of 2 MiB.
+pub enum MemoryBacking {
+    /// Huge pages of 2 MiB.
     HugePages,
-    /// By ordinary pages.
     Pages,
 }
 
-/// What a domain boots.
+/// Direct kernel boot.
 #[derive(Clone, Copy, Debug)]
-pub struct Boot<'a> {
-    /// Kernel.
+pub struct DirectBoot<'a> {
     pub kernel: &'a Path,
-    /// Initial file system.
     pub initrd: &'a Path,
-    /// What the image tells the kernel.
+    /// Kernel parameters of the image.
     pub command_line: &'a str,
 }
 
-/// A disk.
+/// A disk of a domain.
 #[derive(Clone, Copy, Debug)]
 pub enum Disk<'a> {
-    /// What was changed, over a file that stays as it is.
-    Overlay {
-        /// The changes.
-        path: &'a Path,
-        /// The file below.
-        base: &'a Path,
-        /// How the file below is written.
-        base_format: DiskFormat,
-    },
-    /// A file that is only read.
+    /// A qcow2 overlay over a base that is not modified.
+    Overlay { path: &'a Path, base: &'a Path, base_format: DiskFormat },
+    /// A raw file, attached read-only.
     ReadOnly(&'a Path),
 }
 
-/// An adapter on the emulated fabric.
+/// A network adapter on the emulated fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapter<'a> {
-    /// Its address.
     pub mac: MacAddress,
-    /// The socket of the guest's end.
+    /// Socket of the guest's end.
     pub guest: &'a Path,
-    /// The socket of the fabric's end.
+    /// Socket of the fabric's end.
     pub fabric: &'a Path,
 }
 
-/// Says whose a domain is and what for: kept by libvirt, found again by the next agent.
+/// Metadata in the domain XML: identifies the agent, the virtual machine and its order. Stored by libvirt and read by the next agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// The agent's id.
+pub struct DomainMetadata {
     pub instance: String,
-    /// The virtual machine.
     pub id: Uuid,
-    /// The host it is on.
     pub host: Name,
-    /// What was ordered; see [`order_digest`].
-    pub order: String,
-    /// Cores of its own.
-    pub cores: Cores,
-    /// Memory it was given.
+    /// Digest of the order; see [`order_digest`].
+    pub order_digest: String,
+    /// Dedicated cores.
+    pub cores: CpuSet,
     pub memory: MemorySize,
 }
 
-impl Mark {
-    /// The domain's name: an agent touches only domains that are called so and marked.
+impl DomainMetadata {
+    /// Name of the domain. An agent touches only domains with such a name and matching metadata.
     pub fn domain_name(&self) -> String {
         domain_name(&self.instance, self.id)
     }
 
-    /// Reads a mark; `None` if it makes no sense.
+    /// Parses the metadata element; `None` if it is not valid.
     pub fn read(xml: &str) -> Option<Self> {
         let mut reader = Reader::from_str(xml);
         loop {
@@ -181,38 +157,39 @@ impl Mark {
                 instance: attribute("instance")?,
                 id: attribute("id")?.parse().ok()?,
                 host: attribute("host")?.parse().ok()?,
-                order: attribute("order")?,
-                cores: if cores.is_empty() { Cores::default() } else { cores.parse().ok()? },
+                order_digest: attribute("order")?,
+                cores: if cores.is_empty() { CpuSet::default() } else { cores.parse().ok()? },
                 memory: attribute("memory")?.parse().ok()?,
             });
         }
     }
 
-    /// Whether a domain is what an order asks for, as far as can be told.
-    pub fn is_for(&self, host: &Name, order: &VmOrder) -> bool {
-        let form = |digest: &str| digest.split_once(':').map(|(form, _)| form.to_owned());
+    /// Whether the domain was created for this order on this host. Digests of another version count as equal.
+    pub fn matches(&self, host: &Name, order: &VmOrder) -> bool {
+        let version = |digest: &str| digest.split_once(':').map(|(version, _)| version.to_owned());
         let ordered = order_digest(order);
-        self.host == *host && (self.order == ordered || form(&self.order) != form(&ordered))
+        self.host == *host
+            && (self.order_digest == ordered || version(&self.order_digest) != version(&ordered))
     }
 
     fn to_element(&self) -> Element {
         element("heddle:vm")
-            .with("xmlns:heddle", MARK_NAMESPACE)
+            .with("xmlns:heddle", METADATA_NAMESPACE)
             .with("instance", &self.instance)
             .with("id", self.id)
             .with("host", &self.host)
-            .with("order", &self.order)
+            .with("order", &self.order_digest)
             .with("cores", &self.cores)
             .with("memory", self.memory)
     }
 }
 
-/// How domains are called.
+/// Name of a virtual machine's domain.
 pub fn domain_name(instance: &str, id: Uuid) -> String {
     format!("heddle-{instance}-{id}")
 }
 
-/// A digest of what may not change while a virtual machine runs: all but its context.
+/// Digest of the immutable part of an order: everything except its context and its P_Keys.
 pub fn order_digest(order: &VmOrder) -> String {
     #[derive(Serialize)]
     struct Fixed<'a>(
@@ -225,12 +202,12 @@ pub fn order_digest(order: &VmOrder) -> String {
     );
     let seat = order.adapter.seat();
     let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, seat);
-    let bytes = serde_json::to_vec(&fixed).expect("orders came in as JSON");
-    format!("{DIGEST_FORM}:{}", hex(&Sha256::digest(bytes)))
+    let bytes = serde_json::to_vec(&fixed).expect("an order serializes to JSON");
+    format!("{DIGEST_VERSION}:{}", hex(&Sha256::digest(bytes)))
 }
 
 impl Domain<'_> {
-    /// What libvirt is told.
+    /// The domain XML.
     pub fn to_xml(&self) -> String {
         let kind = match self.accelerator {
             Accelerator::Kvm => "kvm",
@@ -239,10 +216,10 @@ impl Domain<'_> {
         element("domain")
             .with("type", kind)
             .with("xmlns:qemu", QEMU_NAMESPACE)
-            .child(element("name").text(self.mark.domain_name()))
-            .child(element("uuid").text(self.mark.id))
+            .child(element("name").text(self.metadata.domain_name()))
+            .child(element("uuid").text(self.metadata.id))
             .child(element("title").text(self.title))
-            .child(element("metadata").child(self.mark.to_element()))
+            .child(element("metadata").child(self.metadata.to_element()))
             .child(element("memory").with("unit", "MiB").text(self.memory.mib()))
             .children(self.cpus.backing())
             .child(self.cpus.vcpu(self.cores))
@@ -250,12 +227,12 @@ impl Domain<'_> {
             .child(self.boot.to_element())
             .child(self.features())
             .child(self.cpu())
-            // A guest that ends or starts over is started by the agent: counted, slowed down, and from a fresh seed.
+            // The agent itself restarts a guest that exits or reboots, with back-off and a new seed.
             .child(element("on_poweroff").text("destroy"))
             .child(element("on_reboot").text("destroy"))
             .child(element("on_crash").text("destroy"))
             .child(self.devices())
-            .children(self.user.map(label))
+            .children(self.user.map(dac_label))
             .children(self.adapter.map(|adapter| adapter.arguments()))
             .to_xml()
     }
@@ -283,10 +260,10 @@ impl Domain<'_> {
             let channel = element("channel")
                 .with("type", "unix")
                 .child(element("source").with("mode", "bind").with("path", path.display()))
-                .child(element("target").with("type", "virtio").with("name", guest::channel::PORT));
+                .child(element("target").with("type", "virtio").with("name", guest::channel::PORT_NAME));
             [controller, channel]
         });
-        // Written by virtlogd, which keeps it short.
+        // Written by virtlogd, which rotates it.
         let serial = element("serial")
             .with("type", "file")
             .child(element("source").with("path", self.console.display()).with("append", "on"))
@@ -303,28 +280,28 @@ impl Domain<'_> {
     }
 }
 
-impl Cpus {
+impl CpuPlacement {
     fn backing(&self) -> Option<Element> {
         let Self::Pinned { backing, .. } = self else { return None };
         let source = match backing {
-            Backing::HugePages => {
+            MemoryBacking::HugePages => {
                 element("hugepages").child(element("page").with("size", 2).with("unit", "M"))
             }
-            Backing::Pages => element("source").with("type", "memfd"),
+            MemoryBacking::Pages => element("source").with("type", "memfd"),
         };
         let (kept, now) = (element("nosharepages"), element("allocation").with("mode", "immediate"));
-        // The order is the schema's.
+        // The order of the children is prescribed by libvirt's schema.
         Some(match backing {
-            Backing::HugePages => element("memoryBacking").children([source, kept, now]),
-            Backing::Pages => element("memoryBacking").children([kept, source, now]),
+            MemoryBacking::HugePages => element("memoryBacking").children([source, kept, now]),
+            MemoryBacking::Pages => element("memoryBacking").children([kept, source, now]),
         })
     }
 
     fn vcpu(&self, count: u32) -> Element {
         let vcpu = element("vcpu").with("placement", "static");
         let vcpu = match self {
-            Self::Floating(cores) => vcpu.with("cpuset", cores),
-            Self::Anywhere | Self::Pinned { .. } => vcpu,
+            Self::Shared(cores) => vcpu.with("cpuset", cores),
+            Self::Unpinned | Self::Pinned { .. } => vcpu,
         };
         vcpu.text(count)
     }
@@ -332,24 +309,24 @@ impl Cpus {
     fn tuning(&self) -> Element {
         let tuning = element("cputune");
         match self {
-            Self::Anywhere => tuning,
-            Self::Floating(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
-            Self::Pinned { cores, emulation, .. } => {
+            Self::Unpinned => tuning,
+            Self::Shared(cores) => tuning.child(element("emulatorpin").with("cpuset", cores)),
+            Self::Pinned { cores, emulator_cores, .. } => {
                 let pins = cores.iter().enumerate();
                 let pins =
                     pins.map(|(vcpu, core)| element("vcpupin").with("vcpu", vcpu).with("cpuset", core));
-                tuning.children(pins).child(element("emulatorpin").with("cpuset", emulation))
+                tuning.children(pins).child(element("emulatorpin").with("cpuset", emulator_cores))
             }
         }
     }
 }
 
-impl Boot<'_> {
+impl DirectBoot<'_> {
     fn to_element(self) -> Element {
-        let command_line = format!("{COMMAND_LINE} {}", self.command_line);
+        let command_line = format!("{DEFAULT_COMMAND_LINE} {}", self.command_line);
         element("os")
             .child(element("type").with("arch", "x86_64").with("machine", "q35").text("hvm"))
-            // Starts a kernel in a fraction of the time that a full BIOS takes.
+            // qboot starts a kernel much faster than a full BIOS.
             .child(element("loader").with("type", "rom").text("/usr/share/qemu/qboot.rom"))
             .child(element("kernel").text(self.kernel.display()))
             .child(element("initrd").text(self.initrd.display()))
@@ -368,13 +345,13 @@ impl Disk<'_> {
                     DiskFormat::Raw => "raw",
                     DiskFormat::Qcow2 => "qcow2",
                 };
-                // Said here so that libvirt does not look for itself what the file below says it is.
+                // Explicit, so that libvirt does not probe the format of the base.
                 let base = element("backingStore")
                     .with("type", "file")
                     .child(element("format").with("type", base_format))
                     .child(source(base))
                     .child(element("backingStore"));
-                // The disk is made anew from its image if the machine dies; speed is worth more than its cache.
+                // The disk is recreated from its image after a crash of the host, so speed matters more than durability.
                 let driver =
                     element("driver").with("name", "qemu").with("type", "qcow2").with("cache", "unsafe");
                 disk.children([driver, source(path), base, target])
@@ -388,9 +365,9 @@ impl Disk<'_> {
 }
 
 impl Adapter<'_> {
-    /// libvirt 9 has no words for datagrams on unix sockets, so QEMU is told itself.
+    /// libvirt 9 does not support datagram sockets, so the adapter is configured by QEMU arguments.
     fn arguments(self) -> Element {
-        // QEMU takes a comma for the end of a value unless there are two.
+        // A comma in a QEMU option value is written as two.
         let value = |path: &Path| path.display().to_string().replace(',', ",,");
         let netdev = format!(
             "dgram,id=fab0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
@@ -406,8 +383,8 @@ impl Adapter<'_> {
     }
 }
 
-/// Files were given to the user of this QEMU already, and those of images are left to their owner.
-fn label(user: QemuUser) -> Element {
+/// Runs QEMU as `user` without relabelling: its files are already owned by it, and image files keep their owner.
+fn dac_label(user: QemuUser) -> Element {
     let owner = format!("+{}:+{}", user.uid, user.gid);
     element("seclabel")
         .with("type", "static")

@@ -1,7 +1,9 @@
-//! Virtual machines on the emulated fabric: asks `heddle sim` to carry their frames, and keeps it so when the
+//! Attaches virtual machines to the emulated fabric through the control socket of `heddle sim`, and re-attaches them after the
 //! emulation was restarted.
+//!
+//! Callers change the desired attachments; [`FabricAttachments::run`] reconciles the emulation with them every second.
 
-mod stops;
+mod packet_stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,82 +24,81 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::place::Place;
-use stops::{FrameCounts, StopPlace};
+use crate::error_chain;
+use crate::state_dir::StateDir;
+use packet_stops::{DropLocation, FrameCounts};
 
-/// How often to look whether everything is still attached: a restarted emulation knows nobody.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of reconciliation: a restarted emulation has no attachments.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the emulation has for an answer: it serves many, one after the other.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a reply of the emulation, which serves requests one by one.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest answer: a list of a few thousand functions.
-const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most bytes of a reply: a list of a few thousand functions.
+const REPLY_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How long a virtual machine waits to be attached or detached. Later it is done without it.
+/// How long attach and detach wait for completion; later, reconciliation completes them.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A virtual machine on the fabric.
+/// Attachment of a virtual machine to the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The host whose adapter it uses.
+    /// Host whose adapter it uses.
     pub node: Name,
-    /// How.
     pub adapter: AdapterOrder,
-    /// The service level of its packets.
+    /// Service level of its packets.
     pub sl: ServiceLevel,
-    /// The socket of the guest's end.
+    /// Socket of the guest's end.
     pub guest: PathBuf,
-    /// The socket of the fabric's end.
+    /// Socket of the fabric's end.
     pub fabric: PathBuf,
 }
 
-/// How the fabric was found.
+/// Result of the last reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Which of the versions of what is to be.
+pub struct FabricStatus {
+    /// Version of the desired attachments that it is based on.
     version: u64,
     /// Whether the emulation answers.
-    pub answers: bool,
-    /// Who is on the fabric.
+    pub is_reachable: bool,
     attached: BTreeSet<Uuid>,
-    /// Whom the emulation refuses, and why.
+    /// Virtual machines that the emulation rejects, with its error.
     refused: BTreeMap<Uuid, String>,
-    /// Where packets of virtual machines stop.
+    /// Where packets of a virtual machine are dropped.
     stops: BTreeMap<Uuid, PacketStop>,
 }
 
-/// Keeps virtual machines on the fabric.
+/// The attachments of all virtual machines of an agent.
 #[derive(Debug)]
-pub struct Fabric {
+pub struct FabricAttachments {
     control: PathBuf,
-    place: Arc<Place>,
-    wanted: Mutex<Wanted>,
+    state_dir: Arc<StateDir>,
+    desired: Mutex<DesiredAttachments>,
     changed: Notify,
-    seen: watch::Sender<Seen>,
-    watched: Mutex<BTreeMap<Uuid, stops::Watched>>,
+    status: watch::Sender<FabricStatus>,
+    drop_watches: Mutex<BTreeMap<Uuid, packet_stops::DropWatch>>,
 }
 
-/// What is to be.
+/// The desired attachments.
 #[derive(Clone, Debug, Default)]
-struct Wanted {
-    /// Grows with every change.
+struct DesiredAttachments {
+    /// Incremented with every change.
     version: u64,
     attachments: BTreeMap<Uuid, Attachment>,
 }
 
 #[derive(Debug, Error)]
-enum AskError {
-    #[error("the emulation at {} does not answer: {source}", path.display())]
-    Silent { path: PathBuf, source: io::Error },
+enum SimControlError {
+    #[error("the emulation at {} does not answer", path.display())]
+    Unreachable { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
 }
 
-/// What is asked of the emulation; see `heddle sim-ctl`.
+/// Requests of the control protocol of `heddle sim`; see `heddle sim-ctl`.
 #[derive(Serialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
-enum Request<'a> {
+enum SimRequest<'a> {
     Attach {
         node: &'a str,
         port: PortNum,
@@ -120,14 +121,14 @@ enum Request<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Reply<T> {
+enum SimReply<T> {
     Ok(T),
     Error(String),
 }
 
-/// A function, as the emulation lists it. The rest of what it says is for people.
+/// A virtual function, as listed by the emulation. Other fields are ignored.
 #[derive(Deserialize)]
-struct Function {
+struct ListedFunction {
     node: String,
     port: PortNum,
     function: u8,
@@ -142,173 +143,175 @@ struct Function {
     #[serde(default)]
     frames: FrameCounts,
     #[serde(default)]
-    stops: BTreeMap<String, StopPlace>,
+    stops: BTreeMap<String, DropLocation>,
 }
 
-impl Fabric {
-    /// By the control socket of an emulation.
-    pub fn new(control: PathBuf, place: Arc<Place>) -> Self {
+impl FabricAttachments {
+    /// Attachments through the control socket of an emulation. Nothing is sent before [`FabricAttachments::run`].
+    pub fn new(control: PathBuf, state_dir: Arc<StateDir>) -> Self {
         Self {
             control,
-            place,
-            wanted: Mutex::default(),
+            state_dir,
+            desired: Mutex::default(),
             changed: Notify::new(),
-            seen: watch::Sender::new(Seen::default()),
-            watched: Mutex::default(),
+            status: watch::Sender::new(FabricStatus::default()),
+            drop_watches: Mutex::default(),
         }
     }
 
-    /// How the fabric was found last.
-    pub fn seen(&self) -> watch::Receiver<Seen> {
-        self.seen.subscribe()
+    /// Result of the last reconciliation, as it changes.
+    pub fn status(&self) -> watch::Receiver<FabricStatus> {
+        self.status.subscribe()
     }
 
-    /// Puts a virtual machine on the fabric, and waits a little until it is there.
+    /// Attaches a virtual machine, and waits up to 3 s for completion. Replaces an earlier attachment.
     pub async fn attach(&self, id: Uuid, attachment: Attachment) {
-        self.change(|wanted| drop(wanted.insert(id, attachment))).await;
+        self.change(|desired| drop(desired.insert(id, attachment))).await;
     }
 
-    /// Takes a virtual machine off the fabric, also one that an agent before us put there, and waits a little until it is.
+    /// Detaches a virtual machine, even if an earlier agent attached it, and waits up to 3 s for completion.
     pub async fn detach(&self, id: Uuid) {
-        self.change(|wanted| drop(wanted.remove(&id))).await;
+        self.change(|desired| drop(desired.remove(&id))).await;
     }
 
-    /// Why a virtual machine is not on the fabric.
-    pub fn complaint(&self, id: Uuid) -> Option<String> {
-        let seen = self.seen.borrow();
-        let refused = seen.refused.get(&id).map(|why| format!("the fabric refuses its adapter: {why}"));
-        refused.or_else(|| (!seen.answers).then(|| "the emulated fabric does not answer".to_owned()))
+    /// Why a virtual machine is not attached; `None` if it is.
+    pub fn attach_error(&self, id: Uuid) -> Option<String> {
+        let status = self.status.borrow();
+        let refused =
+            status.refused.get(&id).map(|error| format!("the emulated fabric rejects its adapter: {error}"));
+        refused.or_else(|| (!status.is_reachable).then(|| "the emulated fabric does not answer".to_owned()))
     }
 
-    /// Where packets that a virtual machine sends stop, while they do.
-    pub fn stop(&self, id: Uuid) -> Option<PacketStop> {
-        self.seen.borrow().stops.get(&id).cloned()
+    /// Where packets of a virtual machine are dropped, for up to 30 s after the last drop.
+    pub fn packet_stop(&self, id: Uuid) -> Option<PacketStop> {
+        self.status.borrow().stops.get(&id).cloned()
     }
 
-    /// Changes what is to be, and waits a little until the fabric is so, or is known not to be.
+    /// Changes the desired attachments and waits up to 3 s for a reconciliation that includes the change.
     async fn change(&self, change: impl FnOnce(&mut BTreeMap<Uuid, Attachment>)) {
         let version = {
-            let mut wanted = self.wanted();
-            change(&mut wanted.attachments);
-            wanted.version += 1;
-            wanted.version
+            let mut desired = self.desired();
+            change(&mut desired.attachments);
+            desired.version += 1;
+            desired.version
         };
         self.changed.notify_one();
-        let mut seen = self.seen.subscribe();
-        // Later it is done without us.
-        let _ = timeout(SETTLE_TIMEOUT, seen.wait_for(|seen| seen.version >= version)).await;
+        let mut status = self.status.subscribe();
+        // After the timeout, reconciliation completes the change without the caller.
+        let _ = timeout(SETTLE_TIMEOUT, status.wait_for(|status| status.version >= version)).await;
     }
 
-    /// Keeps everything attached that is to be, for ever.
-    pub async fn keep(&self) {
+    /// Reconciles the emulation with the desired attachments, for ever.
+    pub async fn run(&self) {
         loop {
-            let wanted = self.wanted().clone();
-            let next = match self.turn(&wanted.attachments).await {
-                Ok(seen) => Seen { version: wanted.version, ..seen },
+            let desired = self.desired().clone();
+            let next = match self.reconcile(&desired.attachments).await {
+                Ok(status) => FabricStatus { version: desired.version, ..status },
                 Err(error) => {
-                    if self.seen.borrow().answers {
-                        tracing::warn!("{error}");
+                    if self.status.borrow().is_reachable {
+                        tracing::warn!("{}", error_chain(&error));
                     }
-                    Seen { version: wanted.version, ..Seen::default() }
+                    FabricStatus { version: desired.version, ..FabricStatus::default() }
                 }
             };
-            self.seen.send_replace(next);
-            // Whichever comes first.
-            let _ = timeout(INTERVAL, self.changed.notified()).await;
+            self.status.send_replace(next);
+            // Until the interval ends or the desired attachments change.
+            let _ = timeout(RECONCILE_INTERVAL, self.changed.notified()).await;
         }
     }
 
-    async fn turn(&self, wanted: &BTreeMap<Uuid, Attachment>) -> Result<Seen, AskError> {
-        let found: Vec<Function> = self.ask(&Request::Functions {}).await?;
-        let mut next = Seen { answers: true, ..Seen::default() };
+    async fn reconcile(&self, desired: &BTreeMap<Uuid, Attachment>) -> Result<FabricStatus, SimControlError> {
+        let found: Vec<ListedFunction> = self.request(&SimRequest::Functions {}).await?;
+        let mut next = FabricStatus { is_reachable: true, ..FabricStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
-            wanted.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
+            desired.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
         for function in &found {
-            let Some(guest) = function.guest.as_deref().filter(|guest| self.place.owns_socket(guest)) else {
+            let Some(guest) = function.guest.as_deref().filter(|guest| self.state_dir.owns_socket(guest))
+            else {
                 continue;
             };
             match by_guest.get(guest) {
-                Some(id) if wanted.get(id).is_some_and(|wanted| function.is(wanted)) => {
+                Some(id) if desired.get(id).is_some_and(|desired| function.matches(desired)) => {
                     next.attached.insert(*id);
-                    next.stops.extend(self.watch(*id, function).map(|stop| (*id, stop)));
+                    next.stops.extend(self.update_drop_watch(*id, function).map(|stop| (*id, stop)));
                 }
-                // One that is to be otherwise is replaced.
+                // An attachment that differs is replaced below.
                 Some(_) => {}
-                None => self.take_off(function).await?,
+                None => self.detach_function(function).await?,
             }
         }
-        self.watched().retain(|id, _| next.attached.contains(id));
+        self.drop_watches().retain(|id, _| next.attached.contains(id));
         for (id, attachment) in
-            wanted.iter().filter(|(id, _)| !next.attached.contains(id)).collect::<Vec<_>>()
+            desired.iter().filter(|(id, _)| !next.attached.contains(id)).collect::<Vec<_>>()
         {
-            match self.ask::<serde_json::Value>(&attachment.request()).await {
+            match self.request::<serde_json::Value>(&attachment.request()).await {
                 Ok(_) => drop(next.attached.insert(*id)),
-                Err(AskError::Refused(why)) => drop(next.refused.insert(*id, why)),
+                Err(SimControlError::Refused(why)) => drop(next.refused.insert(*id, why)),
                 Err(error) => return Err(error),
             }
         }
         Ok(next)
     }
 
-    /// Compares what a function counts with what it did a moment ago.
-    fn watch(&self, id: Uuid, function: &Function) -> Option<PacketStop> {
-        let mut watched = self.watched();
-        watched.entry(id).or_default().look(&function.frames, &function.stops, Instant::now())
+    /// Updates the drop counters of a function; returns where its packets are dropped now.
+    fn update_drop_watch(&self, id: Uuid, function: &ListedFunction) -> Option<PacketStop> {
+        let mut drop_watches = self.drop_watches();
+        drop_watches.entry(id).or_default().update(&function.frames, &function.stops, Instant::now())
     }
 
-    fn watched(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, stops::Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    fn drop_watches(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, packet_stops::DropWatch>> {
+        self.drop_watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn take_off(&self, function: &Function) -> Result<(), AskError> {
+    async fn detach_function(&self, function: &ListedFunction) -> Result<(), SimControlError> {
         let (node, port, function) = (function.node.as_str(), function.port, function.function);
-        match self.ask::<serde_json::Value>(&Request::Detach { node, port, function }).await {
-            Err(AskError::Refused(why)) => tracing::warn!("cannot take {node} off the fabric: {why}"),
+        match self.request::<serde_json::Value>(&SimRequest::Detach { node, port, function }).await {
+            Err(SimControlError::Refused(error)) => tracing::warn!("cannot detach {node}: {error}"),
             Err(error) => return Err(error),
             Ok(_) => {}
         }
         Ok(())
     }
 
-    async fn ask<T: DeserializeOwned>(&self, request: &Request<'_>) -> Result<T, AskError> {
-        let silent = |source| AskError::Silent { path: self.control.clone(), source };
-        let asked = timeout(ANSWER_TIMEOUT, converse(&self.control, request)).await;
-        let line = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(silent)?;
+    async fn request<T: DeserializeOwned>(&self, request: &SimRequest<'_>) -> Result<T, SimControlError> {
+        let unreachable = |source| SimControlError::Unreachable { path: self.control.clone(), source };
+        let asked = timeout(REPLY_TIMEOUT, exchange(&self.control, request)).await;
+        let line = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         match serde_json::from_str(&line) {
-            Ok(Reply::Ok(answer)) => Ok(answer),
-            Ok(Reply::Error(why)) => Err(AskError::Refused(why)),
-            Err(error) => Err(silent(error.into())),
+            Ok(SimReply::Ok(answer)) => Ok(answer),
+            Ok(SimReply::Error(why)) => Err(SimControlError::Refused(why)),
+            Err(error) => Err(unreachable(error.into())),
         }
     }
 
-    fn wanted(&self) -> std::sync::MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desired(&self) -> std::sync::MutexGuard<'_, DesiredAttachments> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn converse(control: &Path, request: &Request<'_>) -> io::Result<String> {
+async fn exchange(control: &Path, request: &SimRequest<'_>) -> io::Result<String> {
     let mut stream = UnixStream::connect(control).await?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     stream.write_all(line.as_bytes()).await?;
     let mut answer = String::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer).await?;
+    BufReader::new(stream.take(REPLY_BYTES_MAX)).read_line(&mut answer).await?;
     Ok(answer)
 }
 
 impl Attachment {
-    fn request(&self) -> Request<'_> {
+    fn request(&self) -> SimRequest<'_> {
         let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = self.adapter;
         let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
         let (node, sl) = (self.node.as_str(), self.sl);
-        Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric }
+        SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric }
     }
 }
 
-impl Function {
-    fn is(&self, wanted: &Attachment) -> bool {
-        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = wanted.adapter;
+impl ListedFunction {
+    fn matches(&self, desired: &Attachment) -> bool {
+        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = desired.adapter;
         (self.port, self.function, self.mac, self.pkey, self.sl, self.group, &self.further)
-            == (port, function, mac, pkey, wanted.sl, group, further)
+            == (port, function, mac, pkey, desired.sl, group, further)
     }
 }

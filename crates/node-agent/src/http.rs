@@ -1,4 +1,4 @@
-//! The interface of `controller_api::agent`, at a unix socket that only its owner can open.
+//! HTTP API of the agent (`controller_api::agent`) on a Unix socket that only its owner can open.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -27,57 +27,57 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::agent::{Agent, OrdersError};
-use crate::link::NoSession;
+use crate::agent::{Agent, HostSpecError};
+use crate::error_chain;
+use crate::link::SessionError;
 use crate::session;
 
-/// Longest orders: a full host in a large cluster.
-const ORDERS_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Most bytes of a host spec: a full host in a large cluster.
+const SPEC_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Longest request for a session: a command with its arguments.
+/// Most bytes of a request for a session: a command with its arguments.
 const OPEN_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a report is waited for before the last one is sent again.
+/// How long a request for a newer report waits before the current one is returned.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the head of a request may take, and how long a connection may wait for its next request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the header of a request, and for an idle connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a request may take in all, with its body: a report is waited for at most two times [`REPORT_TIMEOUT`].
+/// Time limit for a whole request with its body. A request for a report waits at most twice [`REPORT_TIMEOUT`].
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connections at once: a controller has one or two per host, and each session has one.
+/// Most concurrent connections: a controller has one or two per host, and each session has one.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// How long to wait if no connection can be accepted, for lack of descriptors.
+/// Pause after a failed accept, such as for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Limits on those who ask.
+/// Limits of the HTTP server.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// For the head of a request, and between requests.
-    pub head: Duration,
-    /// For a whole request but a session.
+pub struct HttpLimits {
+    /// Time for the header of a request, and between requests.
+    pub header: Duration,
+    /// Time for a whole request, except sessions.
     pub request: Duration,
-    /// Connections at once; more wait to be accepted.
+    /// Concurrent connections; further ones wait to be accepted.
     pub connections: usize,
 }
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
-        Self { head: HEAD_TIMEOUT, request: REQUEST_TIMEOUT, connections: CONNECTIONS_MAX }
+        Self { header: HEADER_TIMEOUT, request: REQUEST_TIMEOUT, connections: CONNECTIONS_MAX }
     }
 }
 
-/// Answers requests at a socket, within limits, for ever. A connection that became a session does not count: sessions have limits
-/// of their own.
-pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! {
+/// Serves requests for ever, within limits. A connection upgraded to a session no longer counts; the guest limits sessions.
+pub async fn serve(listener: UnixListener, router: Router, limits: HttpLimits) -> ! {
     let within = axum::middleware::from_fn(move |request: Request, next: Next| async move {
         match timeout(limits.request, next.run(request)).await {
             Ok(response) => response,
             Err(_) => {
-                let what = format!("the request took longer than {} s", limits.request.as_secs());
-                Refusal::new(StatusCode::REQUEST_TIMEOUT, "too-slow", &what).into_response()
+                let what = format!("the request must complete within {} s", limits.request.as_secs());
+                ProblemResponse::new(StatusCode::REQUEST_TIMEOUT, "too-slow", &what).into_response()
             }
         }
     });
@@ -95,49 +95,43 @@ pub async fn serve(listener: UnixListener, router: Router, limits: Limits) -> ! 
             }
         };
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.head);
+        http.timer(TokioTimer::new()).header_read_timeout(limits.header);
         let connection = http.serve_connection(TokioIo::new(stream), service.clone()).with_upgrades();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!("a connection ended: {error}");
+                tracing::debug!("connection closed: {error}");
             }
             drop(slot);
         });
     }
 }
 
-/// Why there is no socket.
+/// Why the agent's socket could not be opened.
 #[derive(Debug, Error)]
-pub enum ListenError {
-    /// Something is there that is no socket.
+pub enum AgentSocketError {
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// Somebody serves it.
-    #[error("somebody else serves {}", .0.display())]
-    Taken(PathBuf),
-    /// It cannot be made.
-    #[error("cannot listen at {}: {source}", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("another process serves {}", .0.display())]
+    InUse(PathBuf),
+    #[error("cannot listen on {}", path.display())]
+    Io { path: PathBuf, source: io::Error },
 }
 
-/// Opens the socket. One that nobody serves any more is replaced; anything else that is there stays.
-pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
-    let failed = |source| ListenError::Io { path: path.to_owned(), source };
+/// Opens the agent's socket with mode 0600. A stale socket is replaced; anything else at `path` is an error.
+pub fn listen(path: &Path) -> Result<UnixListener, AgentSocketError> {
+    let failed = |source| AgentSocketError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NotASocket(path.to_owned())),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(AgentSocketError::NotASocket(path.to_owned()));
+        }
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(ListenError::Taken(path.to_owned()));
+            return Err(AgentSocketError::InUse(path.to_owned()));
         }
         Ok(_) => {}
     }
-    // Under its name it is there only with its mode.
+    // Created under a temporary name, so that it never has another mode under its own.
     let beside = path.with_extension("new");
     crate::durable::remove(&beside).map_err(failed)?;
     let listener = UnixListener::bind(&beside).map_err(failed)?;
@@ -146,14 +140,14 @@ pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
     Ok(listener)
 }
 
-/// Answers requests.
+/// Routes of the API.
 pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/v1/hosts", get(host_list))
-        .route("/v1/hosts/{host}", get(report).put(order))
+        .route("/v1/hosts/{host}", get(get_report).put(put_spec))
         .route("/v1/hosts/{host}/vms/{id}/sessions", post(open_session))
-        .fallback(|| async { Refusal::new(StatusCode::NOT_FOUND, "no-such-path", "there is nothing here") })
-        .layer(DefaultBodyLimit::max(ORDERS_BYTES_MAX))
+        .fallback(|| async { ProblemResponse::new(StatusCode::NOT_FOUND, "no-such-path", "no such path") })
+        .layer(DefaultBodyLimit::max(SPEC_BYTES_MAX))
         .with_state(agent)
 }
 
@@ -162,43 +156,43 @@ async fn host_list(State(agent): State<Arc<Agent>>) -> Json<Vec<Name>> {
 }
 
 #[derive(Deserialize)]
-struct After {
+struct ReportQuery {
     after: Option<u64>,
 }
 
-async fn report(
+async fn get_report(
     State(agent): State<Arc<Agent>>,
     UrlPath(host): UrlPath<String>,
-    Query(After { after }): Query<After>,
-) -> Result<Json<Report>, Refusal> {
+    Query(ReportQuery { after }): Query<ReportQuery>,
+) -> Result<Json<Report>, ProblemResponse> {
     let name = host.parse::<Name>().ok();
-    let reports = name.and_then(|name| agent.shared().board.reports(&name));
-    let mut reports = reports.ok_or_else(|| Refusal::no_such_host(&host))?;
-    // Before libvirt was asked what is there, a report without a virtual machine would say that it is gone.
-    if timeout(REPORT_TIMEOUT, agent.shared().ready()).await.is_err() {
-        let what = "libvirt does not answer yet, so it is not known what runs";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not-known-yet", what));
+    let reports = name.and_then(|name| agent.context().reports.subscribe(&name));
+    let mut reports = reports.ok_or_else(|| ProblemResponse::no_such_host(&host))?;
+    // Before the survey, a report without a virtual machine would wrongly mean that it is gone.
+    if timeout(REPORT_TIMEOUT, agent.context().ready()).await.is_err() {
+        let what = "libvirt has not answered yet, so the running virtual machines are unknown";
+        return Err(ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "not-known-yet", what));
     }
     if let Some(after) = after {
-        // Whether or not it has changed by then, the report is sent.
+        // Returned after the timeout even if unchanged.
         let _ = timeout(REPORT_TIMEOUT, reports.wait_for(|report| report.number > after)).await;
     }
     let report = Report::clone(&reports.borrow());
     Ok(Json(report))
 }
 
-async fn order(
+async fn put_spec(
     State(agent): State<Arc<Agent>>,
     UrlPath(host): UrlPath<String>,
     body: Bytes,
-) -> Result<StatusCode, Refusal> {
-    let name: Name = host.parse().map_err(|_| Refusal::no_such_host(&host))?;
-    let orders: Orders = serde_json::from_slice(&body).map_err(|error| {
-        // What serde says may quote a secret: its place is enough.
-        let what = format!("line {}, column {} makes no sense", error.line(), error.column());
-        Refusal::new(StatusCode::BAD_REQUEST, "not-orders", &format!("orders cannot be read: {what}"))
+) -> Result<StatusCode, ProblemResponse> {
+    let name: Name = host.parse().map_err(|_| ProblemResponse::no_such_host(&host))?;
+    let spec: Orders = serde_json::from_slice(&body).map_err(|error| {
+        // serde's message may quote a secret, so only the position is returned.
+        let what = format!("error in line {}, column {}", error.line(), error.column());
+        ProblemResponse::new(StatusCode::BAD_REQUEST, "not-orders", &format!("not a valid host spec: {what}"))
     })?;
-    agent.order(&name, orders).await.map_err(Refusal::from)?;
+    agent.apply_spec(&name, spec).await.map_err(ProblemResponse::from)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -206,29 +200,34 @@ async fn open_session(
     State(agent): State<Arc<Agent>>,
     UrlPath((host, id)): UrlPath<(String, String)>,
     mut request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ProblemResponse> {
     let no_vm = || {
-        Refusal::new(StatusCode::NOT_FOUND, "no-such-vm", &format!("host {host} has no virtual machine {id}"))
+        ProblemResponse::new(
+            StatusCode::NOT_FOUND,
+            "no-such-vm",
+            &format!("host {host} has no virtual machine {id}"),
+        )
     };
     if !wants_session(request.headers()) {
-        let what = format!("a session needs `Connection: upgrade` and `Upgrade: {PROTOCOL}`");
-        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", &what));
+        let what = format!("a session requires the headers `Connection: upgrade` and `Upgrade: {PROTOCOL}`");
+        return Err(ProblemResponse::new(StatusCode::UPGRADE_REQUIRED, "upgrade-required", &what));
     }
     let name: Name = host.parse().map_err(|_| no_vm())?;
     let vm: Uuid = id.parse().map_err(|_| no_vm())?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let bad = |what: String| Refusal::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
+    let bad = |what: String| ProblemResponse::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
     let body = axum::body::to_bytes(request.into_body(), OPEN_BYTES_MAX).await;
-    let body = body.map_err(|error| bad(format!("what is to be opened cannot be read: {error}")))?;
+    let body = body.map_err(|error| bad(format!("cannot read the session request: {error}")))?;
     let what: Open =
-        serde_json::from_slice(&body).map_err(|error| bad(format!("cannot be opened: {error}")))?;
-    let opener = agent.opener(&name, vm).await.ok_or_else(no_vm)?;
-    let silent =
-        |why: &str| Refusal::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {why}"));
-    let opened = opener.ok_or_else(|| silent("it does not run"))?.open(what).await;
+        serde_json::from_slice(&body).map_err(|error| bad(format!("invalid session request: {error}")))?;
+    let opener = agent.session_opener(&name, vm).await.ok_or_else(no_vm)?;
+    let unavailable = |reason: &str| {
+        ProblemResponse::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {reason}"))
+    };
+    let opened = opener.ok_or_else(|| unavailable("it is not running"))?.open(what).await;
     let opened = opened.map_err(|error| match error {
-        NoSession::NoGuest(why) => silent(&why),
-        NoSession::TooMany => Refusal::new(
+        SessionError::GuestUnavailable(reason) => unavailable(&reason),
+        SessionError::TooManySessions => ProblemResponse::new(
             StatusCode::TOO_MANY_REQUESTS,
             "too-many-sessions",
             &format!("virtual machine {vm}: {error}"),
@@ -240,7 +239,7 @@ async fn open_session(
             Err(error) => Err(io::Error::other(error)),
         };
         if let Err(error) = ended {
-            tracing::debug!(%vm, "a session ended: {error}");
+            tracing::debug!(%vm, "session closed: {error}");
         }
     });
     let switched = Response::builder()
@@ -248,7 +247,7 @@ async fn open_session(
         .header(CONNECTION, "upgrade")
         .header(UPGRADE, PROTOCOL)
         .body(Body::empty());
-    Ok(switched.expect("these headers are fine"))
+    Ok(switched.expect("the headers are valid"))
 }
 
 fn wants_session(headers: &HeaderMap) -> bool {
@@ -259,11 +258,11 @@ fn wants_session(headers: &HeaderMap) -> bool {
     names(CONNECTION, "upgrade") && names(UPGRADE, PROTOCOL)
 }
 
-/// An answer that says no.
+/// An error response: a problem document (RFC 9457).
 #[derive(Debug)]
-struct Refusal(Problem);
+struct ProblemResponse(Problem);
 
-impl Refusal {
+impl ProblemResponse {
     fn new(status: StatusCode, kind: &str, detail: &str) -> Self {
         Self(Problem {
             kind: kind.to_owned(),
@@ -281,28 +280,28 @@ impl Refusal {
     }
 }
 
-impl From<OrdersError> for Refusal {
-    fn from(error: OrdersError) -> Self {
+impl From<HostSpecError> for ProblemResponse {
+    fn from(error: HostSpecError) -> Self {
         let (status, kind) = match &error {
-            OrdersError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
-            OrdersError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
-            OrdersError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
-            OrdersError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
-            OrdersError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
-            OrdersError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
-            OrdersError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
-            OrdersError::Ending => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
-            OrdersError::NotKept { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
+            HostSpecError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
+            HostSpecError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
+            HostSpecError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
+            HostSpecError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
+            HostSpecError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
+            HostSpecError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
+            HostSpecError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
+            HostSpecError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
+            HostSpecError::NotStored { .. } => (StatusCode::INSUFFICIENT_STORAGE, "not-kept"),
         };
-        let mut refusal = Self::new(status, kind, &error.to_string());
-        if let OrdersError::Bad(bad) = error {
-            refusal.0.place = Some(bad.place);
+        let mut problem = Self::new(status, kind, &error_chain(&error));
+        if let HostSpecError::Invalid(bad) = error {
+            problem.0.place = Some(bad.field);
         }
-        refusal
+        problem
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, [(CONTENT_TYPE, Problem::MEDIA_TYPE)], Json(self.0)).into_response()

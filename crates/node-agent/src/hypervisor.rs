@@ -1,5 +1,5 @@
-//! libvirt. Its calls block, so each runs on a thread of its own; the connection is made when it is needed, and again
-//! when it broke.
+//! Client of libvirt. Calls block, so each runs on the blocking thread pool. The connection is opened on demand, and reopened after it
+//! broke.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,111 +13,96 @@ use virt::domain::Domain;
 use virt::error::ErrorNumber;
 use virt::sys;
 
-use crate::cores::Cores;
-use crate::domain::{MARK_NAMESPACE, Mark, domain_name};
-use crate::place::QemuUser;
+use crate::cpu_set::CpuSet;
+use crate::domain::{DomainMetadata, METADATA_NAMESPACE, domain_name};
+use crate::state_dir::QemuUser;
 
-/// Longest message of libvirt that is told on: QEMU's words may come with pages of output.
-const MESSAGE_LETTERS_MAX: usize = 400;
+/// Most characters of a libvirt message that are kept: QEMU's output may fill pages.
+const MESSAGE_CHARS_MAX: usize = 400;
 
-/// libvirt at one address.
+/// libvirt at a URI. Clones share one connection.
 #[derive(Clone)]
 pub struct Hypervisor {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     uri: String,
     connection: Mutex<Option<Connect>>,
 }
 
-/// Why libvirt did not do something.
+/// Why a libvirt call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HypervisorError {
-    /// It does not answer: what was asked may or may not have been done.
+    /// libvirt does not answer: the operation may or may not have been carried out.
     #[error("libvirt does not answer at {uri}: {message}")]
-    Unreachable {
-        /// Where.
-        uri: String,
-        /// What its library says.
-        message: String,
-    },
-    /// It answered no.
+    Unreachable { uri: String, message: String },
     #[error("libvirt: {message}")]
-    Refused {
-        /// What it said.
-        message: String,
-    },
+    Refused { message: String },
 }
 
-/// What a domain does.
+/// State of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DomainState {
-    /// There is none.
     Gone,
-    /// It runs.
     Running,
-    /// It is there, but stands still.
-    Halted(Halt),
+    /// Exists, but its vCPUs do not run.
+    Halted(HaltReason),
 }
 
-/// Why a domain stands still.
+/// Why a domain is halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Halt {
-    /// Its disk cannot be written.
-    #[error("its disk cannot be written; the host's may be full")]
-    Disk,
-    /// Somebody paused it.
-    #[error("it was paused")]
+pub enum HaltReason {
+    #[error("its disk cannot be written; the host's file system may be full")]
+    DiskError,
+    #[error("paused by an administrator")]
     Paused,
-    /// It cannot go on.
-    #[error("it has crashed")]
+    #[error("crashed")]
     Crashed,
-    /// Unknown.
-    #[error("libvirt does not say why")]
-    Other,
+    #[error("unknown reason")]
+    Unknown,
 }
 
 impl std::fmt::Debug for Hypervisor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hypervisor({})", self.shared.uri)
+        write!(f, "Hypervisor({})", self.inner.uri)
     }
 }
 
 impl Hypervisor {
-    /// libvirt at an address such as `qemu:///system`. Nothing is asked yet.
+    /// libvirt at a URI such as `qemu:///system`. Does not connect yet.
     pub fn new(uri: String) -> Self {
-        // The library prints every error otherwise, also those that are expected.
+        // Otherwise the library prints every error, including expected ones.
         virt::error::clear_error_callback();
-        Self { shared: Arc::new(Shared { uri, connection: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { uri, connection: Mutex::new(None) }) }
     }
 
-    /// Starts a domain that libvirt forgets when it ends.
+    /// Starts a transient domain.
     pub async fn create(&self, xml: String) -> Result<(), HypervisorError> {
         self.call(move |connection| Domain::create_xml(connection, &xml, sys::VIR_DOMAIN_NONE).map(drop))
             .await
     }
 
-    /// Ends a domain of an agent; fine if there is none. QEMU gets the time to write what it has.
+    /// Destroys a domain of an agent; succeeds if it does not exist. QEMU gets time to flush its caches.
     pub async fn destroy(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
-            Ok(domain) => none_is_fine(domain.destroy()),
-            Err(error) => none_is_fine(Err(error)),
+            Ok(domain) => ignore_missing(domain.destroy()),
+            Err(error) => ignore_missing(Err(error)),
         })
         .await
     }
 
-    /// Lets a domain go on.
+    /// Resumes a paused domain.
     pub async fn resume(&self, instance: &str, id: Uuid) -> Result<(), HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| {
-            none_is_fine(Domain::lookup_by_name(connection, &name)?.resume().map(drop))
+            ignore_missing(Domain::lookup_by_name(connection, &name)?.resume().map(drop))
         })
         .await
     }
 
-    /// Virtual machines of an agent that run.
+    /// Ids of an agent's running virtual machines.
     pub async fn running(&self, instance: &str) -> Result<BTreeSet<Uuid>, HypervisorError> {
         let prefix = domain_prefix(instance);
         self.call(move |connection| {
@@ -127,37 +112,41 @@ impl Hypervisor {
         .await
     }
 
-    /// All domains of an agent, by their marks.
-    pub async fn marks(&self, instance: &str) -> Result<Vec<Mark>, HypervisorError> {
+    /// Metadata of all active domains of an agent.
+    pub async fn domains(&self, instance: &str) -> Result<Vec<DomainMetadata>, HypervisorError> {
         let (instance, prefix) = (instance.to_owned(), domain_prefix(instance));
         self.call(move |connection| {
             let domains = connection.list_all_domains(sys::VIR_CONNECT_LIST_DOMAINS_ACTIVE)?;
             let ours = domains.iter().filter(|domain| id_of(domain, &prefix).is_some());
-            // One that ends meanwhile, or that somebody else called so, has no mark.
-            let marks = ours.filter_map(|domain| mark(domain).ok().flatten());
-            Ok(marks.filter(|mark| mark.instance == instance).collect())
+            // A domain that ended meanwhile, or a foreign one of the same name, has no metadata.
+            let found = ours.filter_map(|domain| read_metadata(domain).ok().flatten());
+            Ok(found.filter(|metadata| metadata.instance == instance).collect())
         })
         .await
     }
 
-    /// The mark of one virtual machine's domain, if there is one.
-    pub async fn find(&self, instance: &str, id: Uuid) -> Result<Option<Mark>, HypervisorError> {
+    /// Metadata of a virtual machine's domain, if it exists.
+    pub async fn domain_metadata(
+        &self,
+        instance: &str,
+        id: Uuid,
+    ) -> Result<Option<DomainMetadata>, HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| match Domain::lookup_by_name(connection, &name) {
-            Ok(domain) => mark(&domain),
+            Ok(domain) => read_metadata(&domain),
             Err(error) if error.code() == ErrorNumber::NoDomain => Ok(None),
             Err(error) => Err(error),
         })
         .await
     }
 
-    /// What a virtual machine's domain does.
+    /// State of a virtual machine's domain.
     pub async fn state(&self, instance: &str, id: Uuid) -> Result<DomainState, HypervisorError> {
         let name = domain_name(instance, id);
         self.call(move |connection| {
             let found = Domain::lookup_by_name(connection, &name).and_then(|domain| domain.get_state());
             match found {
-                Ok((state, reason)) => Ok(meaning(state, reason)),
+                Ok((state, reason)) => Ok(domain_state(state, reason)),
                 Err(error) if error.code() == ErrorNumber::NoDomain => Ok(DomainState::Gone),
                 Err(error) => Err(error),
             }
@@ -165,15 +154,15 @@ impl Hypervisor {
         .await
     }
 
-    /// Keeps a running domain, all of it, on these cores.
-    pub async fn confine(
+    /// Pins all vCPUs and the emulator threads of a running domain to a CPU set.
+    pub async fn pin_domain(
         &self,
         instance: &str,
         id: Uuid,
         vcpus: u32,
-        cores: &Cores,
+        cores: &CpuSet,
     ) -> Result<(), HypervisorError> {
-        let (name, bits) = (domain_name(instance, id), cores.to_bits());
+        let (name, bits) = (domain_name(instance, id), cores.to_bitmap());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
             for vcpu in 0..vcpus {
@@ -184,14 +173,14 @@ impl Hypervisor {
         .await
     }
 
-    /// Keeps the emulation of a running domain on these cores; its virtual cores stay where they are.
-    pub async fn confine_emulation(
+    /// Pins the emulator threads of a running domain to a CPU set; its vCPUs stay pinned.
+    pub async fn pin_emulator(
         &self,
         instance: &str,
         id: Uuid,
-        cores: &Cores,
+        cores: &CpuSet,
     ) -> Result<(), HypervisorError> {
-        let (name, bits) = (domain_name(instance, id), cores.to_bits());
+        let (name, bits) = (domain_name(instance, id), cores.to_bitmap());
         self.call(move |connection| {
             let domain = Domain::lookup_by_name(connection, &name)?;
             domain.pin_emulator(&bits, sys::VIR_DOMAIN_AFFECT_CURRENT).map(drop)
@@ -199,33 +188,33 @@ impl Hypervisor {
         .await
     }
 
-    /// Who QEMU runs as, where libvirt says so.
+    /// User and group of QEMU processes, if libvirt's capabilities name them.
     pub async fn qemu_user(&self) -> Result<Option<QemuUser>, HypervisorError> {
         self.call(|connection| Ok(qemu_user(&connection.get_capabilities()?))).await
     }
 
-    /// The version of what runs virtual machines.
+    /// Version of the hypervisor, as numbered by libvirt.
     pub async fn version(&self) -> Result<u32, HypervisorError> {
         self.call(|connection| connection.get_hyp_version()).await
     }
 
     async fn call<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Connect) -> Result<T, virt::error::Error> + Send + 'static,
+        operation: impl FnOnce(&Connect) -> Result<T, virt::error::Error> + Send + 'static,
     ) -> Result<T, HypervisorError> {
-        let shared = Arc::clone(&self.shared);
-        let asked = tokio::task::spawn_blocking(move || shared.call(ask));
-        asked.await.expect("calls of libvirt do not panic, and nobody cancels them")
+        let inner = Arc::clone(&self.inner);
+        let result = tokio::task::spawn_blocking(move || inner.call(operation));
+        result.await.expect("libvirt calls neither panic nor are cancelled")
     }
 }
 
-impl Shared {
+impl Inner {
     fn call<T>(
         &self,
-        ask: impl FnOnce(&Connect) -> Result<T, virt::error::Error>,
+        operation: impl FnOnce(&Connect) -> Result<T, virt::error::Error>,
     ) -> Result<T, HypervisorError> {
         let connection = self.connection().map_err(|error| self.unreachable(&error))?;
-        ask(&connection).map_err(|error| {
+        operation(&connection).map_err(|error| {
             if connection.is_alive().unwrap_or(false) {
                 return HypervisorError::Refused { message: shorten(error.message()) };
             }
@@ -255,10 +244,10 @@ fn id_of(domain: &Domain, prefix: &str) -> Option<Uuid> {
     domain.get_name().ok()?.strip_prefix(prefix)?.parse().ok()
 }
 
-fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
+fn read_metadata(domain: &Domain) -> Result<Option<DomainMetadata>, virt::error::Error> {
     let kind = sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed();
-    match domain.get_metadata(kind, Some(MARK_NAMESPACE), sys::VIR_DOMAIN_AFFECT_CURRENT) {
-        Ok(xml) => Ok(Mark::read(&xml)),
+    match domain.get_metadata(kind, Some(METADATA_NAMESPACE), sys::VIR_DOMAIN_AFFECT_CURRENT) {
+        Ok(xml) => Ok(DomainMetadata::read(&xml)),
         Err(error) if [ErrorNumber::NoDomainMetadata, ErrorNumber::NoDomain].contains(&error.code()) => {
             Ok(None)
         }
@@ -266,9 +255,9 @@ fn mark(domain: &Domain) -> Result<Option<Mark>, virt::error::Error> {
     }
 }
 
-fn none_is_fine(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
+fn ignore_missing(done: Result<(), virt::error::Error>) -> Result<(), virt::error::Error> {
     match done {
-        // It was there a moment ago and has ended by itself.
+        // The domain ended in the meantime.
         Err(error) if [ErrorNumber::NoDomain, ErrorNumber::OperationInvalid].contains(&error.code()) => {
             Ok(())
         }
@@ -276,30 +265,30 @@ fn none_is_fine(done: Result<(), virt::error::Error>) -> Result<(), virt::error:
     }
 }
 
-fn meaning(state: sys::virDomainState, reason: i32) -> DomainState {
+fn domain_state(state: sys::virDomainState, reason: i32) -> DomainState {
     match state {
         sys::VIR_DOMAIN_RUNNING | sys::VIR_DOMAIN_BLOCKED => DomainState::Running,
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_IOERROR.cast_signed() => {
-            DomainState::Halted(Halt::Disk)
+            DomainState::Halted(HaltReason::DiskError)
         }
-        // libvirt has it as paused for a moment while it starts.
+        // libvirt reports a starting domain as paused for a moment.
         sys::VIR_DOMAIN_PAUSED if reason == sys::VIR_DOMAIN_PAUSED_STARTING_UP.cast_signed() => {
             DomainState::Running
         }
-        sys::VIR_DOMAIN_PAUSED => DomainState::Halted(Halt::Paused),
-        sys::VIR_DOMAIN_CRASHED => DomainState::Halted(Halt::Crashed),
+        sys::VIR_DOMAIN_PAUSED => DomainState::Halted(HaltReason::Paused),
+        sys::VIR_DOMAIN_CRASHED => DomainState::Halted(HaltReason::Crashed),
         sys::VIR_DOMAIN_SHUTDOWN | sys::VIR_DOMAIN_SHUTOFF => DomainState::Gone,
-        _ => DomainState::Halted(Halt::Other),
+        _ => DomainState::Halted(HaltReason::Unknown),
     }
 }
 
-/// The first line that says something, and not too much of it.
+/// The message on one line, truncated.
 fn shorten(message: &str) -> String {
     let plain = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    plain.chars().take(MESSAGE_LETTERS_MAX).collect()
+    plain.chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
-/// Reads `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` out of libvirt's capabilities.
+/// Parses `<secmodel><model>dac</model>…<baselabel>+64055:+64055</baselabel>` of libvirt's capabilities.
 fn qemu_user(capabilities: &str) -> Option<QemuUser> {
     let mut reader = Reader::from_str(capabilities);
     let (mut element, mut model) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! Images are what their digest says, or they are not used.
+//! Verification of images: an image is used only if all its files match the ordered digest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,80 +14,64 @@ use thiserror::Error;
 
 use crate::durable;
 
-/// Longest `image.json`: a few names and checksums.
+/// Most bytes of `image.json`.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// Longest list of files found right; oldest entries are of images long gone.
-const KNOWN_MAX: usize = 1024;
+/// Most files in the checksum cache; beyond that it is cleared.
+const CACHED_FILES_MAX: usize = 1024;
 
-/// Longest list of files found right, in bytes.
-const KNOWN_BYTES_MAX: u64 = 1024 * 1024;
+/// Most bytes of the checksum cache.
+const CACHE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Files are read in pieces of this size.
+/// Size of the chunks in which files are read.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// An image whose every byte is what the order says.
+/// Paths of a verified image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckedImage {
-    /// Its root disk.
+pub struct VerifiedImage {
     pub root: PathBuf,
-    /// How that is written.
     pub root_format: DiskFormat,
-    /// Its kernel.
     pub kernel: PathBuf,
-    /// Its initial file system.
     pub initrd: PathBuf,
-    /// What the kernel is told.
+    /// Kernel parameters that the image adds.
     pub command_line: String,
 }
 
-/// Why an image is not used.
+/// Why an image cannot be used.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// A file cannot be read.
-    #[error("{} cannot be read: {source}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The description is another one than ordered.
-    #[error("image.json has checksum {found}, the order says {ordered}")]
-    OtherManifest {
-        /// What it has.
+    #[error("cannot read {}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("the SHA-256 digest of image.json must be {expected}, got {found}")]
+    ManifestMismatch {
         found: String,
-        /// What the order says.
-        ordered: String,
+        /// From the order.
+        expected: String,
     },
-    /// The description makes no sense.
-    #[error("image.json: {0}")]
+    #[error("image.json is malformed: {0}")]
     Malformed(serde_json::Error),
-    /// The description names a file elsewhere.
-    #[error("image.json names {0:?}, which is not the name of a file beside it")]
-    NotBeside(String),
-    /// A file is not what the description says.
-    #[error("{file} has checksum {found}, its manifest says {said}")]
-    OtherFile {
-        /// Its name.
+    #[error("files in image.json must be plain file names, got {0:?}")]
+    InvalidFileName(String),
+    #[error("the SHA-256 digest of {file} must be {expected}, got {found}")]
+    ChecksumMismatch {
         file: String,
-        /// What it has.
         found: String,
-        /// What the description says.
-        said: String,
+        /// From the manifest.
+        expected: String,
     },
 }
 
-/// Files that were found right, so that they are read once and not for every virtual machine.
+/// Verifies images, and caches checksums so that a file is read once, not for every virtual machine. An entry is valid while inode,
+/// size and modification time are unchanged.
 #[derive(Debug)]
-pub struct Images {
+pub struct ImageCache {
     path: PathBuf,
-    known: BTreeMap<PathBuf, Known>,
+    cached: BTreeMap<PathBuf, CachedChecksum>,
 }
 
-/// A file that was read.
+/// Identity and checksum of a file that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Known {
+struct CachedChecksum {
     device: u64,
     inode: u64,
     size: u64,
@@ -95,67 +79,67 @@ struct Known {
     sha256: String,
 }
 
-impl Images {
-    /// With what was found out before. A list that cannot be read is an empty one: files are read again.
+impl ImageCache {
+    /// Loads the cache. An unreadable cache counts as empty: files are read again.
     pub fn open(path: PathBuf) -> Self {
-        let known = match durable::read(&path, KNOWN_BYTES_MAX) {
+        let cached = match durable::read(&path, CACHE_BYTES_MAX) {
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
             _ => BTreeMap::new(),
         };
-        Self { path, known }
+        Self { path, cached }
     }
 
-    /// Checks an image, reading files whose checksum is not known. Blocks for seconds then.
-    pub fn check(&mut self, order: &ImageOrder) -> Result<CheckedImage, ImageError> {
+    /// Verifies an image. Blocks for seconds if a file is not in the cache.
+    pub fn verify(&mut self, order: &ImageOrder) -> Result<VerifiedImage, ImageError> {
         let manifest = manifest(order)?;
-        Ok(CheckedImage {
-            kernel: self.check_file(&order.directory, &manifest.kernel)?,
-            initrd: self.check_file(&order.directory, &manifest.initrd)?,
-            root: self.check_file(&order.directory, &manifest.root)?,
+        Ok(VerifiedImage {
+            kernel: self.verify_file(&order.directory, &manifest.kernel)?,
+            initrd: self.verify_file(&order.directory, &manifest.initrd)?,
+            root: self.verify_file(&order.directory, &manifest.root)?,
             root_format: manifest.root_format,
             command_line: manifest.command_line,
         })
     }
 
-    fn check_file(&mut self, directory: &Path, said: &ImageFile) -> Result<PathBuf, ImageError> {
-        if said.file.is_empty() || said.file.contains('/') || said.file.starts_with('.') {
-            return Err(ImageError::NotBeside(said.file.clone()));
+    fn verify_file(&mut self, directory: &Path, expected: &ImageFile) -> Result<PathBuf, ImageError> {
+        if expected.file.is_empty() || expected.file.contains('/') || expected.file.starts_with('.') {
+            return Err(ImageError::InvalidFileName(expected.file.clone()));
         }
-        let path = directory.join(&said.file);
+        let path = directory.join(&expected.file);
         let found =
             self.checksum(&path).map_err(|source| ImageError::Unreadable { path: path.clone(), source })?;
-        if !found.eq_ignore_ascii_case(&said.sha256) {
-            let (file, said) = (said.file.clone(), said.sha256.clone());
-            return Err(ImageError::OtherFile { file, found, said });
+        if !found.eq_ignore_ascii_case(&expected.sha256) {
+            let (file, expected) = (expected.file.clone(), expected.sha256.clone());
+            return Err(ImageError::ChecksumMismatch { file, found, expected });
         }
         Ok(path)
     }
 
     fn checksum(&mut self, path: &Path) -> io::Result<String> {
         let mut file = File::open(path)?;
-        let before = Known::of(&file.metadata()?);
-        if let Some(known) = self.known.get(path)
-            && *known == (Known { sha256: known.sha256.clone(), ..before.clone() })
+        let before = CachedChecksum::of(&file.metadata()?);
+        if let Some(cached) = self.cached.get(path)
+            && *cached == (CachedChecksum { sha256: cached.sha256.clone(), ..before.clone() })
         {
-            return Ok(known.sha256.clone());
+            return Ok(cached.sha256.clone());
         }
         let sha256 = checksum(&mut file)?;
-        // Who writes a file while it is read gets no lasting verdict.
-        if Known::of(&fs::metadata(path)?) == before {
-            if self.known.len() >= KNOWN_MAX {
-                self.known.clear();
+        // A file that changed while it was read is not cached.
+        if CachedChecksum::of(&fs::metadata(path)?) == before {
+            if self.cached.len() >= CACHED_FILES_MAX {
+                self.cached.clear();
             }
-            self.known.insert(path.to_owned(), Known { sha256: sha256.clone(), ..before });
-            let list = serde_json::to_vec(&self.known).expect("paths of images came in as JSON");
-            if let Err(error) = durable::write(&self.path, &list) {
-                tracing::warn!("cannot keep checksums in {}: {error}", self.path.display());
+            self.cached.insert(path.to_owned(), CachedChecksum { sha256: sha256.clone(), ..before });
+            let list = serde_json::to_vec(&self.cached).expect("paths of images are UTF-8");
+            if let Err(error) = durable::replace(&self.path, &list) {
+                tracing::warn!("cannot store checksums in {}: {error}", self.path.display());
             }
         }
         Ok(sha256)
     }
 }
 
-/// The description of an image, if it is the one that was ordered.
+/// Reads the manifest `image.json` and checks its digest against the order.
 pub fn manifest(order: &ImageOrder) -> Result<Manifest, ImageError> {
     let manifest_path = order.directory.join("image.json");
     let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
@@ -163,12 +147,12 @@ pub fn manifest(order: &ImageOrder) -> Result<Manifest, ImageError> {
     let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
     let found = hex(&Sha256::digest(&bytes));
     if !found.eq_ignore_ascii_case(&order.digest) {
-        return Err(ImageError::OtherManifest { found, ordered: order.digest.clone() });
+        return Err(ImageError::ManifestMismatch { found, expected: order.digest.clone() });
     }
     serde_json::from_slice(&bytes).map_err(ImageError::Malformed)
 }
 
-impl Known {
+impl CachedChecksum {
     fn of(file: &fs::Metadata) -> Self {
         let modified = (file.mtime(), file.mtime_nsec());
         Self { device: file.dev(), inode: file.ino(), size: file.size(), modified, sha256: String::new() }
@@ -185,7 +169,7 @@ fn checksum(file: &mut File) -> io::Result<String> {
     }
 }
 
-/// In lower case, as `sha256sum` prints it.
+/// Lower-case hexadecimal digits, as printed by `sha256sum`.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

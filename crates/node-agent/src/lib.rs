@@ -1,48 +1,48 @@
-//! Runs the virtual machines of hosts: the agent `heddle-agent`.
+//! Runs the virtual machines of one or more hosts: the daemon `heddle-agent`.
 //!
-//! Orders come in by HTTP ([`http`]) and are on disk before they are answered ([`agent`]). A task per virtual machine
-//! makes it so ([`vm`]): image checked, disks made, domain started by libvirt, adapter put on the emulated fabric,
-//! guest heard and spoken to. What is found running after a restart is adopted. A virtual machine is removed only by a
-//! tombstone in the orders; its disk then rests for a while ([`resting`]).
+//! The controller sends host specs over HTTP ([`http`]); each is on disk before it is acknowledged ([`agent`]). One task per virtual
+//! machine reconciles it with its desired state ([`vm`]): it verifies the image, creates disks, starts the domain with libvirt,
+//! attaches its adapter to the emulated fabric, and talks to its guest. After a restart, running domains are adopted. A virtual
+//! machine is removed only if a host spec lists it as removed; its disk is then retained for a while ([`retention`]).
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`agent`], [`orders`] | orders, and which virtual machines follow from them |
-//! | [`vm`], [`shared`] | one virtual machine; what all have in common |
-//! | [`place`], [`durable`], [`users`] | files, sockets, and writing so that it lasts; whose files they are |
-//! | [`image`], [`disk`], [`room`], [`resting`] | images that are what they say; overlays and seeds; where they fit; removed ones |
-//! | [`capacity`], [`cores`], [`promise`] | what the machine has; whether promises are kept |
-//! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt, and whether KVM works |
-//! | [`fabric`] | the emulated fabric |
-//! | [`link`], [`session`] | the guest's channel; sessions of people and tools |
-//! | [`board`], [`http`] | reports; the interface |
+//! | [`agent`], [`host_spec`] | accepted host specs, and the virtual machines that follow from them |
+//! | [`vm`], [`context`] | life cycle of one virtual machine; state shared by all |
+//! | [`state_dir`], [`durable`], [`users`] | files and sockets; durable writes; user ids of QEMU processes |
+//! | [`image`], [`disk`], [`disk_space`], [`retention`] | verified images; overlays and seeds; space accounting; disks of removed virtual machines |
+//! | [`capacity`], [`cpu_set`], [`pinning_check`] | cores and memory of the machine; whether guarantees are met |
+//! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt domains; whether KVM works |
+//! | [`fabric`] | attachments to the emulated fabric |
+//! | [`link`], [`session`] | channel to a guest; sessions of users and tools |
+//! | [`reports`], [`http`] | reports to the controller; HTTP API |
 
 pub mod accelerator;
 pub mod agent;
-pub mod board;
 pub mod capacity;
-pub mod cores;
+pub mod context;
+pub mod cpu_set;
 pub mod disk;
+pub mod disk_space;
 pub mod domain;
 pub mod durable;
 pub mod fabric;
+pub mod host_spec;
 pub mod http;
 pub mod hypervisor;
 pub mod image;
 pub mod link;
-pub mod orders;
-pub mod place;
-pub mod promise;
-pub mod resting;
-pub mod room;
+pub mod pinning_check;
+pub mod reports;
+pub mod retention;
 pub mod session;
-pub mod shared;
+pub mod state_dir;
 pub mod users;
 pub mod vm;
 pub mod xml;
 
-/// An error with all it came from, in one line.
-pub fn told_whole(error: &dyn std::error::Error) -> String {
+/// An error and its sources in one line, separated by colons.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

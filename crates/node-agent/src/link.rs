@@ -1,8 +1,8 @@
-//! The host's side of a guest's channel: hears how the guest stands, tells it a changed context, and runs sessions.
+//! The host's end of a guest's channel: tracks the state of the guest, sends changed contexts and runs sessions.
 //!
-//! A guest is hostile until shown otherwise. What it may make the agent keep is bounded by windows and named limits,
-//! and what it says beyond what was asked is paid from a budget (`Budget`); one that overdraws it is not listened
-//! to for a while.
+//! Guests are not trusted. The memory that a guest can make the agent use is bounded by windows and limits, and bytes that the
+//! agent did not request are charged to a budget (`UnsolicitedBudget`). The connection to a guest that exceeds it is closed for
+//! 30 s.
 
 mod budget;
 mod inbox;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use controller_api::agent::NetworkCheck;
 use controller_api::session::Open;
-use guest::channel::{Decoder, PROTOCOL_VERSION, ToGuest, ToHost, TooLong, encode};
-use guest::probe::Reach;
+use guest::channel::{Decoder, MessageTooLong, PROTOCOL_VERSION, ToGuest, ToHost, encode};
+use guest::probe::Reachability;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -26,225 +26,229 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use uuid::Uuid;
 
-use budget::Budget;
-pub use inbox::FromGuest;
-pub use liveness::Patience;
-use liveness::{Liveness, Step};
-use sessions::{Command, Sessions};
-pub use sessions::{NoSession, Session};
+use crate::error_chain;
+use budget::UnsolicitedBudget;
+pub use inbox::SessionEvent;
+pub use liveness::LivenessTimeouts;
+use liveness::{Liveness, LivenessAction};
+use sessions::{LinkCommand, Sessions};
+pub use sessions::{Session, SessionError};
 
-/// Bytes read at once.
+/// Buffer size of a read.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How long to wait before trying again to connect: QEMU makes the socket before it starts the guest.
+/// Pause before a failed connection is retried. QEMU creates the socket before it starts the guest.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a guest that talks too much, or nonsense, is not listened to.
-const PENANCE: Duration = Duration::from_secs(30);
+/// How long the connection to a misbehaving guest stays closed.
+const MISBEHAVIOUR_PAUSE: Duration = Duration::from_secs(30);
 
-/// How often a guest is greeted until it answers: what was said while it started may be lost.
+/// Interval of hellos until the guest answers: those sent while it boots may be lost.
 const GREETING_PAUSE: Duration = Duration::from_millis(250);
 
-/// How often a guest without sessions is greeted again: its side may have been restarted, and then waits for it.
+/// Interval of hellos to a guest without sessions. A restarted channel server in the guest waits for one.
 const REGREETING_PAUSE: Duration = Duration::from_secs(20);
 
-/// How long those who want a session wait for a guest that has not said anything yet.
-const OPEN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long opening a session waits for the first answer of a guest.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a guest has to take a context before it may be sent again.
+/// Least time between two transmissions of the same context.
 const CONTEXT_PAUSE: Duration = Duration::from_secs(10);
 
-/// Commands of sessions that may wait. Each session has at most a few at a time.
+/// Capacity of the queue of session commands.
 const COMMANDS_MAX: usize = 64;
 
-/// Letters of what a guest says that are told on.
-const REASON_LETTERS_MAX: usize = 200;
+/// Most characters of a guest's message that are kept.
+const REASON_CHARS_MAX: usize = 200;
 
-/// How a guest stands, by its own words.
+/// State of a guest, according to its own messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
-    /// It has not said anything yet.
+pub enum GuestState {
+    /// It has not answered a hello yet.
     #[default]
     Silent,
-    /// It is there, and not ready yet.
+    /// It has answered a hello, but is not ready.
     Greeted,
-    /// It is as the context of this generation says; what it has found out about its network, if it checks that.
+    /// The context of this generation is applied; with the result of the network check, if it runs one.
     Ready(u64, Option<NetworkCheck>),
-    /// It is not.
     Failed(String),
-    /// It talks nonsense; says what.
+    /// It broke the protocol; a verb phrase says how.
     Misbehaving(String),
 }
 
-/// A context for the guest.
+/// A context for the guest. `Debug` does not show the documents.
 #[derive(Clone)]
-pub struct Told {
-    /// Its generation.
+pub struct GuestContext {
     pub generation: u64,
-    /// The documents, as JSON. Secret.
+    /// The documents as JSON; contains a private key.
     pub documents: Arc<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for GuestContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Told(generation {})", self.generation)
+        write!(f, "GuestContext(generation {})", self.generation)
     }
 }
 
-/// A guest's channel, for those who use it. Dropped, it is closed.
+/// The link to a guest. Dropping it closes the connection and ends all sessions.
 #[derive(Debug)]
-pub struct Link {
-    standing: watch::Receiver<Standing>,
-    commands: mpsc::Sender<Command>,
+pub struct GuestLink {
+    state: watch::Receiver<GuestState>,
+    commands: mpsc::Sender<LinkCommand>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Link {
+impl Drop for GuestLink {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// By which sessions are opened, as long as the link lives.
+/// Opens sessions over a link, as long as the link exists.
 #[derive(Clone, Debug)]
-pub struct Opener {
-    commands: mpsc::Sender<Command>,
-    standing: watch::Receiver<Standing>,
+pub struct SessionOpener {
+    commands: mpsc::Sender<LinkCommand>,
+    state: watch::Receiver<GuestState>,
 }
 
-impl Opener {
-    /// Opens a session, or says why not.
-    pub async fn open(&self, what: Open) -> Result<Session, NoSession> {
-        // One that was just found running has yet to be greeted.
-        let mut standing = self.standing.clone();
-        let _ = timeout(OPEN_PATIENCE, standing.wait_for(|standing| *standing != Standing::Silent)).await;
-        sessions::open(&self.commands, what).await
+impl SessionOpener {
+    /// Opens a session. Waits up to 5 s for a guest that has not answered yet.
+    pub async fn open(&self, request: Open) -> Result<Session, SessionError> {
+        // A guest that was just adopted has not answered a hello yet.
+        let mut state = self.state.clone();
+        let _ = timeout(OPEN_TIMEOUT, state.wait_for(|state| *state != GuestState::Silent)).await;
+        sessions::open(&self.commands, request).await
     }
 }
 
-impl Link {
-    /// Connects to the socket of a virtual machine's port, and again whenever the connection breaks.
-    pub fn start(id: Uuid, socket: PathBuf, told: watch::Receiver<Told>) -> Self {
-        Self::start_with(id, socket, told, Patience::default())
+impl GuestLink {
+    /// Connects to the socket of a virtual machine's channel, and reconnects whenever the connection breaks.
+    pub fn start(id: Uuid, socket: PathBuf, context: watch::Receiver<GuestContext>) -> Self {
+        Self::start_with(id, socket, context, LivenessTimeouts::default())
     }
 
-    /// Likewise, with another patience for guests that hang.
-    pub fn start_with(id: Uuid, socket: PathBuf, told: watch::Receiver<Told>, patience: Patience) -> Self {
+    /// Like [`GuestLink::start`], with other timeouts for guests that hang.
+    pub fn start_with(
+        id: Uuid,
+        socket: PathBuf,
+        context: watch::Receiver<GuestContext>,
+        timeouts: LivenessTimeouts,
+    ) -> Self {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let (sender, standing) = watch::channel(Standing::default());
-        let conversation = Conversation { id, socket, told, standing: sender, commands: received, patience };
-        Self { standing, commands, task: tokio::spawn(conversation.run()) }
+        let (sender, state) = watch::channel(GuestState::default());
+        let task = LinkTask { id, socket, context, state: sender, commands: received, timeouts };
+        Self { state, commands, task: tokio::spawn(task.run()) }
     }
 
-    /// How the guest stands, as it changes.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    /// State of the guest, as it changes.
+    pub fn state(&self) -> watch::Receiver<GuestState> {
+        self.state.clone()
     }
 
-    /// For those who open sessions.
-    pub fn opener(&self) -> Opener {
-        Opener { commands: self.commands.clone(), standing: self.standing.clone() }
+    /// A handle to open sessions.
+    pub fn opener(&self) -> SessionOpener {
+        SessionOpener { commands: self.commands.clone(), state: self.state.clone() }
     }
 }
 
-struct Conversation {
+struct LinkTask {
     id: Uuid,
     socket: PathBuf,
-    told: watch::Receiver<Told>,
-    standing: watch::Sender<Standing>,
-    commands: mpsc::Receiver<Command>,
-    patience: Patience,
+    context: watch::Receiver<GuestContext>,
+    state: watch::Sender<GuestState>,
+    commands: mpsc::Receiver<LinkCommand>,
+    timeouts: LivenessTimeouts,
 }
 
-/// Why a connection is given up.
+/// Why a connection is closed.
 #[derive(Debug, Error)]
-enum Broken {
-    #[error("its channel broke: {0}")]
+enum LinkError {
+    #[error("the channel to the guest broke")]
     Io(#[from] io::Error),
-    #[error("its guest {0}")]
+    #[error("the guest {0}")]
     Misbehaving(String),
     #[error(transparent)]
-    TooLong(#[from] TooLong),
+    MessageTooLong(#[from] MessageTooLong),
 }
 
-impl Conversation {
+impl LinkTask {
     async fn run(mut self) {
         loop {
             let Ok(stream) = UnixStream::connect(&self.socket).await else {
-                self.refuse_commands(CONNECT_PAUSE, "its channel is not there yet").await;
+                self.reject_commands(CONNECT_PAUSE, "the channel of the guest does not exist yet").await;
                 continue;
             };
-            let broken = self.converse(stream).await;
-            tracing::debug!(vm = %self.id, "{broken}");
+            let broken = self.run_connection(stream).await;
+            tracing::debug!(vm = %self.id, "{}", error_chain(&broken));
             match broken {
-                Broken::Misbehaving(what) => {
-                    tracing::warn!(vm = %self.id, "its guest {what}: not listened to for {} s", PENANCE.as_secs());
-                    self.standing.send_replace(Standing::Misbehaving(what));
-                    self.refuse_commands(PENANCE, "its guest talked nonsense").await;
-                    self.standing.send_replace(Standing::Silent);
+                LinkError::Misbehaving(what) => {
+                    tracing::warn!(vm = %self.id, "the guest {what}; closing its channel for {} s", MISBEHAVIOUR_PAUSE.as_secs());
+                    self.state.send_replace(GuestState::Misbehaving(what));
+                    self.reject_commands(MISBEHAVIOUR_PAUSE, "the guest broke the protocol").await;
+                    self.state.send_replace(GuestState::Silent);
                 }
-                Broken::Io(_) | Broken::TooLong(_) => {
-                    self.standing.send_replace(Standing::Silent);
-                    self.refuse_commands(CONNECT_PAUSE, "its channel broke").await;
+                LinkError::Io(_) | LinkError::MessageTooLong(_) => {
+                    self.state.send_replace(GuestState::Silent);
+                    self.reject_commands(CONNECT_PAUSE, "the channel to the guest broke").await;
                 }
             }
         }
     }
 
-    /// Waits; whoever wants a session meanwhile is told that there is none.
-    async fn refuse_commands(&mut self, pause: Duration, why: &str) {
+    /// Waits, and meanwhile rejects requests for sessions with `why`.
+    async fn reject_commands(&mut self, pause: Duration, why: &str) {
         let end = sleep(pause);
         tokio::pin!(end);
         loop {
             tokio::select! {
                 () = &mut end => return,
                 command = self.commands.recv() => match command {
-                    Some(Command::Open { answer, .. }) => drop(answer.send(Err(NoSession::NoGuest(why.to_owned())))),
+                    Some(LinkCommand::Open { answer, .. }) => drop(answer.send(Err(SessionError::GuestUnavailable(why.to_owned())))),
                     Some(_) => {}
-                    // Nobody can open a session any more: the link is about to be dropped.
+                    // All handles are gone: the link is about to be dropped.
                     None => return end.await,
                 }
             }
         }
     }
 
-    async fn converse(&mut self, stream: UnixStream) -> Broken {
+    async fn run_connection(&mut self, stream: UnixStream) -> LinkError {
         let (mut reader, mut writer) = stream.into_split();
-        let mut side = HostSide::new(self.told.borrow_and_update().clone(), self.patience);
+        let mut connection = Connection::new(self.context.borrow_and_update().clone(), self.timeouts);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            let (deadline, doubt_at) = (side.greeting_at, side.liveness.at());
+            let (deadline, liveness_deadline) = (connection.greeting_at, connection.liveness.deadline());
             let step = tokio::select! {
                 read = reader.read(&mut buffer) => match read {
-                    Ok(0) => Err(Broken::Io(io::ErrorKind::UnexpectedEof.into())),
-                    Ok(length) => side.hear(&buffer[..length]),
+                    Ok(0) => Err(LinkError::Io(io::ErrorKind::UnexpectedEof.into())),
+                    Ok(length) => connection.receive(&buffer[..length]),
                     Err(error) => Err(error.into()),
                 },
-                written = writer.write(side.outgoing.as_slices().0), if !side.outgoing.is_empty() => match written {
-                    Ok(0) => Err(Broken::Io(io::ErrorKind::WriteZero.into())),
+                written = writer.write(connection.outgoing.as_slices().0), if !connection.outgoing.is_empty() => match written {
+                    Ok(0) => Err(LinkError::Io(io::ErrorKind::WriteZero.into())),
                     Ok(length) => {
-                        side.outgoing.drain(..length);
+                        connection.outgoing.drain(..length);
                         Ok(())
                     }
                     Err(error) => Err(error.into()),
                 },
-                Some(command) = self.commands.recv() => side.obey(command),
-                changed = self.told.changed() => match changed {
-                    Ok(()) => side.tell(self.told.borrow_and_update().clone()),
-                    // Who tells is gone, and so are we in a moment.
+                Some(command) = self.commands.recv() => connection.execute(command),
+                changed = self.context.changed() => match changed {
+                    Ok(()) => connection.set_context(self.context.borrow_and_update().clone()),
+                    // The sender is gone: the link is about to be dropped.
                     Err(_) => return std::future::pending().await,
                 },
-                () = sleep_until(deadline) => side.greet(),
-                () = sleep_until(doubt_at), if !side.sessions.is_empty() => side.doubt(),
+                () = sleep_until(deadline) => connection.greet(),
+                () = sleep_until(liveness_deadline), if !connection.sessions.is_empty() => connection.check_liveness(),
             };
             if let Err(broken) = step {
-                side.sessions.end_all(&broken.to_string());
+                connection.sessions.end_all(&error_chain(&broken));
                 return broken;
             }
-            self.standing.send_if_modified(|standing| {
-                let changed = *standing != side.standing;
+            self.state.send_if_modified(|state| {
+                let changed = *state != connection.state;
                 if changed {
-                    standing.clone_from(&side.standing);
+                    state.clone_from(&connection.state);
                 }
                 changed
             });
@@ -252,127 +256,129 @@ impl Conversation {
     }
 }
 
-/// What is known of one connection.
-struct HostSide {
+/// State of one connection.
+struct Connection {
     decoder: Decoder<ToHost>,
     messages: VecDeque<ToHost>,
     outgoing: VecDeque<u8>,
-    budget: Budget,
+    budget: UnsolicitedBudget,
     sessions: Sessions,
-    told: Told,
+    context: GuestContext,
     nonce: u64,
-    /// The boot of the guest that answered; nothing it said before counts.
+    /// Boot id of the guest that answered the hello; messages before that are ignored.
     boot: Option<String>,
-    standing: Standing,
-    /// What the guest said last of its network, and for which context.
+    state: GuestState,
+    /// Last network check received, and the generation it is for.
     network: Option<(u64, NetworkCheck)>,
-    /// The context that was sent last, and when.
+    /// Generation of the last context sent, and when.
     sent: Option<(u64, Instant)>,
     greeting_at: Instant,
     liveness: Liveness,
 }
 
-impl HostSide {
-    fn new(told: Told, patience: Patience) -> Self {
+impl Connection {
+    fn new(context: GuestContext, timeouts: LivenessTimeouts) -> Self {
         Self {
             decoder: Decoder::new(),
             messages: VecDeque::new(),
-            // Ends what an agent before us may have begun.
+            // Ends a frame that an earlier agent may have left incomplete.
             outgoing: VecDeque::from([0]),
-            budget: Budget::new(Instant::now()),
+            budget: UnsolicitedBudget::new(Instant::now()),
             sessions: Sessions::default(),
-            told,
-            // Another one than those of agents before us.
+            context,
+            // Differs from the nonces of earlier agents.
             nonce: Uuid::new_v4().as_u64_pair().0,
             boot: None,
-            standing: Standing::Silent,
+            state: GuestState::Silent,
             network: None,
             sent: None,
             greeting_at: Instant::now(),
-            liveness: Liveness::new(patience, Instant::now()),
+            liveness: Liveness::new(timeouts, Instant::now()),
         }
     }
 
-    /// A guest with sessions has been quiet for a while.
-    fn doubt(&mut self) -> Result<(), Broken> {
-        match self.liveness.step(Instant::now()) {
+    /// Handles a guest with sessions that has been silent for a while.
+    fn check_liveness(&mut self) -> Result<(), LinkError> {
+        match self.liveness.poll(Instant::now()) {
             None => {}
-            // What it does not read need not become more.
-            Some(Step::Ask(_)) if self.outgoing.len() > 1 => {}
-            Some(Step::Ask(question)) => self.say(&question)?,
-            Some(Step::Warn(text)) => self.sessions.note_all(&text),
-            Some(Step::End(why)) => {
-                for close in self.sessions.give_up_all(&why) {
-                    self.say(&close)?;
+            // A guest that does not read gets no further messages.
+            Some(LivenessAction::Probe(_)) if self.outgoing.len() > 1 => {}
+            Some(LivenessAction::Probe(question)) => self.send(&question)?,
+            Some(LivenessAction::Warn(text)) => self.sessions.notify_all(&text),
+            Some(LivenessAction::GiveUp(why)) => {
+                for close in self.sessions.abort_all(&why) {
+                    self.send(&close)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Says hello, unless that would end sessions.
-    fn greet(&mut self) -> Result<(), Broken> {
+    /// Sends a hello, unless that would end sessions.
+    fn greet(&mut self) -> Result<(), LinkError> {
         self.greeting_at =
             Instant::now() + if self.boot.is_some() { REGREETING_PAUSE } else { GREETING_PAUSE };
-        // A guest that does not read, or works for somebody, is left alone.
+        // A guest that does not read, or has sessions, is not disturbed.
         if self.sessions.is_empty() && self.outgoing.len() <= 1 {
-            self.say(&ToGuest::Hello { nonce: self.nonce })?;
+            self.send(&ToGuest::Hello { nonce: self.nonce })?;
         }
         Ok(())
     }
 
-    fn say(&mut self, message: &ToGuest) -> Result<(), TooLong> {
+    fn send(&mut self, message: &ToGuest) -> Result<(), MessageTooLong> {
         let mut bytes = Vec::new();
         encode(message, &mut bytes)?;
         self.outgoing.extend(bytes);
         Ok(())
     }
 
-    fn tell(&mut self, told: Told) -> Result<(), Broken> {
-        self.told = told;
-        if matches!(self.standing, Standing::Failed(_)) {
+    fn set_context(&mut self, context: GuestContext) -> Result<(), LinkError> {
+        self.context = context;
+        if matches!(self.state, GuestState::Failed(_)) {
             return self.send_context();
         }
         self.catch_up()
     }
 
-    /// Sends the context if the guest has said that it has another.
-    fn catch_up(&mut self) -> Result<(), Broken> {
-        match self.standing {
-            Standing::Ready(generation, _) if generation != self.told.generation => self.send_context(),
+    /// Sends the context if the guest reports another generation.
+    fn catch_up(&mut self) -> Result<(), LinkError> {
+        match self.state {
+            GuestState::Ready(generation, _) if generation != self.context.generation => self.send_context(),
             _ => Ok(()),
         }
     }
 
-    fn send_context(&mut self) -> Result<(), Broken> {
-        // One that is ready for an earlier context stays so until it says otherwise.
-        if matches!(self.standing, Standing::Failed(_)) {
-            self.standing = Standing::Greeted;
+    fn send_context(&mut self) -> Result<(), LinkError> {
+        // A guest that is ready for an earlier context remains so until it reports otherwise.
+        if matches!(self.state, GuestState::Failed(_)) {
+            self.state = GuestState::Greeted;
         }
-        let (generation, now) = (self.told.generation, Instant::now());
-        // A context is long: a guest that keeps saying it has another does not get it each time.
+        let (generation, now) = (self.context.generation, Instant::now());
+        // Contexts are long: a guest that keeps reporting another generation does not get it each time.
         if self.sent.is_some_and(|(sent, at)| sent == generation && now < at + CONTEXT_PAUSE) {
             return Ok(());
         }
         self.sent = Some((generation, now));
-        let documents = Vec::clone(&self.told.documents);
-        Ok(self.say(&ToGuest::Context(documents))?)
+        let documents = Vec::clone(&self.context.documents);
+        Ok(self.send(&ToGuest::Context(documents))?)
     }
 
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
         let now = Instant::now();
         self.liveness.heard(now);
         self.decoder.push(bytes, &mut self.messages);
-        let mut asked_for = 0;
+        let mut solicited = 0;
         while let Some(message) = self.messages.pop_front() {
-            asked_for += self.handle(message)?;
+            solicited += self.handle(message)?;
         }
-        // A message may come in several pieces: what was paid for the first is given back with the last.
-        self.budget.spend(bytes.len(), asked_for, now).map_err(|over| Broken::Misbehaving(over.to_string()))
+        // A message may arrive in several reads: what the first were charged is refunded with the last.
+        self.budget
+            .spend(bytes.len(), solicited, now)
+            .map_err(|over| LinkError::Misbehaving(over.to_string()))
     }
 
-    /// Takes a message; how many bytes of the stream were asked for by it.
-    fn handle(&mut self, message: ToHost) -> Result<usize, Broken> {
+    /// Handles a message; returns how many bytes of it were solicited.
+    fn handle(&mut self, message: ToHost) -> Result<usize, LinkError> {
         if let ToHost::Welcome { nonce, version, boot } = message {
             self.welcome(nonce, version, boot)?;
             return Ok(0);
@@ -383,9 +389,9 @@ impl HostSide {
         match message {
             ToHost::Welcome { .. } => Ok(0),
             ToHost::Network { generation, reach } => {
-                let Reach { reached, heard } = reach;
+                let Reachability { reached, heard } = reach;
                 self.network = Some((generation, NetworkCheck { reached, heard }));
-                if let Standing::Ready(ready, network) = &mut self.standing
+                if let GuestState::Ready(ready, network) = &mut self.state
                     && *ready == generation
                 {
                     *network = Some(NetworkCheck { reached, heard });
@@ -394,64 +400,64 @@ impl HostSide {
             }
             ToHost::Ready { generation } => {
                 let network = self.network.filter(|(of, _)| *of == generation).map(|(_, network)| network);
-                self.standing = Standing::Ready(generation, network);
+                self.state = GuestState::Ready(generation, network);
                 self.catch_up().map(|()| 0)
             }
             ToHost::Failed { reason, .. } => {
-                self.standing = Standing::Failed(plain(&reason));
+                self.state = GuestState::Failed(sanitize(&reason));
                 Ok(0)
             }
             message => {
-                let (asked_for, reply) = self.sessions.hear(message);
+                let (solicited, reply) = self.sessions.handle(message);
                 if let Some(reply) = reply {
-                    self.say(&reply)?;
+                    self.send(&reply)?;
                 }
-                Ok(asked_for)
+                Ok(solicited)
             }
         }
     }
 
-    fn welcome(&mut self, nonce: u64, version: u16, boot: String) -> Result<(), Broken> {
+    fn welcome(&mut self, nonce: u64, version: u16, boot: String) -> Result<(), LinkError> {
         if nonce != self.nonce {
             return Ok(());
         }
         if version != PROTOCOL_VERSION {
-            let what = format!("speaks version {version} of the channel, this agent {PROTOCOL_VERSION}");
-            return Err(Broken::Misbehaving(what));
+            let what = format!("uses protocol version {version}, but this agent requires {PROTOCOL_VERSION}");
+            return Err(LinkError::Misbehaving(what));
         }
         if self.boot.as_deref() != Some(boot.as_str()) {
             self.boot = Some(boot);
-            self.standing = Standing::Greeted;
+            self.state = GuestState::Greeted;
             self.network = None;
         }
         Ok(())
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), Broken> {
+    fn execute(&mut self, command: LinkCommand) -> Result<(), LinkError> {
         if self.sessions.is_empty() {
-            // Nobody doubted it before.
+            // Silence before the first session does not count.
             self.liveness.heard(Instant::now());
         }
         let message = match command {
-            Command::Open { answer, .. } if self.boot.is_none() => {
-                let why = "its guest has not said anything yet".to_owned();
-                drop(answer.send(Err(NoSession::NoGuest(why))));
+            LinkCommand::Open { answer, .. } if self.boot.is_none() => {
+                let why = "the guest has not answered yet".to_owned();
+                drop(answer.send(Err(SessionError::GuestUnavailable(why))));
                 None
             }
-            command => self.sessions.obey(command),
+            command => self.sessions.execute(command),
         };
         if let Some(message) = message
-            && let Err(error) = self.say(&message)
+            && let Err(error) = self.send(&message)
         {
-            // Nothing was sent: a command with too many arguments. Only its session ends.
-            self.sessions.cannot(&message, &error.to_string());
+            // Nothing was sent, because the command is too long. Only its session ends.
+            self.sessions.fail(&message, &error.to_string());
         }
         Ok(())
     }
 }
 
-/// A guest's words, made fit for a log and a terminal.
-fn plain(text: &str) -> String {
+/// A guest's message made safe for logs and terminals: without control characters, truncated.
+fn sanitize(text: &str) -> String {
     let letters = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
-    letters.take(REASON_LETTERS_MAX).collect()
+    letters.take(REASON_CHARS_MAX).collect()
 }

@@ -1,4 +1,4 @@
-//! `heddle-agent`: runs the virtual machines of hosts.
+//! `heddle-agent`: runs the virtual machines of one or more hosts.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -10,69 +10,69 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use controller_api::{MemorySize, Name};
-use node_agent::accelerator::{Accelerators, Choice};
+use node_agent::accelerator::{AcceleratorChoice, AcceleratorProbe};
 use node_agent::agent::Agent;
-use node_agent::board::{Board, MachineReport, first_number};
-use node_agent::capacity::{Ledger, Machine};
-use node_agent::cores::Cores;
-use node_agent::fabric::Fabric;
-use node_agent::http::{self, Limits};
+use node_agent::capacity::{Allocations, HostCapacity};
+use node_agent::context::{AgentContext, FileTables};
+use node_agent::cpu_set::CpuSet;
+use node_agent::fabric::FabricAttachments;
+use node_agent::http::{self, HttpLimits};
 use node_agent::hypervisor::Hypervisor;
-use node_agent::place::Place;
-use node_agent::resting::Resting;
-use node_agent::shared::{Files, Shared};
-use node_agent::users::Users;
+use node_agent::reports::{MachineStatus, Reports, next_report_number};
+use node_agent::retention::RetainedDisks;
+use node_agent::state_dir::StateDir;
+use node_agent::users::QemuUsers;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Part of the memory that is left to the host and to what QEMU needs besides guests' memory: one in so many.
+/// One part in this many of the machine's memory is reserved for the host and for QEMU's own memory.
 const MEMORY_RESERVE: u64 = 8;
 
-/// Runs the virtual machines of hosts.
+/// Run the virtual machines of this machine's hosts with libvirt and QEMU, as the controller specifies
 #[derive(Debug, Parser)]
 #[command(name = "heddle-agent", version)]
 struct Args {
-    /// Directory for orders, disks and logs. QEMU's user must be able to enter it.
+    /// Keep host specs, disks and logs in this directory, which QEMU's users must be able to traverse
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Socket at which the controller is served.
+    /// Serve the controller on this Unix socket, created with mode 0600
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Name of a host that is served; may be given several times on an emulated fabric.
+    /// Serve the host of this name; repeatable on an emulated fabric
     #[arg(long = "host", value_name = "NAME", required = true)]
     hosts: Vec<Name>,
-    /// Control socket of `heddle sim`.
+    /// Attach virtual machines to the emulated fabric through this control socket of `heddle sim`
     #[arg(long, value_name = "PATH")]
     sim_control: PathBuf,
-    /// Where libvirt is.
+    /// Connect to libvirt at this URI
     #[arg(long, value_name = "URI", default_value = "qemu:///system")]
     uri: String,
-    /// How virtual machines run; `auto` is KVM if a probe guest runs by it.
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    accelerator: Choice,
-    /// Cores that may be used, such as 0-3,6; all that this process may use if not given.
+    /// Run virtual machines with this accelerator
+    #[arg(long, value_enum, default_value_t = AcceleratorChoice::Auto)]
+    accelerator: AcceleratorChoice,
+    /// Use these cores, such as 0-3,6 [default: the CPU affinity of this process]
     #[arg(long, value_name = "LIST")]
-    cores: Option<Cores>,
-    /// Cores that no virtual machine has to itself: emulation, shared virtual machines and the host run there.
+    cores: Option<CpuSet>,
+    /// Reserve the lowest N cores for the host, QEMU's emulator threads and virtual machines without dedicated cores
     #[arg(long, value_name = "N", default_value_t = 1)]
     reserve_cores: u32,
-    /// Memory for guests in all, such as 16G; seven eighths of the machine's if not given.
+    /// Give guests at most this much memory in total, such as 16G [default: 7/8 of the machine's memory]
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySize>,
-    /// Directory for sockets. Short: paths of sockets have room for 107 bytes.
+    /// Create the sockets of virtual machines in this directory; it must be short, because socket paths have at most 107 bytes
     #[arg(long, value_name = "DIR", default_value = "/run/heddle")]
     runtime: PathBuf,
-    /// Where images usually are: the kernel of the newest is used to find out early whether KVM works.
+    /// Test KVM at startup with the kernel of the newest image in this directory
     #[arg(long, value_name = "DIR", default_value = "/var/cache/heddle/images")]
     images: PathBuf,
-    /// First of 65,536 user ids, which nobody else on this machine has: each QEMU runs as one of its own.
+    /// Run each QEMU process with its own user id out of 65,536 from this one, which must not be used otherwise (1000 to 3999999999)
     #[arg(long, value_name = "UID", default_value_t = 2_000_000, value_parser = clap::value_parser!(u32).range(1000..4_000_000_000))]
     first_vm_uid: u32,
-    /// Hours for which the disk of a removed virtual machine is kept before it is deleted; 0 deletes it at once. If the disk of
-    /// the host is full, those that were kept longest go first.
+    /// Retain the disk of a removed virtual machine for this many hours; 0 deletes it at once. On lack of disk space, the oldest
+    /// retained disks are deleted early
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     disk_grace_hours: u32,
-    /// Stops virtual machines when the agent is told to end. The next start boots them from their disks.
+    /// Stop the virtual machines on SIGTERM or SIGINT; the next start boots them from their disks
     #[arg(long)]
     stop_vms_at_exit: bool,
 }
@@ -98,10 +98,10 @@ fn run(mut args: Args) -> anyhow::Result<()> {
     args.hosts.sort();
     let given = args.hosts.len();
     args.hosts.dedup();
-    ensure!(args.hosts.len() == given, "a host is named twice");
+    ensure!(args.hosts.len() == given, "each --host must be given once");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served = runtime.block_on(serve(args));
-    // Calls of libvirt may hang; what they did is found out at the next start.
+    // Pending libvirt calls are abandoned; their outcome is determined at the next start.
     runtime.shutdown_background();
     served
 }
@@ -115,73 +115,79 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Some(memory) => memory,
         None => own_memory()?,
     };
-    let ledger = Ledger::new(Machine::new(cores, args.reserve_cores, memory)?);
-    let place = Arc::new(Place::open(&args.state, &args.runtime)?);
-    let machine = MachineReport {
-        cores: ledger.cores(),
-        memory_mib: ledger.memory(),
-        accelerator: args.accelerator.given(),
+    let allocations = Allocations::new(HostCapacity::new(cores, args.reserve_cores, memory)?);
+    let state_dir = Arc::new(StateDir::open(&args.state, &args.runtime)?);
+    let machine = MachineStatus {
+        cores: allocations.cores(),
+        memory_mib: allocations.memory(),
+        accelerator: args.accelerator.fixed(),
         fabric: false,
     };
-    let number = first_number(&place.number()).context("cannot keep the number of reports")?;
-    let board = Arc::new(Board::new(&args.hosts, machine, number));
+    let number =
+        next_report_number(&state_dir.report_number_path()).context("cannot store the report number")?;
+    let reports = Arc::new(Reports::new(&args.hosts, machine, number));
     let hypervisor = Hypervisor::new(args.uri);
-    let fabric = Arc::new(Fabric::new(args.sim_control, Arc::clone(&place)));
-    let accelerators =
-        Accelerators::new(args.accelerator, Arc::clone(&place), hypervisor.clone(), Arc::clone(&board));
+    let fabric = Arc::new(FabricAttachments::new(args.sim_control, Arc::clone(&state_dir)));
+    let accelerator_probe = AcceleratorProbe::new(
+        args.accelerator,
+        Arc::clone(&state_dir),
+        hypervisor.clone(),
+        Arc::clone(&reports),
+    );
     let grace = Duration::from_secs(u64::from(args.disk_grace_hours) * 3600);
-    let resting = Resting::open(Arc::clone(&place), grace).context("cannot look at disks that rest")?;
-    let users =
-        Users::open(Arc::clone(&place), args.first_vm_uid).context("cannot tell who has which user")?;
-    let shared = Shared::new(
-        place,
+    let retained_disks =
+        RetainedDisks::open(Arc::clone(&state_dir), grace).context("cannot read the retained disks")?;
+    let users = QemuUsers::open(Arc::clone(&state_dir), args.first_vm_uid)
+        .context("cannot read the user ids of virtual machines")?;
+    let context = AgentContext::new(
+        state_dir,
         hypervisor,
         Arc::clone(&fabric),
-        Arc::clone(&board),
-        Arc::new(accelerators),
-        ledger,
-        Files { resting, users },
+        Arc::clone(&reports),
+        Arc::new(accelerator_probe),
+        allocations,
+        FileTables { retained_disks, users },
     );
-    let agent = Arc::new(Agent::new(Arc::new(shared), args.hosts)?);
+    let agent = Arc::new(Agent::new(Arc::new(context), args.hosts)?);
     let listener = http::listen(&args.socket)?;
 
     let (mut terminated, mut interrupted) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut seen = fabric.seen();
-    // Also while the agent ends: virtual machines that stop are taken off the fabric.
-    tokio::spawn(async move { fabric.keep().await });
-    let watching = async {
-        while seen.changed().await.is_ok() {
-            let answers = seen.borrow_and_update().answers;
-            board.set_machine(|machine| machine.fabric = answers);
+    let mut fabric_status = fabric.status();
+    // Runs until the process exits, because virtual machines that stop on exit must be detached.
+    tokio::spawn(async move { fabric.run().await });
+    let publish_fabric_status = async {
+        while fabric_status.changed().await.is_ok() {
+            let is_reachable = fabric_status.borrow_and_update().is_reachable;
+            reports.set_machine(|machine| machine.fabric = is_reachable);
         }
     };
     tokio::select! {
-        _ = http::serve(listener, http::router(Arc::clone(&agent)), Limits::default()) => {}
+        _ = http::serve(listener, http::router(Arc::clone(&agent)), HttpLimits::default()) => {}
         () = agent.run(args.images) => {}
-        () = watching => {}
+        () = publish_fabric_status => {}
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
-    // Whoever asks now finds nobody, and asks the next agent.
+    // From here on, requests fail to connect and are repeated against the next agent.
     let _ = fs::remove_file(&args.socket);
-    agent.end(args.stop_vms_at_exit).await;
-    agent.shared().place.leave();
+    agent.shut_down(args.stop_vms_at_exit).await;
+    agent.context().state_dir.remove_runtime_directory();
     Ok(())
 }
 
-/// Cores this process may use.
-fn own_cores() -> anyhow::Result<Cores> {
-    let status = fs::read_to_string("/proc/self/status").context("cannot tell which cores there are")?;
+/// The CPU affinity of this process.
+fn own_cores() -> anyhow::Result<CpuSet> {
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    Ok(line.context("cannot tell which cores there are: use --cores")?.trim().parse()?)
+    Ok(line.context("cannot determine the CPU affinity; use --cores")?.trim().parse()?)
 }
 
-/// What the machine has, less a part for itself.
+/// The machine's memory without the reserve.
 fn own_memory() -> anyhow::Result<MemorySize> {
-    let text = fs::read_to_string("/proc/meminfo").context("cannot tell how much memory there is")?;
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
-    let total: u64 = total.context("cannot tell how much memory there is: use --memory")?.trim().parse()?;
+    let total: u64 = total.context("cannot determine the machine's memory; use --memory")?.trim().parse()?;
     let mib = (total - total / MEMORY_RESERVE) / 1024;
     Ok(MemorySize::from_mib(u32::try_from(mib).unwrap_or(u32::MAX)))
 }

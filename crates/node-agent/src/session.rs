@@ -1,4 +1,4 @@
-//! Joins a session of a client, which came by HTTP, to one of a guest.
+//! Connects a client's session, which arrived over HTTP, with a session of a guest.
 
 use std::io;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use controller_api::session::{FRAME_BYTES_MAX, Kind, read_frame, write_frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::link::{FromGuest, Session};
+use crate::link::{Session, SessionEvent};
 
-/// How long a client has to hear the last word. A socket that is closed with input unread takes back what was not read.
-const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for the client to read the last frame: closing a socket with unread input discards unread output.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Carries frames both ways until either side has ended.
+/// Forwards frames in both directions until either side ends. A client that disconnects ends the session in the guest.
 pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io::Result<()> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let inward = async {
@@ -20,12 +20,12 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
             match read_frame(&mut from_client).await? {
                 Some((Kind::Input, bytes)) => {
                     if !session.input(&bytes).await {
-                        // The guest has had its last word, which is on its way to the client.
+                        // The session has ended; its last event is on its way to the client.
                         return std::future::pending().await;
                     }
                 }
                 Some((kind, _)) => {
-                    let what = format!("a client sent a frame {kind:?}, which only guests do");
+                    let what = format!("unexpected frame {kind:?} from a client; only input is allowed");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                 }
                 None => return Ok(()),
@@ -34,15 +34,17 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
     };
     let outward = async {
         loop {
-            match session.hear().await {
-                FromGuest::Output(bytes) => hand_on(&mut to_client, Kind::Output, &bytes, &session).await?,
-                FromGuest::Error(bytes) => hand_on(&mut to_client, Kind::Error, &bytes, &session).await?,
-                FromGuest::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
-                FromGuest::Exit(status) => {
+            match session.recv().await {
+                SessionEvent::Output(bytes) => {
+                    forward(&mut to_client, Kind::Output, &bytes, &session).await?
+                }
+                SessionEvent::Error(bytes) => forward(&mut to_client, Kind::Error, &bytes, &session).await?,
+                SessionEvent::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
+                SessionEvent::Exit(status) => {
                     write_frame(&mut to_client, Kind::Exit, &status.to_be_bytes()).await?;
                     return to_client.shutdown().await;
                 }
-                FromGuest::Refused(why) => {
+                SessionEvent::Refused(why) => {
                     write_frame(&mut to_client, Kind::Refused, why.as_bytes()).await?;
                     return to_client.shutdown().await;
                 }
@@ -54,12 +56,12 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
         ended = outward => ended?,
     }
     let drain = async { while from_client.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {} };
-    // Who stays longer has heard it, or does not listen.
-    let _ = timeout(LAST_WORD_TIMEOUT, drain).await;
+    // A client that stays longer has read it, or never will.
+    let _ = timeout(CLOSE_TIMEOUT, drain).await;
     Ok(())
 }
 
-async fn hand_on(
+async fn forward(
     client: &mut (impl AsyncWrite + Unpin),
     kind: Kind,
     bytes: &[u8],

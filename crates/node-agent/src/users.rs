@@ -1,7 +1,7 @@
-//! A user of its own for every QEMU: one that is taken over opens the files of no other virtual machine.
+//! A separate user id for every QEMU process, so that a compromised one cannot open files of other virtual machines.
 //!
-//! Users are numbers of a range that nobody else on the machine has. Which virtual machine has which is kept in a file, for as
-//! long as there are files that belong to it, also while its disk rests: a number never meets files of an earlier owner.
+//! Ids come from a range that is used for nothing else. The assignment is stored for as long as files of the virtual machine exist,
+//! including a retained disk, so that a reused id never owns files of an earlier virtual machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,68 +10,70 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 use crate::durable;
-use crate::place::{Place, QemuUser};
+use crate::state_dir::{QemuUser, StateDir};
 
-/// Users in the range: many times what one machine runs, with disks that rest.
-const USERS: u32 = 65_536;
+/// Number of ids in the range: many times the virtual machines and retained disks of a machine.
+const UID_COUNT: u32 = 65_536;
 
-/// Longest file with who has which: 60 bytes each.
+/// Most bytes of the file with the assignments; an entry has 60 bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The users that virtual machines have.
+/// User ids of an agent's QEMU processes.
 #[derive(Debug)]
-pub struct Users {
-    place: Arc<Place>,
+pub struct QemuUsers {
+    state_dir: Arc<StateDir>,
     first: u32,
-    given: Mutex<Given>,
+    assignments: Mutex<Assignments>,
 }
 
 #[derive(Debug)]
-struct Given {
-    /// As in the file.
+struct Assignments {
+    /// Content of the file.
     users: BTreeMap<Uuid, u32>,
-    /// Those that were asked for since the agent started: they may have no files yet.
+    /// Assigned since the agent started; these may have no files yet.
     active: BTreeSet<Uuid>,
 }
 
-impl Users {
-    /// Users from `first` on, and who has which.
-    pub fn open(place: Arc<Place>, first: u32) -> io::Result<Self> {
-        let users = match durable::read(&place.users(), FILE_BYTES_MAX)? {
+impl QemuUsers {
+    /// Loads the assignments; new ids are assigned from `first` on.
+    pub fn open(state_dir: Arc<StateDir>, first: u32) -> io::Result<Self> {
+        let users = match durable::read(&state_dir.users_path(), FILE_BYTES_MAX)? {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other)?,
             None => BTreeMap::new(),
         };
-        Ok(Self { place, first, given: Mutex::new(Given { users, active: BTreeSet::new() }) })
+        Ok(Self { state_dir, first, assignments: Mutex::new(Assignments { users, active: BTreeSet::new() }) })
     }
 
-    /// The user of a virtual machine's QEMU, in the group that QEMU runs in. The same for as long as it has files.
-    pub fn of(&self, id: Uuid, qemu: QemuUser) -> io::Result<QemuUser> {
-        let mut given = self.given();
-        given.active.insert(id);
-        if let Some(uid) = given.users.get(&id) {
+    /// The user of a virtual machine's QEMU process, in the group `qemu.gid`. Stable while the virtual machine has files; on disk before it
+    /// is returned. Fails if all ids are in use or the assignment cannot be stored.
+    pub fn user_for(&self, id: Uuid, qemu: QemuUser) -> io::Result<QemuUser> {
+        let mut assignments = self.assignments();
+        assignments.active.insert(id);
+        if let Some(uid) = assignments.users.get(&id) {
             return Ok(QemuUser { uid: *uid, ..qemu });
         }
-        let Given { users, active } = &mut *given;
-        users.retain(|id, _| active.contains(id) || self.place.has_files(*id));
+        let Assignments { users, active } = &mut *assignments;
+        users.retain(|id, _| active.contains(id) || self.state_dir.has_files(*id));
         let taken: BTreeSet<u32> = users.values().copied().collect();
-        let last = self.first.saturating_add(USERS - 1);
+        let last = self.first.saturating_add(UID_COUNT - 1);
         let uid = (self.first..=last).find(|uid| !taken.contains(uid));
-        let uid = uid
-            .ok_or_else(|| io::Error::other(format!("all users from {} to {last} are taken", self.first)))?;
+        let uid = uid.ok_or_else(|| {
+            io::Error::other(format!("all user ids from {} to {last} are in use", self.first))
+        })?;
         users.insert(id, uid);
         let text = serde_json::to_vec(users).map_err(io::Error::other)?;
-        // On disk before there is a file of it.
-        durable::write(&self.place.users(), &text)?;
+        // Stored before a file owned by this id exists.
+        durable::replace(&self.state_dir.users_path(), &text)?;
         Ok(QemuUser { uid, ..qemu })
     }
 
-    /// A virtual machine is gone; what is left of it keeps its user.
+    /// Releases a removed virtual machine's id, which is reused once no files of it exist.
     pub fn release(&self, id: Uuid) {
-        self.given().active.remove(&id);
+        self.assignments().active.remove(&id);
     }
 
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn assignments(&self) -> MutexGuard<'_, Assignments> {
+        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,21 +86,21 @@ mod tests {
     const QEMU: QemuUser = QemuUser { uid: 64055, gid: 108 };
 
     #[test]
-    fn a_user_is_given_to_nobody_else_while_files_of_it_exist() {
+    fn an_id_is_not_reused_while_its_files_exist() {
         let scratch = tempfile::tempdir().unwrap();
-        let place =
-            Arc::new(Place::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
+        let state_dir =
+            Arc::new(StateDir::open(&scratch.path().join("state"), &scratch.path().join("run")).unwrap());
         let [one, two, three, four] = [1, 2, 3, 4].map(Uuid::from_u128);
-        let users = Users::open(Arc::clone(&place), 2_000_000).unwrap();
-        assert_eq!(users.of(one, QEMU).unwrap(), QemuUser { uid: 2_000_000, gid: 108 });
-        assert_eq!(users.of(two, QEMU).unwrap().uid, 2_000_001);
-        assert_eq!(users.of(one, QEMU).unwrap().uid, 2_000_000);
-        // One rests, the other has no files.
-        fs::create_dir(place.resting_directory().join(one.to_string())).unwrap();
+        let users = QemuUsers::open(Arc::clone(&state_dir), 2_000_000).unwrap();
+        assert_eq!(users.user_for(one, QEMU).unwrap(), QemuUser { uid: 2_000_000, gid: 108 });
+        assert_eq!(users.user_for(two, QEMU).unwrap().uid, 2_000_001);
+        assert_eq!(users.user_for(one, QEMU).unwrap().uid, 2_000_000);
+        // The first has a retained disk, the second has no files.
+        fs::create_dir(state_dir.retained_directory().join(one.to_string())).unwrap();
         drop(users);
-        let users = Users::open(Arc::clone(&place), 2_000_000).unwrap();
-        assert_eq!(users.of(three, QEMU).unwrap().uid, 2_000_001);
-        fs::remove_dir(place.resting_directory().join(one.to_string())).unwrap();
-        assert_eq!(users.of(four, QEMU).unwrap().uid, 2_000_000);
+        let users = QemuUsers::open(Arc::clone(&state_dir), 2_000_000).unwrap();
+        assert_eq!(users.user_for(three, QEMU).unwrap().uid, 2_000_001);
+        fs::remove_dir(state_dir.retained_directory().join(one.to_string())).unwrap();
+        assert_eq!(users.user_for(four, QEMU).unwrap().uid, 2_000_000);
     }
 }

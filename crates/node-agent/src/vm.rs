@@ -1,111 +1,118 @@
-//! One virtual machine: a task that makes it what is ordered, as long as it is ordered.
+//! One virtual machine: a task that reconciles it with its desired state.
+//!
+//! The agent writes the desired state into [`VmHandle::desired`]; the task starts or adopts the domain, monitors it, restarts it
+//! when it exits, and reports every change to [`crate::reports::Reports`]. The task ends after [`DesiredState::Stop`] and
+//! [`DesiredState::Removed`].
 
 mod start;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
 use controller_api::agent::{VmOrder, VmReport, VmState};
+use thiserror::Error;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use crate::context::{AgentContext, RunningVms};
 use crate::disk;
-use crate::hypervisor::{DomainState, Halt};
+use crate::disk_space;
+use crate::error_chain;
+use crate::hypervisor::{DomainState, HaltReason, HypervisorError};
 use crate::image::manifest;
-use crate::link::{FromGuest, Link, Opener, Standing, Told};
-use crate::room;
-use crate::shared::{Shared, Snapshot};
+use crate::link::{GuestContext, GuestLink, GuestState, SessionEvent, SessionOpener};
+use crate::state_dir::StateDirError;
 use start::StartError;
 
-/// How long to wait before a virtual machine that ended by itself is started again: doubled each time.
+/// Pause before the first restart of a domain that exited; doubled for each further one.
 const RESTART_PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest such pause.
+/// Longest pause before a restart.
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Who has run so long starts again without a pause worth the name.
-const WELL_AFTER: Duration = Duration::from_secs(120);
+/// A domain that has run this long resets the restart pause.
+const STABLE_AFTER: Duration = Duration::from_secs(120);
 
-/// How long to wait for libvirt before asking again.
+/// Pause before an operation that libvirt did not complete is retried.
 const HYPERVISOR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a guest has to write its disks before it is stopped.
+/// Time limit for a guest to sync its disks before it is stopped.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What a guest is asked to run before it is stopped: file systems are written and closed, also without a journal.
+/// Command run in a guest before it is stopped: syncs the file systems and remounts them read-only.
 const QUIESCE: [&str; 3] =
     ["/bin/sh", "-c", "sync; echo s >/proc/sysrq-trigger; echo u >/proc/sysrq-trigger"];
 
-/// What is wanted of a virtual machine.
+/// The desired state of a virtual machine.
 #[derive(Clone, Debug)]
-pub enum Wanted {
-    /// To run.
+pub enum DesiredState {
     Run(Arc<VmOrder>),
-    /// Not to run; says why.
-    Refused(Arc<str>),
-    /// To be left as it is: nobody knows its order.
-    Leave,
-    /// To stop, with everything kept for the next start.
+    /// Must not be started, for this reason. Reported as failed.
+    Blocked(Arc<str>),
+    /// Left as it is: no host spec lists it.
+    Unmanaged,
+    /// Stopped; disk and allocation record are kept for the next start.
     Stop,
-    /// To be gone.
-    Gone,
+    /// Stopped and deleted; the disk is retained for the grace period.
+    Removed,
 }
 
-/// By which a virtual machine is told what is wanted, and reached.
+/// The agent's handle of a virtual machine's task.
 #[derive(Debug)]
-pub struct Handle {
-    /// Where it is.
+pub struct VmHandle {
     pub host: Name,
-    /// What is wanted.
-    pub wanted: watch::Sender<Wanted>,
-    /// For sessions, while it runs.
-    pub opener: watch::Receiver<Option<Opener>>,
+    pub desired: watch::Sender<DesiredState>,
+    /// Opens sessions in the guest; `None` while it does not run.
+    pub opener: watch::Receiver<Option<SessionOpener>>,
 }
 
-/// Starts the task of a virtual machine. It ends when the virtual machine is gone or has stopped, as wanted.
+/// Starts the task of a virtual machine. It reports the virtual machine before it returns, and ends once the virtual machine is
+/// removed or stopped as desired.
 pub fn spawn(
-    shared: Arc<Shared>,
+    context: Arc<AgentContext>,
     host: Name,
     id: Uuid,
-    wanted: Wanted,
-) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (wanted, receiver) = watch::channel(wanted);
+    desired: DesiredState,
+) -> (VmHandle, tokio::task::JoinHandle<()>) {
+    let (desired, receiver) = watch::channel(desired);
     let (opener, opener_receiver) = watch::channel(None);
     let vm = Vm {
         id,
         host: host.clone(),
-        shared,
-        wanted: receiver,
+        context,
+        desired: receiver,
         opener,
         restarts: Restarts::default(),
         has_guest: true,
     };
-    // Reported from here on: who asks in the next moment must not find it missing.
-    match *vm.wanted.borrow() {
-        Wanted::Run(_) => vm.report(VmState::Preparing, None),
-        Wanted::Refused(ref why) => vm.report(VmState::Failed, Some(why.to_string())),
-        Wanted::Leave => vm.report_left(false),
-        Wanted::Stop => {}
-        Wanted::Gone => vm.report(VmState::Removing, None),
+    // Before the task runs: a report read right after this call must list it.
+    match *vm.desired.borrow() {
+        DesiredState::Run(_) => vm.report(VmState::Preparing, None),
+        DesiredState::Blocked(ref reason) => vm.report(VmState::Failed, Some(reason.to_string())),
+        DesiredState::Unmanaged => vm.report_unmanaged(false),
+        DesiredState::Stop => {}
+        DesiredState::Removed => vm.report(VmState::Removing, None),
     }
     let task = tokio::spawn(vm.run());
-    (Handle { host, wanted, opener: opener_receiver }, task)
+    (VmHandle { host, desired, opener: opener_receiver }, task)
 }
 
 struct Vm {
     id: Uuid,
     host: Name,
-    shared: Arc<Shared>,
-    wanted: watch::Receiver<Wanted>,
-    opener: watch::Sender<Option<Opener>>,
+    context: Arc<AgentContext>,
+    desired: watch::Receiver<DesiredState>,
+    opener: watch::Sender<Option<SessionOpener>>,
     restarts: Restarts,
-    /// Whether its image has a `heddle-guest` that will say how it stands.
+    /// Whether its image contains `heddle-guest`, which reports the guest's status.
     has_guest: bool,
 }
 
-/// How often it has ended by itself of late.
+/// Consecutive restarts after runs shorter than [`STABLE_AFTER`].
 #[derive(Debug, Default)]
 struct Restarts {
     count: u32,
@@ -118,34 +125,33 @@ impl Restarts {
     }
 }
 
-/// How a domain that ran came to its end.
+/// Why monitoring of a domain ended.
 #[derive(Debug)]
-enum End {
-    /// By itself.
-    Ended,
-    /// Something else is wanted.
-    Unwanted,
+enum DomainEnd {
+    Exited,
+    /// Another state is desired.
+    Superseded,
 }
 
 impl Vm {
     async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
+        let context = Arc::clone(&self.context);
         tokio::select! {
-            () = shared.ready() => {}
-            // Nobody knows what runs, so there is nothing to stop.
-            _ = self.wanted.wait_for(|wanted| matches!(wanted, Wanted::Stop)) => return,
+            () = context.ready() => {}
+            // Before the survey it is unknown what runs, so there is nothing to stop.
+            _ = self.desired.wait_for(|desired| matches!(desired, DesiredState::Stop)) => return,
         }
         loop {
-            let wanted = self.wanted.borrow_and_update().clone();
-            match wanted {
-                Wanted::Gone => return self.remove().await,
-                Wanted::Stop => return self.stop().await,
-                Wanted::Run(order) => self.make_so(&order).await,
-                Wanted::Leave => self.leave().await,
-                Wanted::Refused(why) => {
-                    self.report(VmState::Failed, Some(why.to_string()));
-                    // An error means that the agent ends.
-                    if self.wanted.changed().await.is_err() {
+            let desired = self.desired.borrow_and_update().clone();
+            match desired {
+                DesiredState::Removed => return self.remove().await,
+                DesiredState::Stop => return self.stop().await,
+                DesiredState::Run(order) => self.run_domain(&order).await,
+                DesiredState::Unmanaged => self.watch_unmanaged().await,
+                DesiredState::Blocked(reason) => {
+                    self.report(VmState::Failed, Some(reason.to_string()));
+                    // Fails only when the agent exits.
+                    if self.desired.changed().await.is_err() {
                         return;
                     }
                 }
@@ -153,67 +159,73 @@ impl Vm {
         }
     }
 
-    /// Leaves it as it is, and reports whether it runs.
-    async fn leave(&mut self) {
-        let mut snapshots = self.shared.snapshots();
+    /// Reports whether it runs, and changes nothing.
+    async fn watch_unmanaged(&mut self) {
+        let mut snapshots = self.context.running_vms();
         loop {
-            self.report_left(snapshots.borrow_and_update().running.contains(&self.id));
+            self.report_unmanaged(snapshots.borrow_and_update().running.contains(&self.id));
             tokio::select! {
-                _ = self.wanted.changed() => return,
+                _ = self.desired.changed() => return,
                 Ok(()) = snapshots.changed() => {}
             }
         }
     }
 
-    /// Starts it, and stays until something else is wanted, or it ended and is to be started again.
-    async fn make_so(&mut self, order: &Arc<VmOrder>) {
+    /// Starts the domain and monitors it until another state is desired or it must be restarted.
+    async fn run_domain(&mut self, order: &Arc<VmOrder>) {
         self.report(VmState::Preparing, None);
         match self.start(order).await {
             Ok(()) => {}
-            Err(StartError::Interrupted) => return,
-            Err(StartError::Later(why)) => {
-                self.report(VmState::Preparing, Some(why));
+            Err(StartError::Superseded) => return,
+            Err(StartError::Retry(cause)) => {
+                self.report(VmState::Preparing, Some(error_chain(&cause)));
                 tokio::select! {
                     () = sleep(HYPERVISOR_PAUSE) => {}
-                    _ = self.wanted.changed() => {}
+                    _ = self.desired.changed() => {}
                 }
                 return;
             }
-            Err(StartError::Never(why)) => {
-                tracing::warn!(vm = %self.id, label = order.label, "cannot be: {why}");
-                self.report(VmState::Failed, Some(why));
-                // Tried again when orders change.
-                let _ = self.wanted.changed().await;
+            Err(StartError::Failed(failure)) => {
+                let reason = error_chain(&failure);
+                tracing::warn!(vm = %self.id, label = order.label, "cannot start: {reason}");
+                self.report(VmState::Failed, Some(reason));
+                // Retried when the host spec changes.
+                let _ = self.desired.changed().await;
                 return;
             }
         }
         let started = Instant::now();
-        match self.attend(order).await {
-            End::Unwanted => {}
-            End::Ended => self.rest(started).await,
+        match self.monitor(order).await {
+            DomainEnd::Superseded => {}
+            DomainEnd::Exited => self.back_off(started).await,
         }
     }
 
-    /// Watches it while it runs.
-    async fn attend(&mut self, order: &Arc<VmOrder>) -> End {
+    /// Monitors the running domain and its guest.
+    async fn monitor(&mut self, order: &Arc<VmOrder>) -> DomainEnd {
         self.has_guest = has_guest(order).await;
-        let (told, receiver) = watch::channel(told(order));
-        let link = Link::start(self.id, self.shared.place.vm(self.id).channel, receiver);
-        let end = self.attend_linked(order, &link, &told).await;
+        let (context_sender, receiver) = watch::channel(guest_context(order));
+        let link = GuestLink::start(self.id, self.context.state_dir.vm(self.id).channel, receiver);
+        let end = self.monitor_linked(order, &link, &context_sender).await;
         self.opener.send_replace(None);
         end
     }
 
-    async fn attend_linked(&mut self, order: &Arc<VmOrder>, link: &Link, told: &watch::Sender<Told>) -> End {
+    async fn monitor_linked(
+        &mut self,
+        order: &Arc<VmOrder>,
+        link: &GuestLink,
+        context_sender: &watch::Sender<GuestContext>,
+    ) -> DomainEnd {
         let mut order = Arc::clone(order);
-        let (mut standing, mut snapshots) = (link.standing(), self.shared.snapshots());
-        let (mut fabric, since) = (self.shared.fabric.seen(), Instant::now());
+        let (mut state, mut snapshots) = (link.state(), self.context.running_vms());
+        let (mut fabric, since) = (self.context.fabric.status(), Instant::now());
         let mut halted = None;
         loop {
             match halted {
-                None => self.report_running(&standing.borrow_and_update().clone(), &order),
-                // Its guest hears and says nothing.
-                Some(why) => self.report(VmState::Stopped, Some(format!("it stands still: {why}"))),
+                None => self.report_running(&state.borrow_and_update().clone(), &order),
+                // The guest of a halted domain cannot respond.
+                Some(reason) => self.report(VmState::Stopped, Some(format!("halted: {reason}"))),
             }
             self.opener.send_if_modified(|opener| {
                 let modified = opener.is_some() != halted.is_none();
@@ -223,154 +235,153 @@ impl Vm {
                 modified
             });
             tokio::select! {
-                changed = self.wanted.changed() => {
-                    let wanted = self.wanted.borrow_and_update().clone();
-                    match wanted {
-                        Wanted::Run(next) if changed.is_ok() => {
-                            told.send_if_modified(|told| {
+                changed = self.desired.changed() => {
+                    let desired = self.desired.borrow_and_update().clone();
+                    match desired {
+                        DesiredState::Run(next) if changed.is_ok() => {
+                            context_sender.send_if_modified(|context| {
                                 let changed = next.context != order.context;
                                 if changed {
-                                    *told = self::told(&next);
+                                    *context = guest_context(&next);
                                 }
                                 changed
                             });
-                            let is_moved =
+                            let adapter_changed =
                                 next.context.sl != order.context.sl || next.adapter != order.adapter;
                             order = next;
-                            if is_moved {
+                            if adapter_changed {
                                 self.attach(&order).await;
                             }
                         }
-                        // The agent ends, or `run` does what is wanted.
+                        // The agent exits, or `run` handles the new state.
                         _ => {
-                            return End::Unwanted;
+                            return DomainEnd::Superseded;
                         }
                     }
                 }
-                Ok(()) = standing.changed() => {}
+                Ok(()) = state.changed() => {}
                 Ok(()) = fabric.changed() => {}
                 Ok(()) = snapshots.changed() => {
                     let snapshot = snapshots.borrow_and_update().clone();
-                    match self.look(&snapshot, since).await {
+                    match self.domain_state(&snapshot, since).await {
                         DomainState::Running => halted = None,
-                        DomainState::Halted(why) => {
-                            self.resume(why).await;
-                            halted = Some(why);
+                        DomainState::Halted(reason) => {
+                            self.resume(reason).await;
+                            halted = Some(reason);
                         }
-                        DomainState::Gone => return End::Ended,
+                        DomainState::Gone => return DomainEnd::Exited,
                     }
                 }
             }
         }
     }
 
-    /// What its domain does, by a look at all of them; one that is not among those that run is looked at itself.
-    async fn look(&self, snapshot: &Snapshot, since: Instant) -> DomainState {
+    /// State of the domain. libvirt is asked only if `snapshot`, taken after `since`, does not list it as running.
+    async fn domain_state(&self, snapshot: &RunningVms, since: Instant) -> DomainState {
         if snapshot.taken < since || snapshot.running.contains(&self.id) {
             return DomainState::Running;
         }
-        // Without an answer, nothing is known to have changed.
-        let state = self.shared.hypervisor.state(self.shared.place.instance(), self.id).await;
+        // If libvirt does not answer, the last known state is kept.
+        let state = self.context.hypervisor.state(self.context.state_dir.instance(), self.id).await;
         state.unwrap_or(DomainState::Running)
     }
 
-    /// Lets one that could not write go on when the host's disk has room again: it tries once more what it could not do.
-    async fn resume(&self, why: Halt) {
-        let Shared { hypervisor, place, .. } = &*self.shared;
-        if why != Halt::Disk {
+    /// Resumes a domain that was paused by a write error, once the host has disk space again; QEMU then repeats the write.
+    async fn resume(&self, reason: HaltReason) {
+        let AgentContext { hypervisor, state_dir, .. } = &*self.context;
+        if reason != HaltReason::DiskError {
             return;
         }
-        if !room::has_reserve(place) {
-            self.shared.evict_rested().await;
+        if !disk_space::has_reserve(state_dir) {
+            self.context.evict_retained_disk().await;
         }
-        if room::has_reserve(place)
-            && let Err(error) = hypervisor.resume(place.instance(), self.id).await
+        if disk_space::has_reserve(state_dir)
+            && let Err(error) = hypervisor.resume(state_dir.instance(), self.id).await
         {
-            tracing::warn!(vm = %self.id, "does not go on: {error}");
+            tracing::warn!(vm = %self.id, "cannot resume: {error}");
         }
     }
 
-    /// It has ended by itself: waits before the next start.
-    async fn rest(&mut self, started: Instant) {
-        if started.elapsed() > WELL_AFTER {
+    /// Waits before a domain that exited is restarted.
+    async fn back_off(&mut self, started: Instant) {
+        if started.elapsed() > STABLE_AFTER {
             self.restarts.count = 0;
         }
         self.restarts.count += 1;
         let pause = self.restarts.pause();
         let (count, seconds) = (self.restarts.count, pause.as_secs());
-        let times = if count == 1 { "time" } else { "times" };
-        let why = format!("it ended by itself, {count} {times} of late; started again in {seconds} s");
-        tracing::warn!(vm = %self.id, "{why}");
-        self.report(VmState::Stopped, Some(why));
+        let reason = format!("the guest exited; restart {count} follows in {seconds} s");
+        tracing::warn!(vm = %self.id, "{reason}");
+        self.report(VmState::Stopped, Some(reason));
         tokio::select! {
             () = sleep(pause) => {}
-            // Orders of others change too; only an end is worth hurrying for.
-            () = wait_for_end(&mut self.wanted) => {}
+            // A changed order does not shorten the pause; stopping or removing does.
+            () = wait_until_not_run(&mut self.desired) => {}
         }
     }
 
-    /// Removes it with everything it had; tries until it is done.
+    /// Removes the virtual machine and retains its disk. Retries until it succeeds.
     async fn remove(&self) {
         self.report(VmState::Removing, None);
-        while let Err(why) = self.clear_away(Remains::RestingDisk).await {
-            tracing::warn!(vm = %self.id, "cannot be removed yet: {why}");
-            self.report(VmState::Removing, Some(why));
+        while let Err(error) = self.tear_down(Keep::RetainedDisk).await {
+            let reason = error_chain(&error);
+            tracing::warn!(vm = %self.id, "removal failed and is retried: {reason}");
+            self.report(VmState::Removing, Some(reason));
             sleep(HYPERVISOR_PAUSE).await;
         }
-        self.shared.board.remove_vm(&self.host, self.id);
+        self.context.reports.remove_vm(&self.host, self.id);
     }
 
-    /// Ends its domain and keeps its disk.
+    /// Stops the domain and keeps the disk.
     async fn stop(&self) {
-        if let Err(why) = self.clear_away(Remains::Disk).await {
-            tracing::warn!(vm = %self.id, "cannot be stopped: {why}");
+        if let Err(error) = self.tear_down(Keep::Disk).await {
+            tracing::warn!(vm = %self.id, "cannot stop: {}", error_chain(&error));
         }
     }
 
-    /// Takes away its domain, its place on the fabric, what it was given of the machine, and its files.
-    async fn clear_away(&self, remains: Remains) -> Result<(), String> {
-        let Shared { hypervisor, place, fabric, .. } = &*self.shared;
-        hypervisor.destroy(place.instance(), self.id).await.map_err(|error| error.to_string())?;
+    /// Destroys the domain, detaches it from the fabric, and releases its allocation and its files except those to `keep`.
+    /// Idempotent: can be retried after any error.
+    async fn tear_down(&self, keep: Keep) -> Result<(), TearDownError> {
+        let AgentContext { hypervisor, state_dir, fabric, .. } = &*self.context;
+        hypervisor.destroy(state_dir.instance(), self.id).await?;
         fabric.detach(self.id).await;
-        self.shared.release(self.id).await;
-        let files = place.vm(self.id);
-        let removed = match remains {
-            Remains::Disk | Remains::RestingDisk => files.remove_sockets(),
-            Remains::Nothing => files.remove(),
-        };
-        removed.map_err(|error| crate::told_whole(&error))?;
-        if remains == Remains::RestingDisk {
-            let (shared, id) = (Arc::clone(&self.shared), self.id);
-            let put = tokio::task::spawn_blocking(move || shared.resting.put(id, &files));
-            let put = put.await.map_err(|error| error.to_string())?;
-            put.map_err(|error| format!("its disk cannot be put to rest: {error}"))?;
+        self.context.release(self.id).await;
+        let files = state_dir.vm(self.id);
+        match keep {
+            Keep::Disk | Keep::RetainedDisk => files.remove_sockets()?,
+            Keep::Nothing => files.remove()?,
         }
-        if remains != Remains::Disk {
-            self.shared.users.release(self.id);
-            crate::shared::remove_logs(place.instance(), self.id);
+        if keep == Keep::RetainedDisk {
+            let (context, id) = (Arc::clone(&self.context), self.id);
+            let retained = tokio::task::spawn_blocking(move || context.retained_disks.retain(id, &files));
+            retained.await?.map_err(TearDownError::Retain)?;
+        }
+        if keep != Keep::Disk {
+            self.context.users.release(self.id);
+            crate::context::remove_logs(state_dir.instance(), self.id);
         }
         Ok(())
     }
 
-    fn report_running(&self, standing: &Standing, order: &VmOrder) {
-        let (ready, network, said) = match standing {
-            // Nobody will say more than that it runs.
+    fn report_running(&self, state: &GuestState, order: &VmOrder) {
+        let (ready, network, guest_reason) = match state {
+            // Without a guest agent, running is all that can be known.
             _ if !self.has_guest => (Some(order.context.generation), None, None),
-            Standing::Silent | Standing::Greeted => (None, None, None),
-            // Of contexts that were never told, a guest knows nothing.
-            Standing::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
-            Standing::Ready(generation, network) => (Some(*generation), *network, None),
-            Standing::Failed(why) => (None, None, Some(format!("its guest says: {why}"))),
-            Standing::Misbehaving(what) => (None, None, Some(format!("its guest {what}"))),
+            GuestState::Silent | GuestState::Greeted => (None, None, None),
+            // A generation that was never sent is not believed.
+            GuestState::Ready(generation, _) if *generation > order.context.generation => (None, None, None),
+            GuestState::Ready(generation, network) => (Some(*generation), *network, None),
+            GuestState::Failed(reason) => (None, None, Some(format!("the guest reports: {reason}"))),
+            GuestState::Misbehaving(reason) => (None, None, Some(format!("the guest {reason}"))),
         };
-        let reason = self.shared.fabric.complaint(self.id).or(said);
-        let stop = self.shared.fabric.stop(self.id);
+        let reason = self.context.fabric.attach_error(self.id).or(guest_reason);
+        let stop = self.context.fabric.packet_stop(self.id);
         self.set(VmReport { ready, network, reason, stop, ..self.bare_report(VmState::Running) });
     }
 
-    fn report_left(&self, runs: bool) {
+    fn report_unmanaged(&self, runs: bool) {
         let state = if runs { VmState::Running } else { VmState::Stopped };
-        self.report(state, Some("no orders list it; it is left as it is".to_owned()));
+        self.report(state, Some("not listed in the host spec; left unchanged".to_owned()));
     }
 
     fn report(&self, state: VmState, reason: Option<String>) {
@@ -378,7 +389,7 @@ impl Vm {
     }
 
     fn bare_report(&self, state: VmState) -> VmReport {
-        let pinned = self.shared.given(self.id).cores.iter().collect();
+        let pinned = self.context.allocation(self.id).cores.iter().collect();
         VmReport {
             id: self.id,
             state,
@@ -392,51 +403,66 @@ impl Vm {
     }
 
     fn set(&self, report: VmReport) {
-        self.shared.board.set_vm(&self.host, report);
+        self.context.reports.set_vm(&self.host, report);
     }
 }
 
-/// What is left when a virtual machine was cleared away.
+/// What remains of a virtual machine after [`Vm::tear_down`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remains {
+enum Keep {
     Nothing,
-    /// Where it was, for the next start.
+    /// The disk, in place, for the next start.
     Disk,
-    /// Out of reach, until its grace period is over.
-    RestingDisk,
+    /// The disk, moved out of QEMU's reach for the grace period.
+    RetainedDisk,
 }
 
-async fn wait_for_end(wanted: &mut watch::Receiver<Wanted>) {
-    // An error means that the agent ends.
-    let _ = wanted.wait_for(|wanted| !matches!(wanted, Wanted::Run(_))).await;
+/// Why a virtual machine could not be torn down.
+#[derive(Debug, Error)]
+enum TearDownError {
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+    #[error(transparent)]
+    Files(#[from] StateDirError),
+    #[error("cannot retain the disk")]
+    Retain(#[source] io::Error),
+    #[error("retaining the disk was aborted")]
+    Aborted(#[from] JoinError),
 }
 
-/// Whether the image of an order has a guest, as far as can be told.
+async fn wait_until_not_run(desired: &mut watch::Receiver<DesiredState>) {
+    // Fails only when the agent exits.
+    let _ = desired.wait_for(|desired| !matches!(desired, DesiredState::Run(_))).await;
+}
+
+/// Whether the image of an order contains `heddle-guest`.
 async fn has_guest(order: &VmOrder) -> bool {
     let image = order.image.clone();
     let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;
-    // Of an image that is not there any more nothing is known: most have one.
+    // Assumed if the manifest cannot be read.
     !matches!(manifest, Ok(Ok(manifest)) if !manifest.guest)
 }
 
-fn told(order: &VmOrder) -> Told {
-    Told { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
+fn guest_context(order: &VmOrder) -> GuestContext {
+    GuestContext { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
 }
 
-/// Asks a guest to write its disks and close them, so that they are whole when it is stopped.
-pub async fn quiesce(opener: Opener) {
+/// Asks a guest to sync its disks, so that they are consistent when it is stopped. Gives up after 4 s.
+pub async fn quiesce(opener: SessionOpener) {
     let argv = QUIESCE.map(str::to_owned).to_vec();
     let done = async {
         let session = opener.open(controller_api::session::Open::Exec { argv }).await.ok()?;
         loop {
-            match session.hear().await {
-                FromGuest::Output(bytes) | FromGuest::Error(bytes) => session.consumed(bytes.len()).await,
-                FromGuest::Exit(status) => return Some(status),
-                FromGuest::Note(_) => {}
-                FromGuest::Refused(_) => return None,
+            match session.recv().await {
+                SessionEvent::Output(bytes) | SessionEvent::Error(bytes) => {
+                    session.consumed(bytes.len()).await
+                }
+                SessionEvent::Exit(status) => return Some(status),
+                SessionEvent::Note(_) => {}
+                SessionEvent::Refused(_) => return None,
             }
         }
     };
-    // Who does not answer is stopped as it is.
+    // A guest that does not answer is stopped without syncing.
     let _ = tokio::time::timeout(QUIESCE_TIMEOUT, done).await;
 }

@@ -1,10 +1,10 @@
-//! A tree of XML elements that is written with everything escaped.
+//! An XML tree whose text and attribute values are always escaped.
 
 use std::fmt::Write;
 
 use quick_xml::escape::escape;
 
-/// An element.
+/// An XML element.
 #[derive(Clone, Debug)]
 pub struct Element {
     name: &'static str,
@@ -13,41 +13,41 @@ pub struct Element {
     children: Vec<Element>,
 }
 
-/// An empty element.
+/// An element without attributes and content.
 pub fn element(name: &'static str) -> Element {
     Element { name, attributes: Vec::new(), text: String::new(), children: Vec::new() }
 }
 
 impl Element {
-    /// With one more attribute.
+    /// Adds an attribute.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.attributes.push((name, value.to_string()));
         self
     }
 
-    /// With this text.
+    /// Sets the text.
     #[must_use]
     pub fn text(mut self, text: impl ToString) -> Self {
         self.text = text.to_string();
         self
     }
 
-    /// With one more element inside.
+    /// Adds a child element.
     #[must_use]
     pub fn child(mut self, child: Element) -> Self {
         self.children.push(child);
         self
     }
 
-    /// With elements inside, or none.
+    /// Adds child elements.
     #[must_use]
     pub fn children(mut self, children: impl IntoIterator<Item = Element>) -> Self {
         self.children.extend(children);
         self
     }
 
-    /// As text, with an element per line.
+    /// Writes the element with one element per line.
     pub fn to_xml(&self) -> String {
         let mut out = String::new();
         self.write(0, &mut out);
@@ -60,7 +60,7 @@ impl Element {
         out.push('<');
         out.push_str(name);
         for (name, value) in &self.attributes {
-            write!(out, " {name}='{}'", escape(value.as_str())).expect("a String takes everything");
+            write!(out, " {name}='{}'", escape(value.as_str())).expect("writing to a String does not fail");
         }
         if self.children.is_empty() && self.text.is_empty() {
             out.push_str("/>\n");
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_in_a_value_stays_a_value() {
+    fn values_are_escaped() {
         let hostile = "a' onload='b' <c>&amp;\"";
         let xml = element("title").with("label", hostile).text(hostile).to_xml();
         assert_eq!(xml.matches('<').count(), 2, "{xml}");

@@ -1,38 +1,36 @@
-//! Frames around messages, without I/O.
+//! Framing of messages, without I/O.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-use super::wire::{Parts, Wire};
+use super::wire::{ContextParts, WireFormat};
 use super::{PAYLOAD_BYTES_MAX, ToGuest, ToHost};
 
-/// Bytes of the checksum at the end of every frame.
+/// Bytes of the CRC-32 at the end of every frame.
 const CRC_BYTES: usize = 4;
 
-/// Longest frame without its end.
+/// Most encoded bytes of a frame, without the terminating zero.
 const FRAME_BYTES_MAX: usize = cobs::max_encoding_length(PAYLOAD_BYTES_MAX + CRC_BYTES);
 
-/// A message of one direction: [`ToGuest`] or [`ToHost`].
-pub trait Message: Wire {}
+/// A message of one direction: [`ToGuest`] or [`ToHost`]. Sealed.
+pub trait ChannelMessage: WireFormat {}
 
-impl Message for ToGuest {}
-impl Message for ToHost {}
+impl ChannelMessage for ToGuest {}
+impl ChannelMessage for ToHost {}
 
-/// A message that has no place in a frame.
+/// A message exceeds what the protocol can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message for the channel has {bytes} bytes; at most {max} fit")]
-pub struct TooLong {
-    /// How long it is.
+#[error("a message on the channel must have at most {max} bytes, got {bytes}")]
+pub struct MessageTooLong {
     pub bytes: usize,
-    /// How long it may be.
     pub max: usize,
 }
 
-/// Appends a message to the bytes that go out. Appends nothing if it is too long.
-pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), TooLong> {
+/// Appends the frames of a message to `out`. If the message is too long, `out` is unchanged.
+pub fn encode<M: ChannelMessage>(message: &M, out: &mut Vec<u8>) -> Result<(), MessageTooLong> {
     let payloads = message.to_payloads()?;
     if let Some(long) = payloads.iter().find(|payload| payload.len() > PAYLOAD_BYTES_MAX) {
-        return Err(TooLong { bytes: long.len(), max: PAYLOAD_BYTES_MAX });
+        return Err(MessageTooLong { bytes: long.len(), max: PAYLOAD_BYTES_MAX });
     }
     for mut payload in payloads {
         payload.extend(crc32fast::hash(&payload).to_be_bytes());
@@ -45,52 +43,52 @@ pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), TooLong>
     Ok(())
 }
 
-/// Finds messages in the bytes that come in.
+/// Extracts messages from a byte stream. Resynchronises at the next zero byte after any noise.
 ///
-/// It keeps one frame and, towards the guest, one context at most: less than
-/// [`CONTEXT_BYTES_MAX`](super::CONTEXT_BYTES_MAX) and 32 KiB.
+/// Buffers one frame and, in the guest, one partial context: less than
+/// [`CONTEXT_BYTES_MAX`](super::CONTEXT_BYTES_MAX) + 32 KiB.
 pub struct Decoder<M> {
-    /// Of the frame that has begun, [`FRAME_BYTES_MAX`] at most.
+    /// Bytes of the current frame, at most [`FRAME_BYTES_MAX`].
     frame: Vec<u8>,
-    /// The frame that has begun is too long: what comes up to its end is thrown away.
+    /// The current frame is too long: its bytes are discarded up to the next zero byte.
     overlong: bool,
-    parts: Parts,
-    broken: u64,
+    parts: ContextParts,
+    dropped_frames: u64,
     direction: PhantomData<fn() -> M>,
 }
 
-impl<M: Message> Default for Decoder<M> {
+impl<M: ChannelMessage> Default for Decoder<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// What it holds may be secret.
+/// Does not print the buffers, which may hold secrets.
 impl<M> std::fmt::Debug for Decoder<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decoder").field("broken", &self.broken).finish_non_exhaustive()
+        f.debug_struct("Decoder").field("dropped_frames", &self.dropped_frames).finish_non_exhaustive()
     }
 }
 
-impl<M: Message> Decoder<M> {
-    /// One that has seen nothing.
+impl<M: ChannelMessage> Decoder<M> {
+    /// A decoder at the start of a stream.
     pub fn new() -> Self {
         Self {
             frame: Vec::new(),
             overlong: false,
-            parts: Parts::default(),
-            broken: 0,
+            parts: ContextParts::default(),
+            dropped_frames: 0,
             direction: PhantomData,
         }
     }
 
-    /// Frames that were dropped because they were broken, too long or made no sense.
-    pub const fn broken(&self) -> u64 {
-        self.broken
+    /// Number of frames dropped so far: invalid COBS or CRC, too long, or not a valid message.
+    pub const fn dropped_frames(&self) -> u64 {
+        self.dropped_frames
     }
 
-    /// Takes bytes as they come and appends the messages that they complete to `messages`: fewer than `bytes.len()`,
-    /// so that who feeds small pieces and empties the queue in between has few.
+    /// Consumes received bytes and appends the completed messages, fewer than `bytes.len()`, to `messages`. Callers bound
+    /// the queue by passing small slices and draining it in between.
     pub fn push(&mut self, bytes: &[u8], messages: &mut VecDeque<M>) {
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == 0) {
@@ -98,13 +96,13 @@ impl<M: Message> Decoder<M> {
             rest = &rest[end + 1..];
             let mut frame = std::mem::take(&mut self.frame);
             let overlong = std::mem::take(&mut self.overlong);
-            // Two ends in a row are no frame: who joins sends one to end what may have begun.
+            // An empty frame is ignored: a peer that joins the stream sends a zero byte to end a partial frame.
             if overlong {
-                self.broken += 1;
+                self.dropped_frames += 1;
             } else if !frame.is_empty() {
                 match self.open(&mut frame) {
                     Some(message) => messages.extend(message),
-                    None => self.broken += 1,
+                    None => self.dropped_frames += 1,
                 }
             }
             frame.clear();
@@ -122,7 +120,7 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// The message that ends with a frame, if one does; `None` if the frame is broken.
+    /// `None` if the frame is invalid, `Some(None)` if more frames of a message follow.
     fn open(&mut self, frame: &mut [u8]) -> Option<Option<M>> {
         let length = cobs::decode_in_place(frame).ok()?;
         let (payload, crc) = frame.get(..length)?.split_last_chunk::<CRC_BYTES>()?;

@@ -1,23 +1,24 @@
-//! Messages as bytes: kinds and fields.
+//! Encoding of messages: kinds and fields.
 
-use super::codec::TooLong;
-use super::{CONTEXT_BYTES_MAX, DATA_BYTES_MAX, PAYLOAD_BYTES_MAX, SessionId, ToGuest, ToHost, What};
-use crate::probe::Reach;
+use super::codec::MessageTooLong;
+use super::{
+    CONTEXT_BYTES_MAX, DATA_BYTES_MAX, PAYLOAD_BYTES_MAX, SessionId, SessionRequest, ToGuest, ToHost,
+};
+use crate::probe::Reachability;
 
-/// Arguments of a command; how long they are is bounded by the frame.
+/// Most arguments of a command; their total length is bounded by the frame.
 const ARGUMENTS_MAX: usize = 1024;
 
-/// Bytes of a context in one frame, besides kind, number and flag.
+/// Most bytes of a context in one frame, without kind, part number and last-part flag.
 const PART_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - 4;
 
-/// How a message is written in frames. Not nameable elsewhere: the two directions are all there is.
-pub trait Wire: Sized {
-    /// Kind and fields of each frame that the message needs, in order.
-    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, TooLong>;
+/// Encoding of the messages of one direction. Private, so that [`super::ChannelMessage`] is sealed.
+pub trait WireFormat: Sized {
+    /// The payload, kind and fields, of each frame of the message, in order.
+    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, MessageTooLong>;
 
-    /// Reads kind and fields of a frame: a message, or nothing yet where a frame is a part of one; `None` if they make
-    /// no sense.
-    fn from_payload(payload: &[u8], parts: &mut Parts) -> Option<Option<Self>>;
+    /// Decodes the payload of a frame. `None` if it is invalid, `Some(None)` if more frames of the message follow.
+    fn from_payload(payload: &[u8], parts: &mut ContextParts) -> Option<Option<Self>>;
 }
 
 mod to_guest {
@@ -32,7 +33,7 @@ mod to_guest {
     pub(super) const SSH: u8 = 1;
 }
 
-/// Kinds of the other direction are other numbers: a port that is looped back makes no sense at once.
+/// Disjoint from the kinds of the other direction, so that a port that is looped back decodes to nothing.
 mod to_host {
     pub(super) const WELCOME: u8 = 0x81;
     pub(super) const READY: u8 = 0x82;
@@ -42,24 +43,24 @@ mod to_host {
     pub(super) const EXIT: u8 = 0x86;
     pub(super) const REFUSED: u8 = 0x87;
     pub(super) const CREDIT: u8 = 0x88;
-    /// Later than the others: hosts that do not know it drop its frame.
+    /// Added later: agents that do not know it drop the frame.
     pub(super) const NETWORK: u8 = 0x89;
 
     pub(super) const REACHED: u8 = 1;
     pub(super) const HEARD: u8 = 2;
 }
 
-impl Wire for ToGuest {
-    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, TooLong> {
+impl WireFormat for ToGuest {
+    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, MessageTooLong> {
         let payload = match self {
             Self::Hello { nonce } => Writer::new(to_guest::HELLO).u64(*nonce),
             Self::Context(json) => return context_parts(json),
-            Self::Open { session, what: What::Ssh } => {
+            Self::Open { session, request: SessionRequest::Ssh } => {
                 Writer::new(to_guest::OPEN).session(*session).u8(to_guest::SSH)
             }
-            Self::Open { session, what: What::Exec { argv } } => {
+            Self::Open { session, request: SessionRequest::Exec { argv } } => {
                 if argv.len() > ARGUMENTS_MAX {
-                    return Err(TooLong { bytes: argv.len(), max: ARGUMENTS_MAX });
+                    return Err(MessageTooLong { bytes: argv.len(), max: ARGUMENTS_MAX });
                 }
                 let writer = Writer::new(to_guest::OPEN).session(*session).u8(to_guest::EXEC);
                 argv.iter().try_fold(writer, |writer, argument| writer.argument(argument))?
@@ -71,7 +72,7 @@ impl Wire for ToGuest {
         Ok(vec![payload.0])
     }
 
-    fn from_payload(payload: &[u8], parts: &mut Parts) -> Option<Option<Self>> {
+    fn from_payload(payload: &[u8], parts: &mut ContextParts) -> Option<Option<Self>> {
         let mut reader = Reader(payload);
         let message = match reader.u8()? {
             to_guest::HELLO => Self::Hello { nonce: reader.u64()? },
@@ -80,7 +81,7 @@ impl Wire for ToGuest {
                 let context = parts.add(number, last != 0, reader.rest())?;
                 return Some(context.map(Self::Context));
             }
-            to_guest::OPEN => Self::Open { session: reader.session()?, what: reader.what()? },
+            to_guest::OPEN => Self::Open { session: reader.session()?, request: reader.session_request()? },
             to_guest::INPUT => Self::Input { session: reader.session()?, bytes: reader.rest().to_vec() },
             to_guest::CREDIT => Self::Credit { session: reader.session()?, bytes: reader.u32()? },
             to_guest::CLOSE => Self::Close { session: reader.session()? },
@@ -90,8 +91,8 @@ impl Wire for ToGuest {
     }
 }
 
-impl Wire for ToHost {
-    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, TooLong> {
+impl WireFormat for ToHost {
+    fn to_payloads(&self) -> Result<Vec<Vec<u8>>, MessageTooLong> {
         let payload = match self {
             Self::Welcome { nonce, version, boot } => {
                 Writer::new(to_host::WELCOME).u64(*nonce).u16(*version).data(boot.as_bytes())?
@@ -118,7 +119,7 @@ impl Wire for ToHost {
         Ok(vec![payload.0])
     }
 
-    fn from_payload(payload: &[u8], _: &mut Parts) -> Option<Option<Self>> {
+    fn from_payload(payload: &[u8], _: &mut ContextParts) -> Option<Option<Self>> {
         let mut reader = Reader(payload);
         let message = match reader.u8()? {
             to_host::WELCOME => {
@@ -138,16 +139,16 @@ impl Wire for ToHost {
     }
 }
 
-fn context_parts(json: &[u8]) -> Result<Vec<Vec<u8>>, TooLong> {
+fn context_parts(json: &[u8]) -> Result<Vec<Vec<u8>>, MessageTooLong> {
     if json.len() > CONTEXT_BYTES_MAX {
-        return Err(TooLong { bytes: json.len(), max: CONTEXT_BYTES_MAX });
+        return Err(MessageTooLong { bytes: json.len(), max: CONTEXT_BYTES_MAX });
     }
     // An empty context is one empty part.
     let count = json.len().div_ceil(PART_BYTES_MAX).max(1);
     let part = |number: usize| {
         let start = number * PART_BYTES_MAX;
         let bytes = &json[start..json.len().min(start + PART_BYTES_MAX)];
-        let number_on_wire = u16::try_from(number).expect("1 MiB has fewer than 65 parts of 16 KiB");
+        let number_on_wire = u16::try_from(number).expect("1 MiB has at most 65 parts of 16 KiB");
         let mut payload =
             Writer::new(to_guest::CONTEXT).u16(number_on_wire).u8(u8::from(number + 1 == count)).0;
         payload.extend_from_slice(bytes);
@@ -156,29 +157,30 @@ fn context_parts(json: &[u8]) -> Result<Vec<Vec<u8>>, TooLong> {
     Ok((0..count).map(part).collect())
 }
 
-/// A context that comes in parts.
+/// Reassembly of a context from its parts.
 #[derive(Default)]
-pub struct Parts {
+pub struct ContextParts {
     bytes: Vec<u8>,
-    /// Which part comes next; `None` until a first part comes.
+    /// Number of the next part; `None` until part 0 arrives.
     next: Option<u16>,
 }
 
-/// A context holds a private key.
-impl std::fmt::Debug for Parts {
+/// Does not print the bytes: a context holds a private key.
+impl std::fmt::Debug for ContextParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({} bytes)", self.bytes.len())
+        write!(f, "ContextParts({} bytes)", self.bytes.len())
     }
 }
 
-impl Parts {
-    /// Takes a part: the context if it is complete, nothing yet if it is not, `None` if the part does not fit.
+impl ContextParts {
+    /// Adds a part: `Some(Some(context))` if it was the last one, `Some(None)` if more follow, `None` if it is out of order or
+    /// the context becomes too long.
     fn add(&mut self, number: u16, last: bool, bytes: &[u8]) -> Option<Option<Vec<u8>>> {
         if number == 0 {
             *self = Self { bytes: Vec::new(), next: Some(0) };
         }
         if self.next != Some(number) || self.bytes.len() + bytes.len() > CONTEXT_BYTES_MAX {
-            // One is missing or there are too many: the next first part begins anew.
+            // Reassembly restarts at the next part 0.
             *self = Self::default();
             return None;
         }
@@ -219,16 +221,16 @@ impl Writer {
     }
 
     /// Length and bytes.
-    fn argument(self, text: &str) -> Result<Self, TooLong> {
-        let length =
-            u16::try_from(text.len()).map_err(|_| TooLong { bytes: text.len(), max: PAYLOAD_BYTES_MAX })?;
+    fn argument(self, text: &str) -> Result<Self, MessageTooLong> {
+        let length = u16::try_from(text.len())
+            .map_err(|_| MessageTooLong { bytes: text.len(), max: PAYLOAD_BYTES_MAX })?;
         Ok(self.u16(length).raw(text.as_bytes()))
     }
 
     /// The last field.
-    fn data(self, bytes: &[u8]) -> Result<Self, TooLong> {
+    fn data(self, bytes: &[u8]) -> Result<Self, MessageTooLong> {
         if bytes.len() > DATA_BYTES_MAX {
-            return Err(TooLong { bytes: bytes.len(), max: DATA_BYTES_MAX });
+            return Err(MessageTooLong { bytes: bytes.len(), max: DATA_BYTES_MAX });
         }
         Ok(self.raw(bytes))
     }
@@ -239,7 +241,7 @@ impl Writer {
     }
 }
 
-/// Reads fields; `None` where there are too few bytes.
+/// Reads fields; `None` if there are too few bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -269,9 +271,9 @@ impl<'a> Reader<'a> {
         self.u16().map(SessionId)
     }
 
-    fn reach(&mut self) -> Option<Reach> {
+    fn reach(&mut self) -> Option<Reachability> {
         let bits = self.u8()?;
-        let reach = Reach { reached: bits & to_host::REACHED != 0, heard: bits & to_host::HEARD != 0 };
+        let reach = Reachability { reached: bits & to_host::REACHED != 0, heard: bits & to_host::HEARD != 0 };
         (bits & !(to_host::REACHED | to_host::HEARD) == 0).then_some(reach)
     }
 
@@ -279,7 +281,7 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// The rest, which is not empty.
+    /// The remaining bytes; `None` if there are none.
     fn some(&mut self) -> Option<Vec<u8>> {
         Some(self.rest().to_vec()).filter(|bytes| !bytes.is_empty())
     }
@@ -288,9 +290,9 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.rest()).ok().map(str::to_owned)
     }
 
-    fn what(&mut self) -> Option<What> {
+    fn session_request(&mut self) -> Option<SessionRequest> {
         match self.u8()? {
-            to_guest::SSH => Some(What::Ssh),
+            to_guest::SSH => Some(SessionRequest::Ssh),
             to_guest::EXEC => {
                 let mut argv = Vec::new();
                 while !self.is_done() {
@@ -302,7 +304,7 @@ impl<'a> Reader<'a> {
                         return None;
                     }
                 }
-                Some(What::Exec { argv })
+                Some(SessionRequest::Exec { argv })
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! File systems of the kernel.
+//! Mounts the kernel's file systems.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 
-/// Place, kind and options of what every program expects.
+/// Mount point, file system and options.
 const MOUNTS: [(&str, &str, &str); 7] = [
     ("/proc", "proc", ""),
     ("/sys", "sysfs", ""),
@@ -18,10 +18,10 @@ const MOUNTS: [(&str, &str, &str); 7] = [
     ("/tmp", "tmpfs", "mode=1777"),
 ];
 
-/// Folders in memory that programs expect. sshd does not start without its own.
-const FOLDERS: [&str; 3] = ["/run/sshd", "/run/lock", "/run/heddle"];
+/// Directories below /run. sshd does not start without its own.
+const DIRECTORIES: [&str; 3] = ["/run/sshd", "/run/lock", "/run/heddle"];
 
-/// Names in /dev that shells expect and the kernel does not make.
+/// Symbolic links in /dev that devtmpfs does not create: target and path.
 const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
@@ -29,36 +29,36 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "/dev/stderr"),
 ];
 
-/// Why a file system is missing.
+/// Why a mount, directory or link could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("{place} could not be made")]
-pub(super) struct NoMount {
-    place: &'static str,
+#[error("cannot create or mount {path}")]
+pub(super) struct MountError {
+    path: &'static str,
     #[source]
     error: io::Error,
 }
 
-/// Mounts all of them; those that the initial file system has left are taken as they are.
-pub(super) fn mount_all() -> Result<(), NoMount> {
-    for (place, kind, options) in MOUNTS {
-        let failed = |error: io::Error| NoMount { place, error };
-        fs::create_dir_all(place).map_err(failed)?;
-        let flags = if place == "/dev" || place == "/dev/pts" { MsFlags::MS_NOSUID } else { QUIET };
-        match mount(Some(kind), place, Some(kind), flags, Some(options)) {
+/// Creates all mounts, directories and links. Those already present from the initramfs are kept.
+pub(super) fn mount_all() -> Result<(), MountError> {
+    for (path, kind, options) in MOUNTS {
+        let failed = |error: io::Error| MountError { path, error };
+        fs::create_dir_all(path).map_err(failed)?;
+        let flags = if path == "/dev" || path == "/dev/pts" { MsFlags::MS_NOSUID } else { NO_DEVICES };
+        match mount(Some(kind), path, Some(kind), flags, Some(options)) {
             Ok(()) | Err(nix::Error::EBUSY) => {}
             Err(error) => return Err(failed(error.into())),
         }
     }
-    for place in FOLDERS {
-        fs::create_dir_all(place).map_err(|error| NoMount { place, error })?;
+    for path in DIRECTORIES {
+        fs::create_dir_all(path).map_err(|error| MountError { path, error })?;
     }
-    for (target, place) in LINKS {
-        if !Path::new(place).exists() {
-            symlink(target, place).map_err(|error| NoMount { place, error })?;
+    for (target, path) in LINKS {
+        if !Path::new(path).exists() {
+            symlink(target, path).map_err(|error| MountError { path, error })?;
         }
     }
     Ok(())
 }
 
-/// For what is no place for devices and set-user-id programs.
-const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+/// Flags of file systems without device nodes and set-user-id programs.
+const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);

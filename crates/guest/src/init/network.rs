@@ -1,4 +1,4 @@
-//! The network device.
+//! Configures the network device.
 
 use std::fs;
 use std::io;
@@ -7,23 +7,23 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{PAUSE, load_module};
+use super::{POLL_INTERVAL, load_module};
 use crate::seed::Ethernet;
-use crate::sys::{Change, change_device};
+use crate::sys::{DeviceChange, change_device};
 
-/// How long a device may take to appear.
-const APPEARS: Duration = Duration::from_secs(10);
+/// How long to wait for the network device.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no network.
+/// Why the network could not be configured.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoNetwork {
-    #[error("there is no network device {mac}; devices have {found:?}")]
+pub(super) enum NetworkError {
+    #[error("no network device has the MAC address {mac}; found {found:?}")]
     NoDevice { mac: String, found: Vec<String> },
     #[error(
-        "network-config gives {device} the address {address:?}; heddle-guest takes one such as 10.0.0.1/16"
+        "addresses of {device} must be one IPv4 address with prefix length, such as 10.0.0.1/16, got {address:?}"
     )]
     Address { device: String, address: String },
-    #[error("network device {device}: {change} failed")]
+    #[error("cannot apply {change} to network device {device}")]
     Change {
         device: String,
         change: String,
@@ -32,45 +32,45 @@ pub(super) enum NoNetwork {
     },
 }
 
-/// Brings up the device that every machine has.
-pub(super) fn loopback() -> Result<(), NoNetwork> {
-    change("lo", Change::Up)
+/// Brings up the loopback device.
+pub(super) fn loopback() -> Result<(), NetworkError> {
+    change("lo", DeviceChange::Up)
 }
 
-/// Waits for a device and makes it as it should be.
-pub(super) fn bring_up(device: &Ethernet) -> Result<(), NoNetwork> {
+/// Waits up to 10 s for a device, then sets its name, MTU and address and brings it up.
+pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
     let name = device.set_name.as_str();
     let mut changes = Vec::new();
     for address in &device.addresses {
-        let invalid = || NoNetwork::Address { device: name.to_owned(), address: address.clone() };
+        let invalid = || NetworkError::Address { device: name.to_owned(), address: address.clone() };
         let (address, mask) = parse_address(address).ok_or_else(invalid)?;
-        changes.extend([Change::Address(address), Change::Netmask(mask)]);
+        changes.extend([DeviceChange::Address(address), DeviceChange::Netmask(mask)]);
     }
     if device.addresses.len() > 1 {
-        // A second address would replace the first.
+        // Setting a second address by ioctl would replace the first.
         let address = device.addresses.join(", ");
-        return Err(NoNetwork::Address { device: name.to_owned(), address });
+        return Err(NetworkError::Address { device: name.to_owned(), address });
     }
     let found = wait_for_device(&device.matching.macaddress)?;
     if found != name {
-        change(&found, Change::Name(name))?;
+        change(&found, DeviceChange::Name(name))?;
     }
-    for step in [Change::Mtu(device.mtu)].into_iter().chain(changes).chain([Change::Up]) {
+    for step in [DeviceChange::Mtu(device.mtu)].into_iter().chain(changes).chain([DeviceChange::Up]) {
         change(name, step)?;
     }
     Ok(())
 }
 
-fn change(device: &str, change: Change<'_>) -> Result<(), NoNetwork> {
-    change_device(device, change).map_err(|error| NoNetwork::Change {
+fn change(device: &str, change: DeviceChange<'_>) -> Result<(), NetworkError> {
+    change_device(device, change).map_err(|error| NetworkError::Change {
         device: device.to_owned(),
         change: format!("{change:?}"),
         error,
     })
 }
 
-fn wait_for_device(mac: &str) -> Result<String, NoNetwork> {
-    let deadline = Instant::now() + APPEARS;
+fn wait_for_device(mac: &str) -> Result<String, NetworkError> {
+    let deadline = Instant::now() + DEVICE_TIMEOUT;
     let mut loaded = false;
     loop {
         let devices = devices(Path::new("/sys/class/net"));
@@ -82,14 +82,14 @@ fn wait_for_device(mac: &str) -> Result<String, NoNetwork> {
             loaded = true;
         } else if Instant::now() > deadline {
             let found = devices.into_iter().map(|(name, mac)| format!("{name} {mac}")).collect();
-            return Err(NoNetwork::NoDevice { mac: mac.to_owned(), found });
+            return Err(NetworkError::NoDevice { mac: mac.to_owned(), found });
         } else {
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Names and addresses of all devices, in order.
+/// Names and MAC addresses of all devices, sorted by name.
 fn devices(class: &Path) -> Vec<(String, String)> {
     let mut devices: Vec<(String, String)> = fs::read_dir(class)
         .into_iter()
@@ -104,7 +104,7 @@ fn devices(class: &Path) -> Vec<(String, String)> {
     devices
 }
 
-/// An address with a prefix length.
+/// Parses an address with prefix length into address and netmask.
 fn parse_address(text: &str) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let (address, length) = text.split_once('/')?;
     let length = length.parse::<u32>().ok().filter(|length| *length <= 32)?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_prefix_length() {
+    fn an_address_without_prefix_length_is_rejected() {
         let mask = |text| parse_address(text).map(|(_, mask)| mask.to_string());
         assert_eq!(mask("10.128.0.1/16").as_deref(), Some("255.255.0.0"));
         assert_eq!(mask("10.128.0.1/32").as_deref(), Some("255.255.255.255"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_by_their_addresses() {
+    fn devices_are_listed_with_their_mac_addresses() {
         let class = tempfile::tempdir().expect("a folder");
         for (name, mac) in [("lo", "00:00:00:00:00:00"), ("eth0", "02:00:00:00:00:01")] {
             fs::create_dir(class.path().join(name)).expect("ours");

@@ -1,4 +1,4 @@
-//! The packets as bytes.
+//! Encoding and authentication of probe packets.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -6,31 +6,31 @@ use std::net::Ipv4Addr;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// What every packet begins with: a name and a version.
+/// First bytes of every packet: protocol name and version.
 const MAGIC: [u8; 5] = *b"HdNc\x01";
 
-/// Bytes of everything but the signature: name, kind, two zeros, sender, generation, nonce.
+/// Bytes covered by the tag: magic, kind, two zero bytes, sender, generation, nonce.
 const SIGNED_BYTES: usize = 28;
 
-/// Bytes of the signature: half of an HMAC-SHA-256.
+/// Bytes of the tag: an HMAC-SHA-256 truncated to its left half.
 const TAG_BYTES: usize = 16;
 
 /// Bytes of a packet.
 pub(super) const PACKET_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
 
-/// What the key is made for, so that it is good for nothing else.
+/// Domain separation: a key derived for this purpose is useless for any other.
 const PURPOSE: &[u8] = b"heddle network check 1\n";
 
-/// What a packet is.
+/// Kind of a packet, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Probe = 1,
-    Answer = 2,
-    Call = 3,
+    Reply = 2,
+    BroadcastRequest = 3,
     Broadcast = 4,
 }
 
-/// A packet that was signed by a node of the cluster, or is to be.
+/// A packet whose tag was verified, or that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) kind: Kind,
@@ -39,7 +39,7 @@ pub(super) struct Packet {
     pub(super) nonce: u64,
 }
 
-/// The key by which nodes of one cluster know each other's packets. Does not print.
+/// Key that authenticates the packets of one cluster. Its `Debug` output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProbeKey([u8; 32]);
 
@@ -50,7 +50,7 @@ impl fmt::Debug for ProbeKey {
 }
 
 impl ProbeKey {
-    /// From a secret of the cluster, which cannot be found out from it.
+    /// Derives the key from a secret of the cluster by SHA-256; the secret cannot be recovered from it.
     pub fn derive(secret: &str) -> Self {
         Self(Sha256::new().chain_update(PURPOSE).chain_update(secret).finalize().into())
     }
@@ -60,7 +60,7 @@ impl ProbeKey {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What [`ProbeKey::to_hex`] wrote, with or without an end of line.
+    /// Parses the output of [`ProbeKey::to_hex`]; trailing white space is ignored. `None` for any other text.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.trim_end().as_bytes();
         let mut key = [0; 32];
@@ -92,7 +92,7 @@ impl Packet {
         bytes
     }
 
-    /// Reads what a node of the cluster has sealed; `None` of anything else.
+    /// Verifies and decodes a packet; `None` unless it was sealed with `key`.
     pub(super) fn open(bytes: &[u8], key: &ProbeKey) -> Option<Self> {
         let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
         let (signed, tag) = bytes.split_at(SIGNED_BYTES);
@@ -103,8 +103,8 @@ impl Packet {
         let (generation, nonce) = rest.split_first_chunk::<8>()?;
         let kind = match *kind {
             [1, 0, 0] => Kind::Probe,
-            [2, 0, 0] => Kind::Answer,
-            [3, 0, 0] => Kind::Call,
+            [2, 0, 0] => Kind::Reply,
+            [3, 0, 0] => Kind::BroadcastRequest,
             [4, 0, 0] => Kind::Broadcast,
             _ => return None,
         };
@@ -125,16 +125,16 @@ mod tests {
         Packet { kind: Kind::Probe, from: Ipv4Addr::new(10, 128, 0, 7), generation: 3, nonce: 0x1234 };
 
     #[test]
-    fn a_packet_is_read_as_it_was_written() {
+    fn packets_survive_a_round_trip() {
         let key = ProbeKey::derive("secret");
-        for kind in [Kind::Probe, Kind::Answer, Kind::Call, Kind::Broadcast] {
+        for kind in [Kind::Probe, Kind::Reply, Kind::BroadcastRequest, Kind::Broadcast] {
             let packet = Packet { kind, ..PACKET };
             assert_eq!(Packet::open(&packet.seal(&key), &key), Some(packet));
         }
     }
 
     #[test]
-    fn a_changed_packet_or_another_key_is_refused() {
+    fn a_changed_packet_or_another_key_is_rejected() {
         let key = ProbeKey::derive("secret");
         let sealed = PACKET.seal(&key);
         for index in 0..sealed.len() {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_written_in_hexadecimal_and_does_not_print() {
+    fn a_key_round_trips_through_hex_and_does_not_print() {
         let key = ProbeKey::derive("secret");
         assert_eq!(ProbeKey::from_hex(&format!("{}\n", key.to_hex())), Some(key.clone()));
         assert_eq!(ProbeKey::from_hex("12"), None);

@@ -1,4 +1,4 @@
-//! The documents as values: what is written, and what is understood.
+//! The documents of a seed as typed values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,62 +9,55 @@ use serde_json::Value;
 
 use super::{CONTEXT_FILE, ContextFile};
 
-/// All documents of a seed.
+/// The parsed documents of a seed.
 #[derive(Clone, Debug)]
-pub struct Documents {
-    /// `meta-data`
+pub struct SeedDocuments {
     pub meta: MetaData,
-    /// `user-data`
     pub user: UserData,
-    /// `network-config`
     pub network: NetworkConfig,
 }
 
-/// `meta-data`
+/// The document `meta-data`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MetaData {
-    /// Changes with the machine.
+    /// Identifies the virtual machine for cloud-init.
     pub instance_id: String,
-    /// Host name.
     pub local_hostname: String,
 }
 
-/// `user-data`, the part of it that `heddle-guest` understands. Cloud-init knows many more keys.
+/// The document `user-data`, as far as `heddle-guest` supports it; cloud-init knows many more keys.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserData {
-    /// Host name.
     pub hostname: String,
-    /// Whether root may not log in. `heddle-guest` passes it over: root is who logs in.
+    /// For cloud-init. `heddle-guest` ignores it: root can always log in.
     #[serde(default)]
     pub disable_root: bool,
-    /// Who may log in.
+    /// Public keys that may log in as root.
     #[serde(default)]
     pub ssh_authorized_keys: Vec<String>,
-    /// Host keys to make. `heddle-guest` makes one of the kind ed25519 if `ssh_keys` has none.
+    /// Types of host keys that cloud-init generates. `heddle-guest` generates one of type ed25519 if `ssh_keys` is absent.
     #[serde(default)]
     pub ssh_genkeytypes: Vec<String>,
-    /// The host key, so that whoever connects knows it before.
+    /// The SSH host key. Absent in seeds of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_keys: Option<HostKeys>,
-    /// Files, in the order in which they are written. One may hold a private key.
+    /// Files in the order in which they are written. One holds a private key.
     #[serde(default)]
     pub write_files: Vec<WriteFile>,
-    /// Commands for cloud-init. `heddle-guest` runs none of them: what they start, it is.
+    /// Commands for cloud-init. `heddle-guest` ignores them: they only start `heddle-guest serve`.
     #[serde(default)]
     pub runcmd: Vec<Vec<String>>,
-    /// Keys that are not understood.
+    /// Unsupported keys, which `heddle-guest` ignores.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
 }
 
-/// Keys by which a machine proves who it is, as cloud-init names them. The private half does not print.
+/// SSH host keys under cloud-init's names. `Debug` does not show the private key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostKeys {
-    /// The file `ssh_host_ed25519_key`.
     pub ed25519_private: String,
-    /// One line.
     pub ed25519_public: String,
 }
 
@@ -75,7 +68,7 @@ impl fmt::Debug for HostKeys {
 }
 
 impl UserData {
-    /// That of the context among its files.
+    /// Generation of the context file among `write_files`; `None` if there is no valid one.
     pub fn generation(&self) -> Option<u64> {
         let file = self.write_files.iter().find(|file| file.path == CONTEXT_FILE)?;
         ContextFile::read(&file.content).map(|context| context.generation)
@@ -91,15 +84,13 @@ impl fmt::Debug for UserData {
     }
 }
 
-/// A file to write, for root. Other keys of cloud-init change what the content means, so they are not passed over.
+/// A file owned by root. Unknown keys are rejected, because in cloud-init they change the meaning of the content.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteFile {
-    /// Absolute path.
     pub path: String,
-    /// Mode in octal digits, such as `0644`.
+    /// File mode in octal digits, such as `0644`.
     pub permissions: String,
-    /// All of it.
     pub content: String,
 }
 
@@ -109,60 +100,53 @@ impl fmt::Debug for WriteFile {
     }
 }
 
-/// `network-config`, version 2.
+/// The document `network-config`, version 2.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkConfig {
-    /// 2
     pub version: u32,
-    /// Devices, by a name that means nothing.
+    /// Devices by an arbitrary name.
     pub ethernets: BTreeMap<String, Ethernet>,
 }
 
 impl NetworkConfig {
-    /// With one device.
+    /// A configuration with one device.
     pub fn one(device: Ethernet) -> Self {
         Self { version: 2, ethernets: BTreeMap::from([(device.set_name.clone(), device)]) }
     }
 }
 
-/// A network device.
+/// Configuration of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Ethernet {
-    /// Which one.
     #[serde(rename = "match")]
-    pub matching: Match,
-    /// What to call it.
+    pub matching: DeviceMatch,
+    /// Name that the device gets.
     pub set_name: String,
-    /// Addresses with prefix lengths.
+    /// IPv4 addresses with prefix length. `heddle-guest` supports one.
     pub addresses: Vec<String>,
-    /// Largest packet.
     pub mtu: u16,
 }
 
-/// How a device is found.
+/// Selects a network device by its MAC address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
-    /// By its address.
+pub struct DeviceMatch {
     pub macaddress: String,
 }
 
-/// Which document.
+/// A document, in error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Document {
-    /// `meta-data`
+pub enum SeedDocument {
     MetaData,
-    /// `user-data`
     UserData,
-    /// `network-config`
     NetworkConfig,
-    /// All of them, in a message of the channel.
+    /// All documents in one message of the channel.
     Context,
 }
 
-impl fmt::Display for Document {
+impl fmt::Display for SeedDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MetaData => "meta-data",
@@ -173,40 +157,39 @@ impl fmt::Display for Document {
     }
 }
 
-/// A document that is not understood. It tells no content: that may be secret.
+/// A document that cannot be parsed. The message quotes no content, which may be secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidDocument {
-    /// Not JSON, or not what is expected in it.
+pub enum InvalidSeedDocument {
     #[error(
-        "{document}, line {line}, column {column}: {problem}; heddle-guest reads JSON as the node agent writes it"
+        "{document}, line {line}, column {column}: {problem}; expected JSON as written by the node agent"
     )]
     Malformed {
-        /// Which.
-        document: Document,
-        /// Where.
+        document: SeedDocument,
         line: usize,
         /// Where in the line.
         column: usize,
         /// What kind of error.
         problem: &'static str,
     },
-    /// `user-data` is something else.
-    #[error("user-data does not start with the line #cloud-config")]
+    #[error("the first line of user-data must be #cloud-config")]
     NoCloudConfig,
 }
 
-impl InvalidDocument {
-    pub(super) fn malformed(document: Document, error: &serde_json::Error) -> Self {
+impl InvalidSeedDocument {
+    pub(super) fn malformed(document: SeedDocument, error: &serde_json::Error) -> Self {
         let problem = match error.classify() {
             serde_json::error::Category::Syntax => "not JSON",
-            serde_json::error::Category::Eof => "it ends too early",
-            // The error's own text can quote values.
-            serde_json::error::Category::Data | serde_json::error::Category::Io => "not what belongs there",
+            serde_json::error::Category::Eof => "unexpected end of document",
+            // serde's own message may quote values.
+            serde_json::error::Category::Data | serde_json::error::Category::Io => "unexpected key or value",
         };
         Self::Malformed { document, line: error.line(), column: error.column(), problem }
     }
 }
 
-pub(super) fn read<T: DeserializeOwned>(document: Document, text: &str) -> Result<T, InvalidDocument> {
-    serde_json::from_str(text).map_err(|error| InvalidDocument::malformed(document, &error))
+pub(super) fn read<T: DeserializeOwned>(
+    document: SeedDocument,
+    text: &str,
+) -> Result<T, InvalidSeedDocument> {
+    serde_json::from_str(text).map_err(|error| InvalidSeedDocument::malformed(document, &error))
 }

@@ -1,24 +1,24 @@
-//! Files that every node of a cluster has.
+//! The files that a seed writes into a guest.
 
 use std::fmt::Write;
 
 use super::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, SeedInput, WriteFile};
 use crate::probe::ProbeKey;
 
-/// For cloud-init: the service says ready once the files are there, and again after every start.
+/// Command for cloud-init: starts the channel server now and at every boot.
 pub(super) const START_SERVICE: [&str; 4] = ["systemctl", "enable", "--now", "heddle-guest.service"];
 
-/// Everybody may read it.
+/// Mode of files that every user may read.
 const PUBLIC: &str = "0644";
 
-/// Only root may: ssh refuses private keys that others can read.
+/// Mode of files that only root may read. ssh refuses private keys that others can read.
 const SECRET: &str = "0600";
 
-/// Where MPI finds the nodes.
+/// The default host file of MPI.
 const HOSTFILE: &str = "/etc/heddle/hostfile";
 
-/// The nodes of a cluster are made and removed all the time, so nothing is to be remembered about them. The key exchange
-/// is the cheapest there is: under emulation the default one takes seconds.
+/// Nodes come and go, so known hosts are neither checked nor stored. The key exchange is the cheapest one: under emulation the
+/// default takes seconds.
 const SSH_CONFIG: &str = "\
 StrictHostKeyChecking no
 UserKnownHostsFile /dev/null
@@ -43,7 +43,7 @@ KillMode=process
 WantedBy=multi-user.target
 ";
 
-/// In the order in which they are written.
+/// All files, in the order in which they are written.
 pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
     let environment = environment(input);
     let file = |path: &str, permissions: &str, content: String| WriteFile {
@@ -51,9 +51,9 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         permissions: permissions.to_owned(),
         content,
     };
-    let probe_key = input
-        .probes
-        .map(|_| file(PROBE_KEY_FILE, SECRET, ended(&ProbeKey::derive(&input.cluster_key.private).to_hex())));
+    let probe_key = input.probes.map(|_| {
+        file(PROBE_KEY_FILE, SECRET, with_newline(&ProbeKey::derive(&input.cluster_key.private).to_hex()))
+    });
     let files = vec![
         file("/etc/hosts", PUBLIC, hosts(input)),
         file(HOSTFILE, PUBLIC, hostfile(input)),
@@ -62,11 +62,11 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
         file("/etc/profile.d/heddle.sh", PUBLIC, lines(&environment, "export ")),
         file("/etc/ssh/sshd_config.d/20-heddle.conf", PUBLIC, sshd_config(&environment)),
         file("/root/.ssh/config", SECRET, SSH_CONFIG.to_owned()),
-        file("/root/.ssh/id_ed25519", SECRET, ended(&input.cluster_key.private)),
-        file("/root/.ssh/id_ed25519.pub", PUBLIC, ended(&input.cluster_key.public)),
+        file("/root/.ssh/id_ed25519", SECRET, with_newline(&input.cluster_key.private)),
+        file("/root/.ssh/id_ed25519.pub", PUBLIC, with_newline(&input.cluster_key.public)),
         file("/etc/systemd/system/heddle-guest.service", PUBLIC, SERVICE.to_owned()),
     ];
-    // Last: whoever finds it finds the others as well.
+    // Last, so that its presence implies that the others are complete.
     let context = file(CONTEXT_FILE, PUBLIC, context(input));
     files.into_iter().chain(probe_key).chain([context]).collect()
 }
@@ -74,7 +74,7 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
 fn hosts(input: &SeedInput) -> String {
     let mut text = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
     for peer in &input.peers {
-        writeln!(text, "{} {}", peer.address, peer.hostname).expect("a String takes everything");
+        writeln!(text, "{} {}", peer.address, peer.hostname).expect("writing to a String does not fail");
     }
     text
 }
@@ -84,7 +84,7 @@ fn hostfile(input: &SeedInput) -> String {
     input.peers.iter().map(line).collect()
 }
 
-/// So that a plain `mpirun -np 2 program` uses the cluster.
+/// Defaults of Open MPI, so that a plain `mpirun -np 2 program` uses the cluster.
 fn open_mpi() -> String {
     format!(
         "orte_default_hostfile = {HOSTFILE}\n\
@@ -98,23 +98,23 @@ fn open_mpi() -> String {
     )
 }
 
-/// What libraries read to find the partition and the service level of the cluster. A node that is in partitions inside the
-/// cluster is a limited member of the cluster's own, and would reach none of its like there: libraries use the first inside.
+/// Environment variables by which communication libraries find the partition and service level of the cluster. A node in inner
+/// partitions is only a limited member of the cluster's partition, where limited members do not reach each other, so libraries
+/// get its first inner partition.
 fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
     let used = input.partitions.first().map_or(input.pkey, |first| first.pkey);
     let key = used.to_string();
-    // UCX refuses the membership bit.
+    // UCX rejects the membership bit.
     let partition = format!("{:#06x}", used.partition().to_wire());
     let mut environment = vec![
         ("HEDDLE_CLUSTER", input.cluster.clone()),
         ("HEDDLE_PKEY", key.clone()),
         ("UCX_IB_PKEY", partition.clone()),
-        // NCCL takes the place in the table. The key of the cluster is the first that a virtual machine sees, those of
-        // partitions inside it follow.
+        // NCCL takes the index in the P_Key table: the key of the cluster is at index 0, those of inner partitions follow.
         ("NCCL_IB_PKEY", u8::from(!input.partitions.is_empty()).to_string()),
         ("OMPI_MCA_btl_openib_pkey", partition),
         ("MV2_DEFAULT_PKEY", key),
-        // Root is the user of the node.
+        // Users of a node are root.
         ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()),
     ];
@@ -134,7 +134,7 @@ fn lines(environment: &[(&str, String)], before: &str) -> String {
     environment.iter().map(|(name, value)| format!("{before}{name}={value}\n")).collect()
 }
 
-/// Commands over ssh, such as the daemons of MPI, read neither profile nor /etc/environment.
+/// Commands run over ssh, such as the daemons of MPI, read neither /etc/profile nor /etc/environment.
 fn sshd_config(environment: &[(&str, String)]) -> String {
     let values: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("SetEnv {}\n", values.join(" "))
@@ -155,7 +155,7 @@ fn context(input: &SeedInput) -> String {
     })
 }
 
-/// ssh wants the last line of a key to be ended.
-pub(super) fn ended(text: &str) -> String {
+/// The text with exactly one newline at its end, as ssh requires of key files.
+pub(super) fn with_newline(text: &str) -> String {
     format!("{}\n", text.trim_end())
 }

@@ -1,4 +1,4 @@
-//! One session: a process, its pipes, and windows for both directions.
+//! One session: a process group, its pipes, and a flow-control window per direction.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,16 +15,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use thiserror::Error;
 
-use super::is_later;
-use super::node::Environment;
-use crate::channel::{Overrun, SessionId, ToHost, What, Window};
+use super::status::Environment;
+use super::would_block;
+use crate::channel::{SessionId, SessionRequest, ToHost, Window, WindowOverrun};
 
-/// How long processes have between being asked to end and being made to: time for mpirun to end its ranks on other
-/// nodes.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time between SIGTERM and SIGKILL: enough for mpirun to end its ranks on other nodes.
+const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
-/// How long to listen to a pipe after the command has ended: what it left in the background may keep it for ever.
+/// How long pipes are read after the command has exited. Background processes may hold them open for ever.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// A pipe of a session.
@@ -35,70 +35,93 @@ pub(super) enum Pipe {
     Error,
 }
 
-/// A session that is open.
+/// An open session.
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
     child: Child,
-    /// Standard input, until it is closed by either side.
+    /// Standard input, until either side closes it.
     input: Option<File>,
-    /// What standard input has yet to take; bounded by the window.
+    /// Bytes not yet written to standard input; bounded by the window.
     pending: VecDeque<u8>,
-    /// The host has ended the input; the pipe is closed when nothing is pending.
+    /// The host has sent end of input; the pipe is closed once `pending` is empty.
     input_ended: bool,
     incoming: Window,
     output: Option<File>,
     error: Option<File>,
     outgoing: Window,
-    /// Once the process has ended.
+    /// Exit status of the process and when it was noticed.
     ended: Option<(ExitStatus, Instant)>,
-    /// Input and output are one socket.
+    /// Input and output are the same socket.
     is_socket: bool,
 }
 
-/// A session whose processes are being ended.
+/// A session whose processes are being terminated.
 #[derive(Debug)]
-pub(super) struct Ending {
-    /// Whom to tell; nobody if the host that opened it is gone.
+pub(super) struct TerminatingSession {
+    /// Session to report the exit for; `None` if the host that opened it is gone.
     pub(super) session: Option<SessionId>,
     child: Child,
     killed_at: Instant,
 }
 
+/// Why the process of a session could not be started.
+#[derive(Debug, Error)]
+pub(super) enum SessionStartError {
+    #[error("the command to run is empty")]
+    EmptyCommand,
+    #[error("cannot run {program:?}")]
+    Exec {
+        program: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot start sshd")]
+    Ssh {
+        #[source]
+        error: io::Error,
+    },
+}
+
 impl Session {
-    /// Starts the process. What went wrong is for people.
-    pub(super) fn start(id: SessionId, what: What, around: &Environment) -> Result<Self, String> {
-        match what {
-            What::Exec { argv } => {
+    /// Starts the process in a process group of its own.
+    pub(super) fn start(
+        id: SessionId,
+        request: SessionRequest,
+        environment: &Environment,
+    ) -> Result<Self, SessionStartError> {
+        match request {
+            SessionRequest::Exec { argv } => {
                 let Some((program, arguments)) = argv.split_first() else {
-                    return Err("there is no command to run".to_owned());
+                    return Err(SessionStartError::EmptyCommand);
                 };
                 let mut command = Command::new(program);
                 command.args(arguments);
-                Self::exec(id, command, around).map_err(|error| format!("cannot run {program:?}: {error}"))
+                let failed = |error| SessionStartError::Exec { program: program.clone(), error };
+                Self::exec(id, command, environment).map_err(failed)
             }
-            What::Ssh => {
-                Self::ssh(id, around).map_err(|error| format!("cannot start an ssh server: {error}"))
+            SessionRequest::Ssh => {
+                Self::ssh(id, environment).map_err(|error| SessionStartError::Ssh { error })
             }
         }
     }
 
-    fn exec(id: SessionId, mut command: Command, around: &Environment) -> io::Result<Self> {
+    fn exec(id: SessionId, mut command: Command, environment: &Environment) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = surround(&mut command, around).spawn()?;
+        let mut child = with_environment(&mut command, environment).spawn()?;
         let input = child.stdin.take().map(OwnedFd::from);
         let output = child.stdout.take().map(OwnedFd::from);
         let error = child.stderr.take().map(OwnedFd::from);
         Self::new(id, child, [input, output, error])
     }
 
-    fn ssh(id: SessionId, around: &Environment) -> io::Result<Self> {
+    fn ssh(id: SessionId, environment: &Environment) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/usr/sbin/sshd");
         command.args(["-i", "-o", "UsePAM=no"]);
         command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-        let child = surround(&mut command, around).spawn()?;
-        // The command holds the other end as well, and has to let go of it for the end to be seen.
+        let child = with_environment(&mut command, environment).spawn()?;
+        // Drops the command's copy of the peer socket, which would otherwise hide the end of the stream.
         drop(command);
         let input = OwnedFd::from(ours.try_clone()?);
         let mut session = Self::new(id, child, [Some(input), Some(ours.into()), None])?;
@@ -126,9 +149,9 @@ impl Session {
         })
     }
 
-    /// What to wait for.
-    pub(super) fn waits(&self, behind: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
-        let reads = self.outgoing.room() > 0 && !behind;
+    /// The pipes to poll, with their events.
+    pub(super) fn waits(&self, backpressure: bool) -> impl Iterator<Item = (Pipe, &File, PollFlags)> {
+        let reads = self.outgoing.available() > 0 && !backpressure;
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
         let output = self.output.as_ref().filter(|_| reads);
         let error = self.error.as_ref().filter(|_| reads);
@@ -138,38 +161,38 @@ impl Session {
         input.into_iter().chain(output).chain(error)
     }
 
-    /// When to look again although nothing has come.
+    /// When lingering ends; `None` while the process runs or the host does not read.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        // While the host does not read, there is nothing to look for: its credit wakes us.
-        let (_, at) = self.ended.filter(|_| self.outgoing.room() > 0)?;
+        // Without credit nothing can be read; the next credit wakes the server.
+        let (_, at) = self.ended.filter(|_| self.outgoing.available() > 0)?;
         Some(at + LINGER)
     }
 
-    /// Moves bytes of one pipe, one frame at most, so that all sessions have their turn.
-    pub(super) fn pump(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
+    /// Transfers bytes of one pipe, at most one frame, so that sessions are interleaved.
+    pub(super) fn transfer(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
         match pipe {
-            Pipe::Input => self.feed(),
+            Pipe::Input => self.write_input(),
             Pipe::Output | Pipe::Error => self.read(pipe, buffer),
         }
     }
 
-    /// Takes what the host sends.
-    pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, Overrun> {
-        self.incoming.pass(bytes.len())?;
+    /// Accepts input from the host; empty means end of input. Returns credit to send.
+    pub(super) fn input(&mut self, bytes: Vec<u8>) -> Result<Option<ToHost>, WindowOverrun> {
+        self.incoming.debit(bytes.len())?;
         self.input_ended |= bytes.is_empty();
         self.pending.extend(bytes);
         self.close_input_when_done();
-        // Without a pipe there is nothing to wait for.
-        Ok(if self.input.is_none() { self.feed() } else { None })
+        // Without a pipe the input is discarded at once.
+        Ok(if self.input.is_none() { self.write_input() } else { None })
     }
 
-    /// The host takes that many bytes more.
-    pub(super) fn grant(&mut self, bytes: u32) -> Result<(), Overrun> {
+    /// The host has granted credit for output.
+    pub(super) fn grant(&mut self, bytes: u32) -> Result<(), WindowOverrun> {
         self.outgoing.grant(bytes)
     }
 
-    /// Looks whether the process has ended.
-    pub(super) fn look(&mut self, now: Instant) {
+    /// Checks whether the process has exited.
+    pub(super) fn poll_exit(&mut self, now: Instant) {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
@@ -177,37 +200,37 @@ impl Session {
         }
     }
 
-    /// Whether the process ended so long ago that only others can keep its pipes open.
-    pub(super) fn lingers(&self, now: Instant) -> bool {
+    /// Whether the process exited so long ago that only background processes hold its pipes open.
+    pub(super) fn has_lingered(&self, now: Instant) -> bool {
         self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
-    /// The exit status, once the process has ended and all it said is on its way.
+    /// The exit status, once the process has exited and all its output was read.
     pub(super) fn finished(&self) -> Option<i32> {
         let (status, _) = self.ended?;
         (self.output.is_none() && self.error.is_none()).then(|| exit_status(status))
     }
 
-    /// Listens no more.
+    /// Stops reading output.
     pub(super) fn close(&mut self) {
         (self.output, self.error) = (None, None);
     }
 
-    /// Asks the processes to end, and closes the pipes.
-    pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> Ending {
+    /// Sends SIGTERM to the process group and closes the pipes.
+    pub(super) fn end(self, session: Option<SessionId>, now: Instant) -> TerminatingSession {
         let Self { child, ended, .. } = self;
         if ended.is_none() {
             signal(&child, Signal::SIGTERM);
         }
-        Ending { session, child, killed_at: now + GRACE }
+        TerminatingSession { session, child, killed_at: now + TERMINATION_GRACE }
     }
 
-    fn feed(&mut self) -> Option<ToHost> {
+    fn write_input(&mut self) -> Option<ToHost> {
         let written = match &mut self.input {
             Some(file) => match file.write(self.pending.as_slices().0) {
                 Ok(written) => written,
-                Err(error) if is_later(&error) => return None,
-                // Nobody reads any more. What comes is thrown away, and the host may go on sending it.
+                Err(error) if would_block(&error) => return None,
+                // The process has closed its input: further input is discarded, but still credited.
                 Err(_) => {
                     self.input = None;
                     self.pending.len()
@@ -227,24 +250,24 @@ impl Session {
             && let Some(file) = self.input.take()
             && self.is_socket
         {
-            // An error means that the other side was faster.
+            // Fails only if the peer has already closed the socket.
             let _ = shutdown(std::os::fd::AsRawFd::as_raw_fd(&file), Shutdown::Write);
         }
     }
 
     fn read(&mut self, pipe: Pipe, buffer: &mut [u8]) -> Option<ToHost> {
-        let room = self.outgoing.room().min(buffer.len());
+        let room = self.outgoing.available().min(buffer.len());
         let file = if pipe == Pipe::Output { &mut self.output } else { &mut self.error };
         let length = match file.as_mut()?.read(&mut buffer[..room]) {
-            Err(error) if is_later(&error) => return None,
-            // An error of a pipe or socket is its end as well.
+            Err(error) if would_block(&error) => return None,
+            // An error of a pipe or socket counts as its end.
             Ok(0) | Err(_) => {
                 *file = None;
                 return None;
             }
             Ok(length) => length,
         };
-        self.outgoing.pass(length).ok()?;
+        self.outgoing.debit(length).ok()?;
         let bytes = buffer[..length].to_vec();
         Some(match pipe {
             Pipe::Error => ToHost::Error { session: self.id, bytes },
@@ -253,47 +276,47 @@ impl Session {
     }
 }
 
-impl Ending {
+impl TerminatingSession {
     pub(super) fn deadline(&self) -> Instant {
         self.killed_at
     }
 
-    /// The exit status, once the process has ended.
+    /// The exit status, once the process has exited. Sends SIGKILL after the grace period.
     pub(super) fn finished(&mut self, now: Instant) -> Option<i32> {
         let has_ended = has_ended(&self.child);
         if has_ended || now >= self.killed_at {
-            // The group, before its number is free: children of a process that has ended may have stayed.
+            // The whole group, before its id can be reused: children may outlive the process.
             signal(&self.child, Signal::SIGKILL);
-            // A process that hangs in the kernel ends when it can; asking again later costs nothing.
-            self.killed_at = now + GRACE;
+            // A process in uninterruptible sleep dies later; the signal is repeated until then.
+            self.killed_at = now + TERMINATION_GRACE;
         }
         match self.child.try_wait() {
             Ok(status) => status.map(exit_status),
-            // Somebody else has waited for it.
+            // Another caller has reaped it.
             Err(_) => Some(128 + Signal::SIGKILL as i32),
         }
     }
 }
 
-fn surround<'a>(command: &'a mut Command, around: &Environment) -> &'a mut Command {
+fn with_environment<'a>(command: &'a mut Command, environment: &Environment) -> &'a mut Command {
     command
         .env_clear()
-        .envs(around.variables.iter().map(|(name, value)| (name, value)))
-        .current_dir(&around.folder)
+        .envs(environment.variables.iter().map(|(name, value)| (name, value)))
+        .current_dir(&environment.directory)
         .process_group(0)
 }
 
-/// Whether a process has ended, without letting its number go.
+/// Whether a process has exited, without reaping it.
 fn has_ended(child: &Child) -> bool {
     let Ok(id) = i32::try_from(child.id()) else { return false };
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::Pid(Pid::from_raw(id)), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
-/// Sends to the whole group of a process.
+/// Signals the whole process group.
 fn signal(child: &Child, signal: Signal) {
     if let Ok(id) = i32::try_from(child.id()) {
-        // An error means that it has ended already.
+        // Fails only if the group no longer exists.
         let _ = killpg(Pid::from_raw(id), signal);
     }
 }

@@ -1,39 +1,39 @@
-//! How much a guest may say that nobody asked for.
+//! Token bucket for bytes that a guest sends unsolicited.
 
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// What may come at once: a few hundred messages, or the rest of what was on its way when the connection was made.
+/// Burst size in bytes: a few hundred messages, or what was in flight when the connection was made.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// What may come per second in the long run.
+/// Sustained rate in bytes per second.
 const BYTES_PER_SECOND: f64 = 16.0 * 1024.0;
 
-/// Bytes that may still come unasked.
+/// Bytes that a guest may still send unsolicited.
 #[derive(Debug)]
-pub struct Budget {
+pub struct UnsolicitedBudget {
     left: f64,
     at: Instant,
 }
 
-/// More came.
+/// A guest exceeded its budget.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("says more than was asked for: {BYTES_MAX} bytes at once, or over {} KiB/s", BYTES_PER_SECOND / 1024.0)]
-pub struct Overdrawn;
+#[error("sends more unsolicited data than {BYTES_MAX} bytes at once or {} KiB/s", BYTES_PER_SECOND / 1024.0)]
+pub struct BudgetExceeded;
 
-impl Budget {
-    /// A full one.
+impl UnsolicitedBudget {
+    /// A full bucket.
     pub const fn new(now: Instant) -> Self {
         Self { left: BYTES_MAX as f64, at: now }
     }
 
-    /// Pays for bytes that came; those of messages that were asked for are given back.
-    pub fn spend(&mut self, bytes: usize, asked_for: usize, now: Instant) -> Result<(), Overdrawn> {
+    /// Charges `bytes` received and refunds `solicited` bytes, those of messages that the agent requested.
+    pub fn spend(&mut self, bytes: usize, solicited: usize, now: Instant) -> Result<(), BudgetExceeded> {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * BYTES_PER_SECOND;
         self.at = now;
         let left = (self.left + earned).min(BYTES_MAX as f64) - bytes as f64;
-        self.left = (left + asked_for as f64).min(BYTES_MAX as f64);
-        if self.left < 0.0 { Err(Overdrawn) } else { Ok(()) }
+        self.left = (left + solicited as f64).min(BYTES_MAX as f64);
+        if self.left < 0.0 { Err(BudgetExceeded) } else { Ok(()) }
     }
 }
 
@@ -44,21 +44,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_over_at_once_and_a_trickle_never() {
+    fn a_flood_exceeds_the_budget_and_a_trickle_does_not() {
         let start = Instant::now();
-        let mut budget = Budget::new(start);
+        let mut budget = UnsolicitedBudget::new(start);
         for second in 0..1000 {
             assert_eq!(budget.spend(10_000, 0, start + Duration::from_secs(second)), Ok(()));
         }
-        let mut flooded = Budget::new(start);
+        let mut flooded = UnsolicitedBudget::new(start);
         assert_eq!(flooded.spend(BYTES_MAX, 0, start), Ok(()));
-        assert_eq!(flooded.spend(1, 0, start), Err(Overdrawn));
+        assert_eq!(flooded.spend(1, 0, start), Err(BudgetExceeded));
     }
 
     #[test]
-    fn what_was_asked_for_costs_nothing_in_however_many_pieces_it_comes() {
+    fn solicited_bytes_are_refunded_across_reads() {
         let start = Instant::now();
-        let mut budget = Budget::new(start);
+        let mut budget = UnsolicitedBudget::new(start);
         for _ in 0..1000 {
             assert_eq!(budget.spend(15_000, 0, start), Ok(()), "the first piece");
             assert_eq!(budget.spend(1_000, 16_000, start), Ok(()), "the last, with the rest");

@@ -1,87 +1,89 @@
-//! Whether a guest with sessions still answers. A command may be quiet for hours; a guest that hangs is quiet for ever.
+//! Detects guests that hang while sessions are open. A command may be silent for hours, but its guest must still answer.
 //!
-//! A guest that was not heard for a while is asked for a session without a command, which every guest refuses at once. If it does
-//! not, those who wait are told, and in the end their sessions are given up.
+//! A silent guest is probed with a request for a session with an empty command, which every guest refuses at once. If it does not
+//! answer, users are warned, and finally their sessions are ended.
 
 use std::time::Duration;
 
-use guest::channel::{SessionId, ToGuest, What};
+use guest::channel::{SessionId, SessionRequest, ToGuest};
 use tokio::time::Instant;
 
-/// The number under which no session is ever opened: those in use are below `SESSIONS_MAX`.
-const PROBE: SessionId = SessionId(u16::MAX);
+/// Session number used for probes. Real sessions have numbers below `SESSIONS_MAX`.
+const PROBE_SESSION: SessionId = SessionId(u16::MAX);
 
-/// How long a guest with sessions may be quiet.
+/// How long a guest with sessions may be silent before each step.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Before it is asked whether it is there.
+pub struct LivenessTimeouts {
+    /// Until it is probed.
     pub probe: Duration,
-    /// Before those who wait are told.
+    /// Until users are warned.
     pub warn: Duration,
-    /// Before sessions are given up.
+    /// Until its sessions are ended.
     pub end: Duration,
 }
 
-impl Default for Patience {
-    /// A translated guest on a busy machine answers within seconds; a person waits for half a minute before doubts arise.
+impl Default for LivenessTimeouts {
+    /// A guest under TCG on a busy machine answers within seconds.
     fn default() -> Self {
         Self { probe: Duration::from_secs(10), warn: Duration::from_secs(30), end: Duration::from_secs(180) }
     }
 }
 
-/// What is to be done about a guest that is quiet.
+/// What to do about a silent guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Ask whether it is there.
-    Ask(ToGuest),
-    /// Tell those who wait.
+pub enum LivenessAction {
+    /// Send this message, which a live guest answers.
+    Probe(ToGuest),
+    /// Send this text to the users of all sessions.
     Warn(String),
-    /// Give up sessions.
-    End(String),
+    GiveUp(String),
 }
 
-/// When a guest was last heard, and what was done since.
+/// Time of the last sign of life, and the steps taken since.
 #[derive(Debug)]
 pub struct Liveness {
-    patience: Patience,
+    timeouts: LivenessTimeouts,
     heard: Instant,
     steps: u8,
 }
 
 impl Liveness {
-    /// Heard now.
-    pub fn new(patience: Patience, now: Instant) -> Self {
-        Self { patience, heard: now, steps: 0 }
+    /// Starts with a sign of life at `now`.
+    pub fn new(timeouts: LivenessTimeouts, now: Instant) -> Self {
+        Self { timeouts, heard: now, steps: 0 }
     }
 
-    /// The guest said something, or the first session was opened.
+    /// Records a sign of life: the guest sent something, or the first session was opened.
     pub fn heard(&mut self, now: Instant) {
         (self.heard, self.steps) = (now, 0);
     }
 
-    /// When [`Liveness::step`] has something to do next.
-    pub fn at(&self) -> Instant {
-        let Patience { probe, warn, end } = self.patience;
+    /// When to call [`Liveness::poll`] next.
+    pub fn deadline(&self) -> Instant {
+        let LivenessTimeouts { probe, warn, end } = self.timeouts;
         self.heard + [probe, warn, end][usize::from(self.steps.min(2))]
     }
 
-    /// What is to be done at this time.
-    pub fn step(&mut self, now: Instant) -> Option<Step> {
-        if now < self.at() {
+    /// The action due at `now`, if any.
+    pub fn poll(&mut self, now: Instant) -> Option<LivenessAction> {
+        if now < self.deadline() {
             return None;
         }
         self.steps += 1;
-        let Patience { warn, end, .. } = self.patience;
+        let LivenessTimeouts { warn, end, .. } = self.timeouts;
         Some(match self.steps {
-            1 => Step::Ask(ToGuest::Open { session: PROBE, what: What::Exec { argv: Vec::new() } }),
-            2 => Step::Warn(format!(
-                "heddle: the node has not answered for {} s; waiting until {} s have passed, Ctrl-C ends this now\n",
+            1 => LivenessAction::Probe(ToGuest::Open {
+                session: PROBE_SESSION,
+                request: SessionRequest::Exec { argv: Vec::new() },
+            }),
+            2 => LivenessAction::Warn(format!(
+                "heddle: the node has not answered for {} s; giving up after {} s, press Ctrl-C to end now\n",
                 warn.as_secs(),
                 end.as_secs()
             )),
             _ => {
                 self.heard(now);
-                Step::End(format!("the node has not answered for {} s", end.as_secs()))
+                LivenessAction::GiveUp(format!("the node has not answered for {} s", end.as_secs()))
             }
         })
     }

@@ -4,107 +4,106 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use controller_api::session::Open;
-use guest::channel::{DATA_BYTES_MAX, SESSIONS_MAX, SessionId, ToGuest, ToHost, WINDOW_BYTES, What, Window};
+use guest::channel::{
+    DATA_BYTES_MAX, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost, WINDOW_BYTES, Window,
+};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::inbox::{FromGuest, Inbox};
-use super::plain;
+use super::inbox::{Inbox, SessionEvent};
+use super::sanitize;
 
-/// What a message costs on the wire besides its data: kind, session, checksum and framing.
+/// Bytes of a message on the wire without its data: kind, session number, checksum and framing.
 const MESSAGE_BYTES: usize = 32;
 
-/// What is asked of the task that talks to a guest.
+/// A command to the task of a link.
 #[derive(Debug)]
-pub enum Command {
-    /// Begin a session.
+pub enum LinkCommand {
     Open {
-        /// What for.
-        what: Open,
-        /// Where the session goes.
-        answer: oneshot::Sender<Result<Session, NoSession>>,
-        /// By which it asks for the rest.
-        commands: mpsc::Sender<Command>,
+        request: Open,
+        /// Receives the session.
+        answer: oneshot::Sender<Result<Session, SessionError>>,
+        /// Given to the session for its further commands.
+        commands: mpsc::Sender<LinkCommand>,
     },
-    /// Standard input, for which the session had room.
+    /// Standard input; the session has acquired credit for it.
     Input(SessionKey, Vec<u8>),
-    /// Output was handed on.
+    /// Output was forwarded: its credit can be returned.
     Consumed(SessionKey, usize),
-    /// Nobody listens any more.
+    /// The client is gone.
     Close(SessionKey),
 }
 
-/// A session's number, and which of those that had it.
+/// Number of a session, and a serial number that distinguishes it from earlier sessions of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKey {
     id: SessionId,
     serial: u64,
 }
 
-/// Why there is no session.
+/// Why a session could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NoSession {
-    /// There is nobody to ask; says why.
+pub enum SessionError {
+    /// The guest cannot be reached, for this reason.
     #[error("{0}")]
-    NoGuest(String),
-    /// There are as many as a guest takes.
-    #[error("{SESSIONS_MAX} sessions are open, which is as many as a node takes; end one")]
-    TooMany,
+    GuestUnavailable(String),
+    #[error("{SESSIONS_MAX} sessions are open, the most that a node allows; end one first")]
+    TooManySessions,
 }
 
-/// A session, seen from the host. Dropped, it is closed.
+/// The host's end of a session. Dropping it closes the session.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
     inbox: Arc<Inbox>,
-    room: Arc<Semaphore>,
-    commands: mpsc::Sender<Command>,
+    send_credit: Arc<Semaphore>,
+    commands: mpsc::Sender<LinkCommand>,
 }
 
-/// Asks for a session.
-pub async fn open(commands: &mpsc::Sender<Command>, what: Open) -> Result<Session, NoSession> {
-    let gone = || NoSession::NoGuest("it does not run".to_owned());
+/// Opens a session through the task of a link.
+pub async fn open(commands: &mpsc::Sender<LinkCommand>, request: Open) -> Result<Session, SessionError> {
+    let gone = || SessionError::GuestUnavailable("it is not running".to_owned());
     let (answer, answered) = oneshot::channel();
-    let command = Command::Open { what, answer, commands: commands.clone() };
+    let command = LinkCommand::Open { request, answer, commands: commands.clone() };
     commands.send(command).await.map_err(|_| gone())?;
     answered.await.unwrap_or_else(|_| Err(gone()))
 }
 
 impl Session {
-    /// Sends standard input as the guest takes it; nothing ends it. `false` once there is nobody to take it.
+    /// Sends standard input, waiting for credit; empty means end of input. Returns `false` once the session has ended.
     pub async fn input(&self, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
-            return self.commands.send(Command::Input(self.key, Vec::new())).await.is_ok();
+            return self.commands.send(LinkCommand::Input(self.key, Vec::new())).await.is_ok();
         }
         for piece in bytes.chunks(DATA_BYTES_MAX) {
             let count = u32::try_from(piece.len()).expect("a piece is smaller than a window");
-            match self.room.acquire_many(count).await {
-                Ok(room) => room.forget(),
+            match self.send_credit.acquire_many(count).await {
+                Ok(send_credit) => send_credit.forget(),
                 Err(_) => return false,
             }
-            if self.commands.send(Command::Input(self.key, piece.to_vec())).await.is_err() {
+            if self.commands.send(LinkCommand::Input(self.key, piece.to_vec())).await.is_err() {
                 return false;
             }
         }
         true
     }
 
-    /// What the guest says next.
-    pub async fn hear(&self) -> FromGuest {
+    /// Waits for the next event.
+    pub async fn recv(&self) -> SessionEvent {
         self.inbox.pop().await
     }
 
-    /// Output of so many bytes was handed on: the guest may send more.
+    /// Returns credit for output that was forwarded, so that the guest may send more.
     pub async fn consumed(&self, bytes: usize) {
-        // Without a connection there is nobody to tell.
-        let _ = self.commands.send(Command::Consumed(self.key, bytes)).await;
+        // Without a connection the session has ended.
+        let _ = self.commands.send(LinkCommand::Consumed(self.key, bytes)).await;
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let (commands, key) = (self.commands.clone(), self.key);
-        if let Err(mpsc::error::TrySendError::Full(close)) = commands.try_send(Command::Close(key))
+        if let Err(mpsc::error::TrySendError::Full(close)) = commands.try_send(LinkCommand::Close(key))
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move { commands.send(close).await });
@@ -112,55 +111,55 @@ impl Drop for Session {
     }
 }
 
-/// The sessions on one connection.
+/// All sessions on one connection.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    open: BTreeMap<SessionId, Slot>,
+    open: BTreeMap<SessionId, OpenSession>,
     serial: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct OpenSession {
     serial: u64,
-    /// Bytes to the guest.
+    /// Window towards the guest.
     sending: Window,
-    /// Bytes from the guest.
+    /// Window from the guest.
     receiving: Window,
     inbox: Arc<Inbox>,
-    room: Arc<Semaphore>,
-    /// Close was said, and nobody listens: its number is free once the guest has said that it is over.
+    send_credit: Arc<Semaphore>,
+    /// Close was sent and events are discarded; the number is free once the guest confirms the end.
     closing: bool,
 }
 
-impl Drop for Slot {
+impl Drop for OpenSession {
     fn drop(&mut self) {
-        self.room.close();
-        // Whoever has heard a last word does not listen to this one.
-        let _ = self.inbox.push(FromGuest::Refused("its channel was closed".to_owned()));
+        self.send_credit.close();
+        // Ignored if a last event was already received.
+        let _ = self.inbox.push(SessionEvent::Refused("the channel to the guest was closed".to_owned()));
     }
 }
 
 impl Sessions {
-    /// Whether there is none.
+    /// Whether no session is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Does what a session asks for; what to tell the guest.
-    pub fn obey(&mut self, command: Command) -> Option<ToGuest> {
+    /// Executes a command; returns the message to send to the guest.
+    pub fn execute(&mut self, command: LinkCommand) -> Option<ToGuest> {
         match command {
-            Command::Open { what, answer, commands } => self.begin(what, answer, commands),
-            Command::Input(key, bytes) => {
+            LinkCommand::Open { request, answer, commands } => self.begin(request, answer, commands),
+            LinkCommand::Input(key, bytes) => {
                 let slot = self.slot(key)?;
-                // The session had room for it.
-                slot.sending.pass(bytes.len()).ok()?;
+                // The session has acquired credit, so this does not fail.
+                slot.sending.debit(bytes.len()).ok()?;
                 Some(ToGuest::Input { session: key.id, bytes })
             }
-            Command::Consumed(key, bytes) => {
+            LinkCommand::Consumed(key, bytes) => {
                 let bytes = self.slot(key)?.receiving.consume(bytes)?;
                 Some(ToGuest::Credit { session: key.id, bytes })
             }
-            Command::Close(key) => {
+            LinkCommand::Close(key) => {
                 self.slot(key)?.closing = true;
                 Some(ToGuest::Close { session: key.id })
             }
@@ -169,43 +168,47 @@ impl Sessions {
 
     fn begin(
         &mut self,
-        what: Open,
-        answer: oneshot::Sender<Result<Session, NoSession>>,
-        commands: mpsc::Sender<Command>,
+        request: Open,
+        answer: oneshot::Sender<Result<Session, SessionError>>,
+        commands: mpsc::Sender<LinkCommand>,
     ) -> Option<ToGuest> {
         let free = (0..).map(SessionId).find(|id| !self.open.contains_key(id));
         let Some(id) = free.filter(|_| self.open.len() < SESSIONS_MAX) else {
-            drop(answer.send(Err(NoSession::TooMany)));
+            drop(answer.send(Err(SessionError::TooManySessions)));
             return None;
         };
         self.serial += 1;
-        let (inbox, room) = (Arc::default(), Arc::new(Semaphore::new(WINDOW_BYTES as usize)));
-        let slot = Slot {
+        let (inbox, send_credit) = (Arc::default(), Arc::new(Semaphore::new(WINDOW_BYTES as usize)));
+        let slot = OpenSession {
             serial: self.serial,
             sending: Window::new(),
             receiving: Window::new(),
             inbox: Arc::clone(&inbox),
-            room: Arc::clone(&room),
+            send_credit: Arc::clone(&send_credit),
             closing: false,
         };
         let key = SessionKey { id, serial: self.serial };
-        // Who asked may be gone again: its session, dropped here, closes itself.
-        drop(answer.send(Ok(Session { key, inbox, room, commands })));
+        // If the requester is gone, the session is dropped here and closes itself.
+        drop(answer.send(Ok(Session { key, inbox, send_credit, commands })));
         self.open.insert(id, slot);
-        let what = match what {
-            Open::Exec { argv } => What::Exec { argv },
-            Open::Ssh {} => What::Ssh,
+        let request = match request {
+            Open::Exec { argv } => SessionRequest::Exec { argv },
+            Open::Ssh {} => SessionRequest::Ssh,
         };
-        Some(ToGuest::Open { session: id, what })
+        Some(ToGuest::Open { session: id, request })
     }
 
-    /// Takes a guest's word; how many bytes of it were asked for, and what to answer.
-    pub fn hear(&mut self, message: ToHost) -> (usize, Option<ToGuest>) {
+    /// Handles a message of the guest; returns how many bytes of it were solicited, and the reply.
+    pub fn handle(&mut self, message: ToHost) -> (usize, Option<ToGuest>) {
         match message {
-            ToHost::Output { session, bytes } => self.output(session, bytes.len(), FromGuest::Output(bytes)),
-            ToHost::Error { session, bytes } => self.output(session, bytes.len(), FromGuest::Error(bytes)),
-            ToHost::Exit { session, status } => self.end(session, FromGuest::Exit(status)),
-            ToHost::Refused { session, reason } => self.end(session, FromGuest::Refused(plain(&reason))),
+            ToHost::Output { session, bytes } => {
+                self.output(session, bytes.len(), SessionEvent::Output(bytes))
+            }
+            ToHost::Error { session, bytes } => self.output(session, bytes.len(), SessionEvent::Error(bytes)),
+            ToHost::Exit { session, status } => self.end(session, SessionEvent::Exit(status)),
+            ToHost::Refused { session, reason } => {
+                self.end(session, SessionEvent::Refused(sanitize(&reason)))
+            }
             ToHost::Credit { session, bytes } => self.credit(session, bytes),
             ToHost::Welcome { .. }
             | ToHost::Ready { .. }
@@ -214,85 +217,85 @@ impl Sessions {
         }
     }
 
-    fn output(&mut self, id: SessionId, length: usize, piece: FromGuest) -> (usize, Option<ToGuest>) {
+    fn output(&mut self, id: SessionId, length: usize, piece: SessionEvent) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
-        if let Err(overrun) = slot.receiving.pass(length) {
-            return (0, self.break_off(id, &format!("its guest sent {overrun}")));
+        if let Err(overrun) = slot.receiving.debit(length) {
+            return (0, self.abort(id, &format!("output of the guest: {overrun}")));
         }
         if slot.closing {
-            // On its way while the session was closed; nobody listens, so it is handed on as it is.
+            // In flight while the session was closed: discarded, but credited.
             let credit = slot.receiving.consume(length);
             return (length + MESSAGE_BYTES, credit.map(|bytes| ToGuest::Credit { session: id, bytes }));
         }
         match slot.inbox.push(piece) {
             Ok(()) => (length + MESSAGE_BYTES, None),
-            Err(_) => (0, self.break_off(id, "its guest sends too many small pieces")),
+            Err(_) => (0, self.abort(id, "the guest sends too many small messages")),
         }
     }
 
     fn credit(&mut self, id: SessionId, bytes: u32) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.get_mut(&id) else { return (0, None) };
         match slot.sending.grant(bytes) {
-            // Nothing is granted for nothing.
+            // Credit of 0 bytes is not solicited.
             Ok(()) if bytes == 0 => (0, None),
             Ok(()) => {
-                slot.room.add_permits(bytes as usize);
+                slot.send_credit.add_permits(bytes as usize);
                 (MESSAGE_BYTES, None)
             }
-            Err(overrun) => (0, self.break_off(id, &format!("its guest granted {overrun}"))),
+            Err(overrun) => (0, self.abort(id, &format!("credit of the guest: {overrun}"))),
         }
     }
 
-    /// The guest has said that a session is over.
-    fn end(&mut self, id: SessionId, last_word: FromGuest) -> (usize, Option<ToGuest>) {
+    /// The guest has confirmed the end of a session.
+    fn end(&mut self, id: SessionId, last_event: SessionEvent) -> (usize, Option<ToGuest>) {
         let Some(slot) = self.open.remove(&id) else { return (0, None) };
-        let taken = slot.inbox.push(last_word);
-        debug_assert_eq!(taken, Ok(()), "there is always room for a last word");
+        let taken = slot.inbox.push(last_event);
+        debug_assert_eq!(taken, Ok(()), "the last event always fits");
         (MESSAGE_BYTES, None)
     }
 
-    /// Tells the guest to end a session whose rules it broke.
-    fn break_off(&mut self, id: SessionId, why: &str) -> Option<ToGuest> {
+    /// Closes a session whose guest broke the protocol.
+    fn abort(&mut self, id: SessionId, why: &str) -> Option<ToGuest> {
         let slot = self.open.get_mut(&id)?;
         if slot.closing {
             return None;
         }
         slot.closing = true;
-        slot.room.close();
-        let taken = slot.inbox.push(FromGuest::Refused(why.to_owned()));
-        debug_assert_eq!(taken, Ok(()), "there is always room for a last word");
+        slot.send_credit.close();
+        let taken = slot.inbox.push(SessionEvent::Refused(why.to_owned()));
+        debug_assert_eq!(taken, Ok(()), "the last event always fits");
         Some(ToGuest::Close { session: id })
     }
 
-    /// A message for a session could not be sent at all.
-    pub fn cannot(&mut self, message: &ToGuest, why: &str) {
+    /// A message for a session could not be encoded.
+    pub fn fail(&mut self, message: &ToGuest, why: &str) {
         if let ToGuest::Open { session, .. } = message {
-            self.end(*session, FromGuest::Refused(why.to_owned()));
+            self.end(*session, SessionEvent::Refused(why.to_owned()));
         }
     }
 
-    /// Tells all who listen something that no guest said.
-    pub fn note_all(&mut self, text: &str) {
+    /// Sends a text of the agent to all sessions.
+    pub fn notify_all(&mut self, text: &str) {
         for slot in self.open.values().filter(|slot| !slot.closing) {
-            // One who does not read what is there does not wait for the guest.
-            let _ = slot.inbox.push(FromGuest::Note(text.to_owned()));
+            // Dropped for a client that does not read.
+            let _ = slot.inbox.push(SessionEvent::Note(text.to_owned()));
         }
     }
 
-    /// Gives up all sessions of a guest that may come back; what to tell it then.
-    pub fn give_up_all(&mut self, why: &str) -> Vec<ToGuest> {
+    /// Ends all sessions of a guest that does not answer; returns the messages to send to it.
+    pub fn abort_all(&mut self, why: &str) -> Vec<ToGuest> {
         let ids: Vec<SessionId> = self.open.keys().copied().collect();
-        ids.into_iter().filter_map(|id| self.break_off(id, why)).collect()
+        ids.into_iter().filter_map(|id| self.abort(id, why)).collect()
     }
 
-    /// The connection is gone.
+    /// The connection is closed: ends all sessions.
     pub fn end_all(&mut self, why: &str) {
         for id in self.open.keys().copied().collect::<Vec<_>>() {
-            self.end(id, FromGuest::Refused(why.to_owned()));
+            self.end(id, SessionEvent::Refused(why.to_owned()));
         }
     }
 
-    fn slot(&mut self, key: SessionKey) -> Option<&mut Slot> {
+    fn slot(&mut self, key: SessionKey) -> Option<&mut OpenSession> {
         self.open.get_mut(&key.id).filter(|slot| slot.serial == key.serial && !slot.closing)
     }
 }

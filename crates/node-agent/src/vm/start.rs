@@ -1,56 +1,101 @@
-//! How a virtual machine comes to run: found running, or made step by step. What fails in between leaves nothing behind.
+//! Starts a virtual machine: adopts its running domain, or creates disks, fabric attachment and domain. A failed start is
+//! rolled back.
 
+use std::io;
 use std::sync::Arc;
 
+use controller_api::Name;
 use controller_api::agent::VmOrder;
 use controller_api::cluster::CpuMode;
+use thiserror::Error;
 use tokio::sync::watch;
 
-use super::{Remains, Vm, Wanted, wait_for_end};
-use crate::accelerator::Kernel;
-use crate::capacity::Given;
-use crate::cores::Cores;
-use crate::disk;
-use crate::domain::{Adapter, Backing, Boot, Cpus, Disk, Domain, Mark, order_digest};
+use super::{DesiredState, Keep, TearDownError, Vm, wait_until_not_run};
+use crate::accelerator::ProbeKernel;
+use crate::capacity::{Allocation, InsufficientCapacity};
+use crate::cpu_set::CpuSet;
+use crate::disk::{self, DiskError};
+use crate::disk_space::{self, DiskSpaceError};
+use crate::domain::{
+    Adapter, CpuPlacement, DirectBoot, Disk, Domain, DomainMetadata, MemoryBacking, order_digest,
+};
 use crate::fabric::Attachment;
 use crate::hypervisor::HypervisorError;
-use crate::image::CheckedImage;
-use crate::place::check_readable;
-use crate::promise;
-use crate::room::{self, RoomError};
-use crate::told_whole;
+use crate::image::{ImageError, VerifiedImage};
+use crate::pinning_check::{self, PinningViolation};
+use crate::state_dir::{StateDirError, check_readable};
 
-/// Why a virtual machine does not run.
+/// Why a virtual machine was not started.
 #[derive(Debug)]
 pub(super) enum StartError {
-    /// Something else is wanted meanwhile.
-    Interrupted,
-    /// Not yet; says why.
-    Later(String),
-    /// Not as ordered; says why.
-    Never(String),
+    /// Another state was desired in the meantime.
+    Superseded,
+    /// A temporary error: the start is retried after a pause.
+    Retry(RetryCause),
+    /// The order cannot be carried out: the start is retried when the host spec changes.
+    Failed(StartFailure),
+}
+
+/// A temporary error.
+#[derive(Debug, Error)]
+pub(super) enum RetryCause {
+    #[error(transparent)]
+    Hypervisor(HypervisorError),
+    #[error(transparent)]
+    TearDown(TearDownError),
+}
+
+/// Why an order cannot be carried out.
+#[derive(Debug, Error)]
+pub(super) enum StartFailure {
+    #[error("image {name}")]
+    Image {
+        name: Name,
+        #[source]
+        error: ImageError,
+    },
+    #[error(transparent)]
+    Capacity(#[from] InsufficientCapacity),
+    #[error("cannot assign a user id to its QEMU process")]
+    User(#[source] io::Error),
+    #[error(transparent)]
+    Files(#[from] StateDirError),
+    #[error(transparent)]
+    DiskSpace(#[from] DiskSpaceError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Hypervisor(HypervisorError),
+    #[error(transparent)]
+    Pinning(#[from] PinningViolation),
 }
 
 impl From<HypervisorError> for StartError {
     fn from(error: HypervisorError) -> Self {
         match error {
-            HypervisorError::Unreachable { .. } => Self::Later(error.to_string()),
-            HypervisorError::Refused { .. } => Self::Never(error.to_string()),
+            HypervisorError::Unreachable { .. } => Self::Retry(RetryCause::Hypervisor(error)),
+            HypervisorError::Refused { .. } => Self::Failed(StartFailure::Hypervisor(error)),
         }
     }
 }
 
+impl From<StartFailure> for StartError {
+    fn from(failure: StartFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl Vm {
-    /// Adopts its domain if there is one, or makes one.
+    /// Adopts the domain if it runs already, else creates it. On error, everything created is removed again.
     pub(super) async fn start(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
-        let (hypervisor, instance) = (&self.shared.hypervisor, self.shared.place.instance());
-        // Also one that was made while the connection to libvirt broke.
-        match hypervisor.find(instance, self.id).await? {
-            Some(mark) if mark.is_for(&self.host, order) => {
-                let given = Given { cores: mark.cores, memory: mark.memory };
-                self.shared.adopt(self.id, given);
-                // Where it was told to run is not known.
-                self.shared.runs(order, Cores::default()).await;
+        let (hypervisor, instance) = (&self.context.hypervisor, self.context.state_dir.instance());
+        // The domain may also have been created just before the connection to libvirt broke.
+        match hypervisor.domain_metadata(instance, self.id).await? {
+            Some(metadata) if metadata.matches(&self.host, order) => {
+                let allocation = Allocation { cores: metadata.cores, memory: metadata.memory };
+                self.context.adopt(self.id, allocation);
+                // Its CPU affinity is unknown, so it is set again.
+                self.context.note_running(order, CpuSet::default()).await;
                 self.attach(order).await;
                 tracing::info!(vm = %self.id, label = order.label, "found running");
                 return Ok(());
@@ -58,13 +103,13 @@ impl Vm {
             Some(_) => hypervisor.destroy(instance, self.id).await?,
             None => {}
         }
-        let had_disk = self.shared.place.vm(self.id).overlay.exists();
+        let had_disk = self.context.state_dir.vm(self.id).overlay.exists();
         let made = self.make(order).await;
         if made.is_err() {
-            // A disk that was there before this start has somebody's files on it.
-            let remains = if had_disk { Remains::Disk } else { Remains::Nothing };
-            if let Err(why) = self.clear_away(remains).await {
-                return Err(StartError::Later(why));
+            // A disk that existed before this start holds data of its tenant.
+            let keep = if had_disk { Keep::Disk } else { Keep::Nothing };
+            if let Err(error) = self.tear_down(keep).await {
+                return Err(StartError::Retry(RetryCause::TearDown(error)));
             }
         }
         made
@@ -72,57 +117,57 @@ impl Vm {
 
     async fn make(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
         let image = self.check_image(order).await?;
-        let given = self.shared.take(order).await.map_err(|full| StartError::Never(full.to_string()))?;
-        let never = |error: &dyn std::error::Error| StartError::Never(told_whole(error));
-        let files = self.shared.place.vm(self.id);
-        let qemu = self.shared.qemu_user();
-        let user = qemu.map(|qemu| self.shared.users.of(self.id, qemu)).transpose();
-        let user =
-            user.map_err(|error| StartError::Never(format!("there is no user for its QEMU: {error}")))?;
+        let allocation = self.context.allocate(order).await.map_err(StartFailure::from)?;
+        let files = self.context.state_dir.vm(self.id);
+        let qemu = self.context.qemu_user();
+        let user = qemu.map(|qemu| self.context.users.user_for(self.id, qemu)).transpose();
+        let user = user.map_err(StartFailure::User)?;
         if let Some(user) = user {
-            self.shared.place.check_reachable(user).map_err(|error| never(&error))?;
+            self.context.state_dir.check_reachable(user).map_err(StartFailure::from)?;
             for file in [&image.root, &image.kernel, &image.initrd] {
-                check_readable(file, user).map_err(|error| never(&error))?;
+                check_readable(file, user).map_err(StartFailure::from)?;
             }
         }
-        files.make(user).map_err(|error| never(&error))?;
+        files.make(user).map_err(StartFailure::from)?;
         {
-            let _room = self.shared.room.lock().await;
-            // What is there was given room when it was made.
+            let _disk_space = self.context.disk_space.lock().await;
+            // Space for an existing disk was reserved when it was created.
             if !files.overlay.exists() {
-                self.find_room(&image).await.map_err(|error| never(&error))?;
+                self.make_disk_space(&image).await.map_err(StartFailure::from)?;
             }
-            disk::make_overlay(&files, &image, user).await.map_err(|error| never(&error))?;
+            disk::make_overlay(&files, &image, user).await.map_err(StartFailure::from)?;
         }
-        disk::make_seed(&files, order, user).await.map_err(|error| never(&error))?;
-        self.check_wanted()?;
+        disk::make_seed(&files, order, user).await.map_err(StartFailure::from)?;
+        self.check_still_desired()?;
         self.attach(order).await;
-        let kernel = Kernel { kernel: image.kernel.clone(), initrd: image.initrd.clone() };
-        let accelerator = self.shared.accelerators.choose(kernel, qemu).await;
-        self.check_wanted()?;
-        let floating = self.shared.floating();
+        let kernel = ProbeKernel { kernel: image.kernel.clone(), initrd: image.initrd.clone() };
+        let accelerator = self.context.accelerator_probe.choose(kernel, qemu).await;
+        self.check_still_desired()?;
+        let shared_cores = self.context.shared_cores();
         let domain = |backing| {
             let cpus = match order.mode {
-                CpuMode::Shared => Cpus::Floating(floating.clone()),
-                CpuMode::Dedicated => {
-                    Cpus::Pinned { cores: given.cores.clone(), emulation: floating.clone(), backing }
-                }
+                CpuMode::Shared => CpuPlacement::Shared(shared_cores.clone()),
+                CpuMode::Dedicated => CpuPlacement::Pinned {
+                    cores: allocation.cores.clone(),
+                    emulator_cores: shared_cores.clone(),
+                    backing,
+                },
             };
             Domain {
-                mark: Mark {
-                    instance: self.shared.place.instance().to_owned(),
+                metadata: DomainMetadata {
+                    instance: self.context.state_dir.instance().to_owned(),
                     id: self.id,
                     host: self.host.clone(),
-                    order: order_digest(order),
-                    cores: given.cores.clone(),
-                    memory: given.memory,
+                    order_digest: order_digest(order),
+                    cores: allocation.cores.clone(),
+                    memory: allocation.memory,
                 },
                 title: &order.label,
                 accelerator,
                 cores: order.cores,
                 memory: order.memory,
                 cpus,
-                boot: Boot {
+                boot: DirectBoot {
                     kernel: &image.kernel,
                     initrd: &image.initrd,
                     command_line: &image.command_line,
@@ -143,72 +188,77 @@ impl Vm {
             .to_xml()
         };
         match order.mode {
-            CpuMode::Shared => self.shared.hypervisor.create(domain(Backing::Pages)).await?,
+            CpuMode::Shared => self.context.hypervisor.create(domain(MemoryBacking::Pages)).await?,
             CpuMode::Dedicated => {
                 self.create_backed(order, domain).await?;
-                let kept = promise::check(&self.shared.place, self.id, &given).await;
-                kept.map_err(|broken| StartError::Never(broken.to_string()))?;
+                let checked = pinning_check::check(&self.context.state_dir, self.id, &allocation).await;
+                checked.map_err(StartFailure::from)?;
             }
         }
-        self.shared.runs(order, floating).await;
+        self.context.note_running(order, shared_cores).await;
         tracing::info!(vm = %self.id, label = order.label, ?accelerator, "started");
         Ok(())
     }
 
-    /// Finds room for a disk; disks that rest make way for it.
-    async fn find_room(&self, image: &CheckedImage) -> Result<(), RoomError> {
+    /// Checks that there is space for a new disk; evicts retained disks, oldest first, to make space.
+    async fn make_disk_space(&self, image: &VerifiedImage) -> Result<(), DiskSpaceError> {
         loop {
-            match room::check(&self.shared.place, image) {
-                Err(RoomError::Full { .. }) if self.shared.evict_rested().await => {}
+            match disk_space::check(&self.context.state_dir, image) {
+                Err(DiskSpaceError::Full { .. }) if self.context.evict_retained_disk().await => {}
                 found => return found,
             }
         }
     }
 
-    /// With huge pages if there are enough of them and libvirt takes them, else with ordinary ones.
+    /// Creates the domain with huge pages if enough are free and libvirt accepts them, else with ordinary pages.
     async fn create_backed(
         &self,
         order: &VmOrder,
-        domain: impl Fn(Backing) -> String,
+        domain: impl Fn(MemoryBacking) -> String,
     ) -> Result<(), HypervisorError> {
-        if promise::huge_pages_suffice(order.memory) {
-            match self.shared.hypervisor.create(domain(Backing::HugePages)).await {
+        if pinning_check::huge_pages_suffice(order.memory) {
+            match self.context.hypervisor.create(domain(MemoryBacking::HugePages)).await {
                 Err(HypervisorError::Refused { message }) => {
-                    tracing::info!(vm = %self.id, "no huge pages: {message}");
+                    tracing::info!(vm = %self.id, "huge pages not available, using ordinary pages: {message}");
                 }
                 created => return created,
             }
         }
-        self.shared.hypervisor.create(domain(Backing::Pages)).await
+        self.context.hypervisor.create(domain(MemoryBacking::Pages)).await
     }
 
-    async fn check_image(&mut self, order: &Arc<VmOrder>) -> Result<CheckedImage, StartError> {
-        let (shared, image) = (Arc::clone(&self.shared), order.image.clone());
-        // Goes on if nobody waits any more: what was found out is kept for the next.
+    async fn check_image(&mut self, order: &Arc<VmOrder>) -> Result<VerifiedImage, StartError> {
+        let (context, image) = (Arc::clone(&self.context), order.image.clone());
+        // Continues when the start is superseded: the result is cached for the next virtual machine.
         let checking = tokio::spawn(async move {
-            let mut images = shared.images.clone().lock_owned().await;
-            tokio::task::spawn_blocking(move || images.check(&image)).await.expect("checking does not panic")
+            let mut images = context.images.clone().lock_owned().await;
+            tokio::task::spawn_blocking(move || images.verify(&image))
+                .await
+                .expect("verification does not panic")
         });
         let checked = tokio::select! {
-            checked = checking => checked.expect("checking does not panic"),
-            () = wait_for_end(&mut self.wanted) => {
-                return Err(StartError::Interrupted);
+            checked = checking => checked.expect("verification does not panic"),
+            () = wait_until_not_run(&mut self.desired) => {
+                return Err(StartError::Superseded);
             }
         };
-        checked.map_err(|error| StartError::Never(format!("image {}: {error}", order.image.name)))
+        checked.map_err(|error| {
+            StartError::Failed(StartFailure::Image { name: order.image.name.clone(), error })
+        })
     }
 
     pub(super) async fn attach(&self, order: &VmOrder) {
-        let files = self.shared.place.vm(self.id);
+        let files = self.context.state_dir.vm(self.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
         let (node, adapter, sl) =
             (self.host.clone(), order.adapter.clone(), order.context.sl.unwrap_or_default());
         let attachment = Attachment { node, adapter, sl, guest, fabric };
-        self.shared.fabric.attach(self.id, attachment).await;
+        self.context.fabric.attach(self.id, attachment).await;
     }
 
-    fn check_wanted(&mut self) -> Result<(), StartError> {
-        let still = |wanted: &watch::Receiver<Wanted>| matches!(*wanted.borrow(), Wanted::Run(_));
-        if still(&self.wanted) { Ok(()) } else { Err(StartError::Interrupted) }
+    fn check_still_desired(&mut self) -> Result<(), StartError> {
+        let still =
+            |desired: &watch::Receiver<DesiredState>| matches!(*desired.borrow(), DesiredState::Run(_));
+        if still(&self.desired) { Ok(()) } else { Err(StartError::Superseded) }
     }
 }

@@ -1,4 +1,4 @@
-//! The agent as a process, with libvirt's test driver: orders, reports, refusals, and being killed.
+//! The agent as a process, with libvirt's test driver: host specs, reports, rejections, and being killed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use controller_api::Problem;
 use controller_api::agent::{Orders, Report, VmState};
 use controller_api::cluster::CpuMode;
-use node_agent::orders::Kept;
+use node_agent::host_spec::StoredSpec;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// Looks, and the time between two: together longer than anything takes on a busy machine.
+/// Attempts and the pause in between; together longer than a start takes on a busy machine.
 const ATTEMPTS: usize = 1800;
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// An agent that is ended when the test is.
+/// An agent process that is killed when the test ends.
 pub(crate) struct Agent {
     pub(crate) process: Child,
     pub(crate) socket: PathBuf,
@@ -62,16 +62,16 @@ impl Agent {
             }
             std::thread::sleep(BETWEEN);
         }
-        panic!("nobody answers");
+        panic!("the agent does not answer");
     }
 
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
         );
-        // At once: who is refused by the first line is answered, and not read to the end.
+        // In one write: the agent may reject the request before it has read all of it.
         stream.write_all(request.as_bytes()).unwrap();
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
@@ -86,17 +86,17 @@ impl Agent {
         Answer { status, body }
     }
 
-    pub(crate) fn order(&self, host: &str, orders: &Orders) -> Answer {
-        self.ask("PUT", &format!("/v1/hosts/{host}"), &serde_json::to_string(orders).unwrap())
+    pub(crate) fn put_spec(&self, host: &str, orders: &Orders) -> Answer {
+        self.request("PUT", &format!("/v1/hosts/{host}"), &serde_json::to_string(orders).unwrap())
     }
 
     pub(crate) fn report(&self, host: &str, after: u64) -> Report {
-        let answer = self.ask("GET", &format!("/v1/hosts/{host}?after={after}"), "");
+        let answer = self.request("GET", &format!("/v1/hosts/{host}?after={after}"), "");
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    /// Follows the reports of a host until one is as wanted.
+    /// Reads reports of a host until one satisfies `wanted`.
     pub(crate) fn until(&self, host: &str, wanted: impl Fn(&Report) -> bool) -> Report {
         let mut report = self.report(host, 0);
         for _ in 0..24 {
@@ -105,7 +105,7 @@ impl Agent {
             }
             report = self.report(host, report.number);
         }
-        panic!("never came; the last one is {report:?}");
+        panic!("no matching report; the last one is {report:?}");
     }
 }
 
@@ -131,14 +131,14 @@ pub(crate) fn command(scratch: &Path) -> Command {
     command
 }
 
-pub(crate) fn orders(sequence: u64, numbers: impl IntoIterator<Item = u8>) -> Orders {
-    let vms = numbers.into_iter().map(|number| crate::common::order(number, CpuMode::Shared)).collect();
-    crate::common::orders(sequence, vms)
+pub(crate) fn host_spec(sequence: u64, numbers: impl IntoIterator<Item = u8>) -> Orders {
+    let vms = numbers.into_iter().map(|number| crate::common::vm_order(number, CpuMode::Shared)).collect();
+    crate::common::host_spec(sequence, vms)
 }
 
-/// Orders that remove one virtual machine.
+/// A host spec that removes one virtual machine.
 pub(crate) fn removing(sequence: u64, id: Uuid) -> Orders {
-    Orders { removed: vec![id], ..crate::common::orders(sequence, Vec::new()) }
+    Orders { removed: vec![id], ..crate::common::host_spec(sequence, Vec::new()) }
 }
 
 pub(crate) fn failed(report: &Report) -> bool {
@@ -146,10 +146,10 @@ pub(crate) fn failed(report: &Report) -> bool {
 }
 
 #[test]
-fn hosts_and_empty_reports_are_told_and_others_are_not_known() {
+fn only_served_hosts_have_reports() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    let answer = agent.ask("GET", "/v1/hosts", "");
+    let answer = agent.request("GET", "/v1/hosts", "");
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"["one","two"]"#));
     let report = agent.report("one", 0);
     assert_eq!((report.cores.total, report.memory_mib.total), (1, 1024));
@@ -157,7 +157,7 @@ fn hosts_and_empty_reports_are_told_and_others_are_not_known() {
     for (method, path) in
         [("GET", "/v1/hosts/three"), ("PUT", "/v1/hosts/three"), ("GET", "/v1/hosts/%2e%2e")]
     {
-        let answer = agent.ask(method, path, &serde_json::to_string(&orders(1, [])).unwrap());
+        let answer = agent.request(method, path, &serde_json::to_string(&host_spec(1, [])).unwrap());
         assert_eq!((answer.status, answer.problem().kind.as_str()), (404, "no-such-host"), "{method} {path}");
     }
     let mode = std::fs::metadata(&agent.socket).unwrap().permissions().mode();
@@ -165,44 +165,44 @@ fn hosts_and_empty_reports_are_told_and_others_are_not_known() {
 }
 
 #[test]
-fn orders_are_kept_before_they_are_answered_whenever_the_agent_is_killed() {
+fn acknowledged_specs_survive_a_kill() {
     let scratch = TempDir::new().unwrap();
     let mut number = 0;
     for round in 1..=8 {
         let mut agent = Agent::start(scratch.path());
         let first = agent.until("one", |report| report.vms.len() == usize::from(round - 1));
-        assert!(first.number > number, "numbers grow over restarts");
+        assert!(first.number > number, "report numbers increase over restarts");
         number = first.number;
-        assert_eq!(agent.order("one", &orders(round.into(), 1..=round)).status, 204);
-        // At once: whatever it does with them goes on after the restart.
+        assert_eq!(agent.put_spec("one", &host_spec(round.into(), 1..=round)).status, 204);
+        // Killed at once: reconciliation continues after the restart.
         agent.process.kill().unwrap();
         agent.process.wait().unwrap();
     }
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_reason_and_leaves_nothing_behind() {
+fn an_unusable_image_is_reported_and_leaves_no_files() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
     let report = agent.until("one", failed);
     let reason = report.vms[0].reason.clone().unwrap();
-    assert!(reason.starts_with("image debian-mpi: /images/debian-mpi/image.json cannot be read"), "{reason}");
+    assert!(reason.starts_with("image debian-mpi: cannot read /images/debian-mpi/image.json"), "{reason}");
     assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
     assert_eq!(report.memory_mib.used, 0);
-    assert_eq!(agent.order("one", &removing(2, report.vms[0].id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, report.vms[0].id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
 }
 
 pub(crate) fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
     let images = scratch.join("images");
     std::fs::create_dir_all(&images).unwrap();
-    let mut order = crate::common::order(1, mode);
+    let mut order = crate::common::vm_order(1, mode);
     order.image = crate::common::image(&images);
-    crate::common::orders(1, vec![order])
+    crate::common::host_spec(1, vec![order])
 }
 
-/// Files of virtual machines, in the state and among the sockets.
+/// Files of virtual machines in the state and runtime directories, without retained disks.
 pub(crate) fn files_of_vms(scratch: &Path) -> Vec<PathBuf> {
     let entries = |directory: &Path| -> Vec<PathBuf> {
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
@@ -213,49 +213,49 @@ pub(crate) fn files_of_vms(scratch: &Path) -> Vec<PathBuf> {
     disks.chain(sockets).collect()
 }
 
-/// libvirt's test driver takes every domain and starts nothing.
+/// libvirt's test driver accepts every domain and starts nothing.
 #[test]
-fn a_virtual_machine_runs_as_long_as_it_is_ordered_and_then_nothing_is_left() {
+fn a_removed_virtual_machine_leaves_only_its_disk() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    let orders = with_image(scratch.path(), CpuMode::Shared);
-    assert_eq!(agent.order("one", &orders).status, 204);
+    let spec = with_image(scratch.path(), CpuMode::Shared);
+    assert_eq!(agent.put_spec("one", &spec).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.state == VmState::Running));
     assert_eq!(report.memory_mib.used, 384);
     assert_eq!(report.vms[0].reason.as_deref(), Some("the emulated fabric does not answer"));
-    let directory = scratch.path().join("state/vms").join(orders.vms[0].id.to_string());
+    let directory = scratch.path().join("state/vms").join(spec.vms[0].id.to_string());
     let mode = |file: &str| std::fs::metadata(directory.join(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("overlay.qcow2"), mode("seed.iso")), (0o600, 0o600));
-    assert!(!directory.join("making").exists(), "documents with a private key are left");
-    assert_eq!(agent.order("one", &removing(2, orders.vms[0].id)).status, 204);
+    assert!(!directory.join("making").exists(), "documents with a private key remain");
+    assert_eq!(agent.put_spec("one", &removing(2, spec.vms[0].id)).status, 204);
     let report = agent.until("one", |report| report.vms.is_empty());
     assert_eq!((report.memory_mib.used, report.acknowledged.unwrap().sequence), (0, 2));
     assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
-    let rests = scratch.path().join("state/vms/resting").join(orders.vms[0].id.to_string());
-    assert!(rests.join("overlay.qcow2").exists() && !rests.join("seed.iso").exists());
+    let retained = scratch.path().join("state/vms/resting").join(spec.vms[0].id.to_string());
+    assert!(retained.join("overlay.qcow2").exists() && !retained.join("seed.iso").exists());
 }
 
 #[test]
-fn a_start_that_fails_in_the_middle_leaves_nothing_behind() {
+fn a_start_that_fails_midway_is_rolled_back() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    let orders = with_image(scratch.path(), CpuMode::Dedicated);
-    assert_eq!(agent.order("one", &orders).status, 204);
-    // Disks, sockets and domain are made; then it is looked whether the promise is kept, and there is no process.
+    let spec = with_image(scratch.path(), CpuMode::Dedicated);
+    assert_eq!(agent.put_spec("one", &spec).status, 204);
+    // Disks, sockets and domain are created; then the pinning check fails, because there is no process.
     let report = agent.until("one", failed);
     let reason = report.vms[0].reason.clone().unwrap();
-    assert!(reason.starts_with("its process is not found"), "{reason}");
+    assert!(reason.starts_with("no running process in "), "{reason}");
     assert_eq!((report.memory_mib.used, report.cores.used), (0, 0));
     assert_eq!(files_of_vms(scratch.path()), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn a_disk_that_no_orders_know_is_kept_and_reported() {
+fn an_unknown_disk_is_kept_and_reported() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(1, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [])).status, 204);
     drop(agent);
-    let id = crate::common::order(9, CpuMode::Shared).id;
+    let id = crate::common::vm_order(9, CpuMode::Shared).id;
     let stray = scratch.path().join("state/vms").join(id.to_string());
     std::fs::create_dir(&stray).unwrap();
     std::fs::write(stray.join("overlay.qcow2"), "a disk").unwrap();
@@ -263,51 +263,51 @@ fn a_disk_that_no_orders_know_is_kept_and_reported() {
     let report = agent.until("one", |report| report.vms.len() == 1);
     assert_eq!((report.vms[0].id, report.vms[0].state), (id, VmState::Stopped));
     assert!(report.vms[0].unlisted.is_some() && stray.exists());
-    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
     assert!(!stray.exists() && scratch.path().join("state/vms/resting").join(id.to_string()).exists());
 }
 
 #[test]
-fn orders_that_make_no_sense_are_refused_and_change_nothing() {
+fn rejected_specs_change_nothing() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
     let refused = |answer: Answer| (answer.status, answer.problem().kind);
-    let nonsense = agent.ask("PUT", "/v1/hosts/one", r#"{"vms":[{"id":7}]}"#);
-    assert_eq!(refused(nonsense), (400, "not-orders".to_owned()));
-    let mut changed = orders(2, [1]);
+    let malformed = agent.request("PUT", "/v1/hosts/one", r#"{"vms":[{"id":7}]}"#);
+    assert_eq!(refused(malformed), (400, "not-orders".to_owned()));
+    let mut changed = host_spec(2, [1]);
     changed.vms[0].cores = 2;
-    assert_eq!(refused(agent.order("one", &changed)), (409, "vm-changed".to_owned()));
-    assert_eq!(refused(agent.order("two", &orders(2, [1]))), (409, "vm-elsewhere".to_owned()));
+    assert_eq!(refused(agent.put_spec("one", &changed)), (409, "vm-changed".to_owned()));
+    assert_eq!(refused(agent.put_spec("two", &host_spec(2, [1]))), (409, "vm-elsewhere".to_owned()));
     changed.vms[0].cores = 0;
-    let answer = agent.order("one", &changed);
+    let answer = agent.put_spec("one", &changed);
     assert_eq!((answer.status, answer.problem().place.as_deref()), (422, Some("vms[0].cores")));
     let kept = std::fs::read(scratch.path().join("state/orders/one.json")).unwrap();
-    assert!(serde_json::from_slice::<Kept>(&kept).unwrap().is(&orders(1, [1])));
+    assert!(serde_json::from_slice::<StoredSpec>(&kept).unwrap().matches(&host_spec(1, [1])));
 }
 
 #[test]
-fn secrets_are_neither_told_back_nor_readable() {
+fn secrets_are_neither_returned_nor_readable() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    // A private key where a number belongs: what is wrong is told by its place.
+    // A private key where an id belongs: the error gives only the position.
     let misplaced = format!(r#"{{"vms":[{{"id":{:?}}}]}}"#, crate::common::PRIVATE_KEY);
-    let answer = agent.ask("PUT", "/v1/hosts/one", &misplaced);
+    let answer = agent.request("PUT", "/v1/hosts/one", &misplaced);
     assert_eq!(answer.status, 400);
     assert!(!answer.body.contains("PRIVATE KEY"), "{}", answer.body);
-    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
     let mode =
         |path: &str| std::fs::metadata(scratch.path().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("state/orders"), mode("state/orders/one.json")), (0o700, 0o600));
 }
 
 #[test]
-fn sessions_need_a_virtual_machine_that_runs() {
+fn sessions_require_a_running_virtual_machine() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
-    let id = crate::common::order(1, CpuMode::Shared).id;
+    assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
+    let id = crate::common::vm_order(1, CpuMode::Shared).id;
     let ask = |path: String, upgrade: bool| {
         let mut stream = UnixStream::connect(&agent.socket).unwrap();
         let upgrade = if upgrade {
@@ -317,7 +317,7 @@ fn sessions_need_a_virtual_machine_that_runs() {
         };
         let body = r#"{"ssh":{}}"#;
         let length = body.len();
-        // At once: who is refused may be hung up on before the last piece.
+        // In one write: the agent may close the connection before it has read all of it.
         let request =
             format!("POST {path} HTTP/1.1\r\nhost: a\r\n{upgrade}content-length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).unwrap();
@@ -332,12 +332,12 @@ fn sessions_need_a_virtual_machine_that_runs() {
 }
 
 #[test]
-fn without_libvirt_orders_are_kept_and_nothing_is_said_to_be_gone() {
+fn without_libvirt_specs_are_stored_and_reports_withheld() {
     let scratch = TempDir::new().unwrap();
     let nowhere = "qemu+unix:///system?socket=/nowhere/libvirt-sock";
     let agent = Agent::start_with(scratch.path(), &["--host", "one", "--uri", nowhere]);
-    assert_eq!(agent.order("one", &orders(1, [1])).status, 204);
-    let answer = agent.ask("GET", "/v1/hosts/one?after=0", "");
+    assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
+    let answer = agent.request("GET", "/v1/hosts/one?after=0", "");
     assert_eq!((answer.status, answer.problem().kind.as_str()), (503, "not-known-yet"));
     drop(agent);
     let agent = Agent::start_with(scratch.path(), &["--host", "one"]);
@@ -345,7 +345,7 @@ fn without_libvirt_orders_are_kept_and_nothing_is_said_to_be_gone() {
 }
 
 #[test]
-fn a_second_agent_on_the_same_state_and_a_host_that_is_forgotten_are_refused() {
+fn a_locked_state_or_an_unserved_host_prevents_the_start() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
     let ended = |arguments: &[&str]| {
@@ -354,9 +354,9 @@ fn a_second_agent_on_the_same_state_and_a_host_that_is_forgotten_are_refused() {
     };
     let (success, said) = ended(&["--host", "one"]);
     assert!(!success && said.contains("another agent uses"), "{said}");
-    assert_eq!(agent.order("two", &orders(1, [1])).status, 204);
+    assert_eq!(agent.put_spec("two", &host_spec(1, [1])).status, 204);
     drop(agent);
     let (success, said) = ended(&["--host", "one"]);
-    assert!(!success && said.contains("two.json holds orders for a host that is not served"), "{said}");
+    assert!(!success && said.contains("two.json is the spec of a host that is not served"), "{said}");
     drop(Agent::start(scratch.path()));
 }

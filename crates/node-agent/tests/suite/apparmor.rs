@@ -1,9 +1,9 @@
-//! The profile that is shipped for QEMUs can be read by AppArmor's own parser. Whether a kernel keeps it is A-HOST-1.
+//! The shipped AppArmor profile of QEMU is accepted by AppArmor's parser. Whether a kernel enforces it is assumption A-HOST-1.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Whether the parser takes a profile; nothing is loaded or cached.
+/// Whether the parser accepts a profile; nothing is loaded or cached.
 fn is_accepted(profile: &str) -> bool {
     let mut command = Command::new("apparmor_parser");
     command.args(["--skip-kernel-load", "--skip-cache", "--quiet"]).stdin(Stdio::piped());
@@ -19,6 +19,6 @@ fn the_apparmor_profile_is_accepted() {
     assert!(is_accepted(profile));
     assert!(
         !is_accepted(&profile.replace("deny network inet,", "deny network inet")),
-        "the parser looks at it"
+        "control: the parser rejects a broken profile"
     );
 }

@@ -1,4 +1,4 @@
-//! Orders and images for tests.
+//! Host specs and images for tests.
 
 use std::fs;
 use std::path::Path;
@@ -13,19 +13,18 @@ use node_agent::image::hex;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// What must not be seen anywhere.
+/// A secret that must not leak.
 pub const PRIVATE_KEY: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n";
 
-/// The site that orders come from.
+/// Site of the host specs.
 pub const SITE: Uuid = Uuid::from_u128(0x5173);
 
-/// A name.
 pub fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// An order for a virtual machine; its number tells it from others.
-pub fn order(number: u8, mode: CpuMode) -> VmOrder {
+/// An order for a virtual machine with this number.
+pub fn vm_order(number: u8, mode: CpuMode) -> VmOrder {
     let pkey = Pkey::from_wire(0x8001).expect("a key");
     VmOrder {
         id: Uuid::from_u128(0x1111_2222_4333_8444_5555_0000_0000_0000 + u128::from(number)),
@@ -65,8 +64,8 @@ pub fn order(number: u8, mode: CpuMode) -> VmOrder {
     }
 }
 
-/// Orders of a site, by their sequence.
-pub fn orders(sequence: u64, vms: Vec<VmOrder>) -> Orders {
+/// A host spec with this sequence number.
+pub fn host_spec(sequence: u64, vms: Vec<VmOrder>) -> Orders {
     Orders {
         version: Version { site: SITE, epoch: 1, sequence },
         vms,
@@ -75,7 +74,7 @@ pub fn orders(sequence: u64, vms: Vec<VmOrder>) -> Orders {
     }
 }
 
-/// An image of three small files; what an order for it says.
+/// Creates an image of three small files; returns its order.
 pub fn image(directory: &Path) -> ImageOrder {
     let file = |name: &str, text: &str| {
         fs::write(directory.join(name), text).expect("a scratch directory");
@@ -92,7 +91,7 @@ pub fn image(directory: &Path) -> ImageOrder {
     describe(directory, &manifest)
 }
 
-/// Writes the description of an image; what an order for it says.
+/// Writes the manifest of an image; returns its order.
 pub fn describe(directory: &Path, manifest: &Manifest) -> ImageOrder {
     let text = serde_json::to_string(manifest).expect("a manifest is JSON");
     fs::write(directory.join("image.json"), &text).expect("a scratch directory");

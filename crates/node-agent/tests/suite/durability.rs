@@ -1,4 +1,4 @@
-//! What an agent has acknowledged is on its disk, whatever happens to it or to whoever asks; nothing that was removed returns.
+//! Acknowledged host specs are on disk whatever happens to the agent or its client, and removed virtual machines do not return.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,14 @@ use controller_api::cluster::CpuMode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use node_agent::durable::KILL_POINTS;
-use node_agent::orders::Kept;
+use node_agent::host_spec::StoredSpec;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::agent::{Agent, Answer, command, orders, removing, with_image};
+use crate::agent::{Agent, Answer, command, host_spec, removing, with_image};
 use crate::common::SITE;
 
-/// An agent that is killed at a step of writing the orders of host one.
+/// An agent that aborts at a step of storing the spec of host one.
 fn doomed(scratch: &Path, point: &str) -> Agent {
     let mut command = command(scratch);
     command.args(["--host", "one", "--host", "two", "--uri", "test:///default"]);
@@ -29,14 +29,18 @@ fn killed(mut agent: Agent) {
     agent.process.wait().unwrap();
 }
 
-/// Sends orders to an agent that ends before it answers.
+/// Sends a host spec to an agent that aborts before it answers.
 fn order_unanswered(agent: &mut Agent, orders: &Orders) {
     let body = serde_json::to_string(orders).unwrap();
     let mut stream = UnixStream::connect(&agent.socket).unwrap();
     stream.write_all(put("one", &body).as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    assert!(answer.is_empty(), "it was to be killed before: {}", String::from_utf8_lossy(&answer));
+    assert!(
+        answer.is_empty(),
+        "the agent answered instead of aborting: {}",
+        String::from_utf8_lossy(&answer)
+    );
     agent.process.wait().unwrap();
 }
 
@@ -47,7 +51,7 @@ fn put(host: &str, body: &str) -> String {
     )
 }
 
-fn kept(scratch: &Path) -> Kept {
+fn kept(scratch: &Path) -> StoredSpec {
     let text = std::fs::read(scratch.join("state/orders/one.json"));
     text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default()
 }
@@ -65,13 +69,13 @@ fn kind(answer: Answer) -> (u16, String) {
 }
 
 #[test]
-fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
+fn a_kill_during_a_removal_neither_loses_nor_revives() {
     for point in KILL_POINTS {
         let scratch = TempDir::new().unwrap();
         let first = with_image(scratch.path(), CpuMode::Shared);
         let id = first.vms[0].id;
         let agent = Agent::start(scratch.path());
-        assert_eq!(agent.order("one", &first).status, 204);
+        assert_eq!(agent.put_spec("one", &first).status, 204);
         agent.until("one", runs);
         killed(agent);
 
@@ -81,13 +85,13 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
         let is_renamed = ["after-rename", "after-directory-sync", "before-reply"].contains(&point);
         assert_eq!(sequence, if is_renamed { 2 } else { 1 }, "{point}");
 
-        // Without the controller: what is on the disk is followed, and nothing else.
+        // Without the controller, the agent reconciles with the stored spec.
         let agent = Agent::start(scratch.path());
         let report =
             agent.until("one", |report| if is_renamed { report.vms.is_empty() } else { runs(report) });
         assert_eq!(report.acknowledged.unwrap().sequence, sequence, "{point}");
-        // With the controller, who knows only that it was not answered.
-        assert_eq!(agent.order("one", &removing(2, id)).status, 204, "{point}");
+        // The controller repeats the spec that was not acknowledged.
+        assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204, "{point}");
         agent.until("one", |report| report.vms.is_empty());
         killed(agent);
         let agent = Agent::start(scratch.path());
@@ -97,7 +101,7 @@ fn killed_at_any_write_of_a_removal_nothing_acknowledged_is_lost_or_revived() {
 }
 
 #[test]
-fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
+fn a_removal_holds_after_a_kill_during_the_creation() {
     for point in KILL_POINTS {
         let scratch = TempDir::new().unwrap();
         let wanted = with_image(scratch.path(), CpuMode::Shared);
@@ -105,7 +109,7 @@ fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
         let mut agent = doomed(scratch.path(), point);
         order_unanswered(&mut agent, &wanted);
         let agent = Agent::start(scratch.path());
-        assert_eq!(agent.order("one", &removing(2, id)).status, 204, "{point}");
+        assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204, "{point}");
         killed(agent);
         let agent = Agent::start(scratch.path());
         agent.until("one", |report| report.vms.is_empty());
@@ -114,73 +118,73 @@ fn killed_at_any_write_of_a_creation_a_removal_that_follows_holds() {
     }
 }
 
-/// The controller gives up on an agent that stands still; what it sent is read when the agent goes on.
+/// The controller disconnects from a stopped agent, which reads the requests when it continues.
 #[test]
-fn orders_of_a_caller_that_hung_up_are_on_disk_as_in_memory() {
+fn specs_of_a_disconnected_client_are_stored() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;
     let agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &orders(0, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(0, [])).status, 204);
     let pid = Pid::from_raw(agent.process.id().cast_signed());
     kill(pid, Signal::SIGSTOP).unwrap();
     let body = serde_json::to_string(&wanted).unwrap();
     for _ in 0..8 {
         let mut stream = UnixStream::connect(&agent.socket).unwrap();
         stream.write_all(put("one", &body).as_bytes()).unwrap();
-        // Dropped: nobody waits for the answer.
+        // Dropped without waiting for the answer.
     }
     kill(pid, Signal::SIGCONT).unwrap();
-    // The answer to a later question: whatever was under way is done, and what the report says is on disk.
+    // After the answer to a later request, everything that the report acknowledges is on disk.
     let report = agent.report("one", 0);
     let on_disk = kept(scratch.path());
     assert!(on_disk.version.map(|it| it.age()) >= report.acknowledged.map(|it| it.age()));
-    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     killed(agent);
-    assert!(kept(scratch.path()).is(&removing(2, id)));
+    assert!(kept(scratch.path()).matches(&removing(2, id)));
     let agent = Agent::start(scratch.path());
     agent.until("one", |report| report.vms.is_empty());
     assert!(!is_there(scratch.path(), id));
 }
 
 #[test]
-fn older_and_foreign_orders_are_refused() {
+fn older_and_foreign_specs_are_rejected() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
     let of = |host, site, epoch, sequence, numbers: &[u8]| {
         let version = Version { site, epoch, sequence };
-        agent.order(host, &Orders { version, ..orders(0, numbers.iter().copied()) })
+        agent.put_spec(host, &Orders { version, ..host_spec(0, numbers.iter().copied()) })
     };
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204);
-    assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "the same once more");
+    assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "a repeated spec is accepted");
     assert_eq!(kind(of("one", SITE, 1, 5, &[])), (409, "ambiguous-orders".to_owned()));
     assert_eq!(kind(of("one", SITE, 1, 4, &[1])), (409, "older-orders".to_owned()));
     for host in ["one", "two"] {
         assert_eq!(kind(of(host, Uuid::from_u128(7), 9, 9, &[])), (409, "other-site".to_owned()));
     }
-    assert_eq!(of("one", SITE, 2, 1, &[1]).status, 204, "a newer epoch begins anew");
+    assert_eq!(of("one", SITE, 2, 1, &[1]).status, 204, "sequence numbers restart with a newer epoch");
     assert_eq!(kind(of("one", SITE, 1, 9, &[1])), (409, "older-orders".to_owned()));
     assert_eq!(
         kind(of("two", SITE, 1, 9, &[])),
         (409, "older-orders".to_owned()),
-        "the epoch is the agent's"
+        "the epoch applies to all hosts of the agent"
     );
     assert_eq!(of("two", SITE, 2, 1, &[]).status, 204);
     let acknowledged = agent.report("one", 0).acknowledged.unwrap();
     assert_eq!(acknowledged, Version { site: SITE, epoch: 2, sequence: 1 });
-    let unversioned = agent.ask("PUT", "/v1/hosts/one", r#"{"vms":[]}"#);
+    let unversioned = agent.request("PUT", "/v1/hosts/one", r#"{"vms":[]}"#);
     assert_eq!(kind(unversioned), (400, "not-orders".to_owned()));
 }
 
 #[test]
-fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
+fn an_unlisted_virtual_machine_keeps_running() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let (id, number) = (wanted.vms[0].id, wanted.vms[0].adapter.pkey.partition());
     let mut agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &wanted).status, 204);
+    assert_eq!(agent.put_spec("one", &wanted).status, 204);
     agent.until("one", runs);
-    assert_eq!(agent.order("one", &orders(2, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(2, [])).status, 204);
     for _ in 0..2 {
         let report = agent.until("one", |report| runs(report) && report.vms[0].unlisted.is_some());
         let unlisted = report.vms[0].unlisted.clone().unwrap();
@@ -190,22 +194,22 @@ fn a_virtual_machine_that_orders_do_not_list_keeps_running() {
         killed(agent);
         agent = Agent::start(scratch.path());
     }
-    // A cluster that is given the same number is not started beside it.
+    // A virtual machine of another cluster with the same partition is not started.
     let mut other = with_image(scratch.path(), CpuMode::Shared).vms.remove(0);
     (other.id, other.context.cluster_key.public) = (Uuid::from_u128(77), "another cluster's".to_owned());
-    let mut next = orders(3, []);
+    let mut next = host_spec(3, []);
     next.vms.push(other);
-    assert_eq!(agent.order("one", &next).status, 204);
+    assert_eq!(agent.put_spec("one", &next).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.state == VmState::Failed));
     let reason = report.vms.iter().find_map(|vm| vm.reason.clone()).unwrap();
     assert!(reason.contains("partition") && reason.contains("blue/red/1"), "{reason}");
     let gone = Orders { removed: vec![id], version: Version { sequence: 4, ..next.version }, ..next };
-    assert_eq!(agent.order("one", &gone).status, 204);
+    assert_eq!(agent.put_spec("one", &gone).status, 204);
     agent.until("one", |report| report.vms.len() == 1 && runs(report));
 }
 
 #[test]
-fn orders_kept_by_earlier_versions_are_adopted_and_nothing_is_lost() {
+fn specs_stored_by_earlier_versions_are_read() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     std::fs::create_dir_all(scratch.path().join("state/orders")).unwrap();
@@ -214,30 +218,30 @@ fn orders_kept_by_earlier_versions_are_adopted_and_nothing_is_lost() {
     let agent = Agent::start(scratch.path());
     let report = agent.until("one", runs);
     assert_eq!(report.acknowledged, None);
-    assert_eq!(agent.order("one", &orders(1, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(1, [])).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.unlisted.is_some()));
     assert!(runs(&report) && report.acknowledged.is_some());
-    assert_eq!(agent.order("one", &Orders { version: orders(2, []).version, ..wanted }).status, 204);
+    assert_eq!(agent.put_spec("one", &Orders { version: host_spec(2, []).version, ..wanted }).status, 204);
     agent.until("one", |report| runs(report) && report.vms[0].unlisted.is_none());
 }
 
 #[test]
-fn an_older_store_does_not_revive_what_was_removed() {
+fn a_restored_store_does_not_revive_removed_vms() {
     let scratch = TempDir::new().unwrap();
     let wanted = with_image(scratch.path(), CpuMode::Shared);
     let id = wanted.vms[0].id;
     let mut agent = Agent::start(scratch.path());
-    assert_eq!(agent.order("one", &wanted).status, 204);
+    assert_eq!(agent.put_spec("one", &wanted).status, 204);
     agent.until("one", runs);
-    assert_eq!(agent.order("one", &removing(2, id)).status, 204);
+    assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
-    assert_eq!(agent.order("one", &orders(3, [])).status, 204);
+    assert_eq!(agent.put_spec("one", &host_spec(3, [])).status, 204);
     let again = Orders { version: Version { site: SITE, epoch: 2, sequence: 1 }, ..wanted };
-    assert_eq!(agent.order("one", &again).status, 204);
+    assert_eq!(agent.put_spec("one", &again).status, 204);
     for _ in 0..2 {
         let report = agent.until("one", |report| report.vms.len() == 1);
         assert_eq!(report.vms[0].state, VmState::Failed);
-        assert!(report.vms[0].reason.as_ref().unwrap().contains("removed by earlier orders"));
+        assert!(report.vms[0].reason.as_ref().unwrap().contains("removed by an earlier host spec"));
         assert!(!is_there(scratch.path(), id));
         killed(agent);
         agent = Agent::start(scratch.path());

@@ -1,4 +1,4 @@
-//! Virtual machines stay on the emulated fabric, also when the emulation was restarted. The emulation is played here.
+//! Attachments to the emulated fabric, against a fake emulation that restarts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use controller_api::cluster::CpuMode;
-use node_agent::fabric::{Attachment, Fabric};
-use node_agent::place::Place;
+use node_agent::fabric::{Attachment, FabricAttachments};
+use node_agent::state_dir::StateDir;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// Functions by node, port and number, as the emulation has them.
+/// Functions of the fake emulation, by node, port and number.
 type Functions = Arc<Mutex<BTreeMap<String, Value>>>;
 
 fn emulate(control: &Path, functions: &Functions) -> JoinHandle<()> {
@@ -55,19 +55,19 @@ fn answer(request: &Value, functions: &Functions) -> Value {
 
 struct World {
     scratch: TempDir,
-    fabric: Arc<Fabric>,
-    place: Arc<Place>,
+    fabric: Arc<FabricAttachments>,
+    state_dir: Arc<StateDir>,
     functions: Functions,
 }
 
 fn world() -> World {
     let scratch = TempDir::new().unwrap();
-    let place = Place::open(&scratch.path().join("state"), &scratch.path().join("r")).unwrap();
-    let place = Arc::new(place);
-    let fabric = Arc::new(Fabric::new(scratch.path().join("control"), Arc::clone(&place)));
+    let state_dir = StateDir::open(&scratch.path().join("state"), &scratch.path().join("r")).unwrap();
+    let state_dir = Arc::new(state_dir);
+    let fabric = Arc::new(FabricAttachments::new(scratch.path().join("control"), Arc::clone(&state_dir)));
     let keeper = Arc::clone(&fabric);
-    tokio::spawn(async move { keeper.keep().await });
-    World { scratch, fabric, place, functions: Functions::default() }
+    tokio::spawn(async move { keeper.run().await });
+    World { scratch, fabric, state_dir, functions: Functions::default() }
 }
 
 impl World {
@@ -76,8 +76,8 @@ impl World {
     }
 
     fn attachment(&self, number: u8, node: &str) -> Attachment {
-        let order = crate::common::order(number, CpuMode::Shared);
-        let files = self.place.vm(order.id);
+        let order = crate::common::vm_order(number, CpuMode::Shared);
+        let files = self.state_dir.vm(order.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
         let (node, adapter, sl) =
             (crate::common::name(node), order.adapter.clone(), order.context.sl.unwrap());
@@ -101,25 +101,25 @@ impl World {
 }
 
 #[tokio::test]
-async fn virtual_machines_are_attached_and_detached_before_the_call_returns() {
+async fn attach_and_detach_complete_before_they_return() {
     let world = world();
     emulate(&world.control(), &world.functions);
-    let id = crate::common::order(1, CpuMode::Shared).id;
+    let id = crate::common::vm_order(1, CpuMode::Shared).id;
     world.fabric.attach(id, world.attachment(1, "one")).await;
     assert_eq!(world.count(), 1);
-    assert_eq!(world.fabric.complaint(id), None);
+    assert_eq!(world.fabric.attach_error(id), None);
     world.fabric.detach(id).await;
     assert_eq!(world.count(), 0);
 }
 
 #[tokio::test]
-async fn a_restarted_emulation_gets_them_again_and_strays_of_ours_go() {
+async fn a_restarted_emulation_is_reconciled() {
     let world = world();
     let first = emulate(&world.control(), &world.functions);
-    let id = crate::common::order(1, CpuMode::Shared).id;
+    let id = crate::common::vm_order(1, CpuMode::Shared).id;
     world.fabric.attach(id, world.attachment(1, "one")).await;
     first.abort();
-    // The next one knows nobody, but for one of ours that is not wanted, and one of somebody else.
+    // The restarted one has a stale attachment of this agent and one of another agent.
     let stray = world.attachment(2, "two");
     let theirs = json!({ "guest": "/elsewhere/nic.guest", "node": "x", "port": 1, "function": 1,
         "mac": stray.adapter.mac, "pkey": stray.adapter.pkey, "group": null });
@@ -141,17 +141,20 @@ async fn a_restarted_emulation_gets_them_again_and_strays_of_ours_go() {
 }
 
 #[tokio::test]
-async fn silence_and_refusals_are_told() {
+async fn attach_errors_are_reported() {
     let world = world();
-    let id = crate::common::order(1, CpuMode::Shared).id;
+    let id = crate::common::vm_order(1, CpuMode::Shared).id;
     world.fabric.attach(id, world.attachment(1, "stranger")).await;
-    assert_eq!(world.fabric.complaint(id).unwrap(), "the emulated fabric does not answer");
+    assert_eq!(world.fabric.attach_error(id).unwrap(), "the emulated fabric does not answer");
     emulate(&world.control(), &world.functions);
-    let mut seen = world.fabric.seen();
-    timeout(SOON, seen.wait_for(|seen| seen.answers)).await.unwrap().unwrap();
-    assert_eq!(world.fabric.complaint(id).unwrap(), "the fabric refuses its adapter: no node has that name");
-    let other = crate::common::order(2, CpuMode::Shared).id;
+    let mut status = world.fabric.status();
+    timeout(SOON, status.wait_for(|status| status.is_reachable)).await.unwrap().unwrap();
+    assert_eq!(
+        world.fabric.attach_error(id).unwrap(),
+        "the emulated fabric rejects its adapter: no node has that name"
+    );
+    let other = crate::common::vm_order(2, CpuMode::Shared).id;
     world.fabric.attach(other, world.attachment(2, "two")).await;
     world.until_count(1).await;
-    assert_eq!(world.fabric.complaint(other), None);
+    assert_eq!(world.fabric.attach_error(other), None);
 }

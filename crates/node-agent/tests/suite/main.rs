@@ -1,15 +1,15 @@
-//! The agent's parts, and the agent as a process.
+//! Tests of the agent's modules and of the agent as a process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent;
 mod apparmor;
+mod capacity;
 mod common;
 mod domains;
 mod durability;
 mod fabric;
-mod guests;
+mod guest_link;
+mod http_limits;
 mod images;
-mod limits;
-mod machine;
 mod users;

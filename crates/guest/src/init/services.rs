@@ -1,4 +1,4 @@
-//! What runs as long as the machine does.
+//! Supervises the services of the machine and powers it off.
 
 use std::path::PathBuf;
 use std::process::Child;
@@ -13,15 +13,15 @@ use nix::unistd::{Pid, sync};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{command, say};
+use super::{command, log};
 
-/// How long to wait before a service that has ended is started again: one that ends at once costs little.
-const RESTART: Duration = Duration::from_secs(1);
+/// Pause before a service that has exited is restarted.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long processes have to end before the power goes.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time between SIGTERM and SIGKILL when the machine powers off.
+const TERMINATION_GRACE: Duration = Duration::from_secs(1);
 
-/// A program that is started again whenever it ends.
+/// A program that is restarted whenever it exits.
 struct Service {
     name: &'static str,
     program: PathBuf,
@@ -29,11 +29,11 @@ struct Service {
     child: Option<Child>,
 }
 
-/// All of them.
+/// sshd and the channel server.
 pub(super) struct Services([Service; 2]);
 
 impl Services {
-    /// Starts them.
+    /// Starts both services. A failure is logged.
     pub(super) fn start() -> Self {
         let mut services = [
             Service {
@@ -49,35 +49,35 @@ impl Services {
         Self(services)
     }
 
-    /// Waits for processes and signals, for as long as the machine runs.
+    /// Reaps processes and restarts services until a signal asks for power-off.
     pub(super) fn run(mut self) -> ! {
-        // Ctrl-Alt-Del comes as SIGINT instead of a reset.
+        // Ctrl-Alt-Del sends SIGINT instead of resetting the machine.
         let _ = set_cad_enabled(false);
         let mut signals = match Signals::new([SIGCHLD, SIGTERM, SIGINT]) {
             Ok(signals) => signals,
             Err(error) => {
-                say(&format!("cannot wait for signals: {error}"));
+                log(&format!("cannot wait for signals: {error}"));
                 power_off()
             }
         };
         loop {
-            // First: processes may have ended before anybody listened.
+            // Before waiting: processes may have exited before the handler was installed.
             self.reap();
             if signals.wait().any(|signal| signal != SIGCHLD) {
-                say("power off");
+                log("power off");
                 power_off();
             }
         }
     }
 
-    /// Takes leave of processes that have ended, most of them nobody's but ours now.
+    /// Reaps all processes that have exited, most of them orphans, and restarts services among them.
     fn reap(&mut self) {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
                     for service in self.0.iter_mut().filter(|service| service.is(pid)) {
-                        say(&format!("{} has ended; it is started again", service.name));
-                        thread::sleep(RESTART);
+                        log(&format!("{} has exited; restarting it", service.name));
+                        thread::sleep(RESTART_PAUSE);
                         service.start();
                     }
                 }
@@ -94,7 +94,7 @@ impl Service {
             Ok(child) => self.child = Some(child),
             Err(error) => {
                 self.child = None;
-                say(&format!("cannot start {}: {error}", self.name));
+                log(&format!("cannot start {}: {error}", self.name));
             }
         }
     }
@@ -108,18 +108,18 @@ fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| "/sbin/heddle-guest".into())
 }
 
-/// Ends everything and powers off.
+/// Ends all processes, syncs disks and powers off.
 fn power_off() -> ! {
-    let everybody = Pid::from_raw(-1);
-    // An error means that there is nobody.
-    let _ = kill(everybody, Signal::SIGTERM);
-    thread::sleep(GRACE);
-    let _ = kill(everybody, Signal::SIGKILL);
+    let all_processes = Pid::from_raw(-1);
+    // Fails only if there are no other processes.
+    let _ = kill(all_processes, Signal::SIGTERM);
+    thread::sleep(TERMINATION_GRACE);
+    let _ = kill(all_processes, Signal::SIGKILL);
     sync();
     loop {
-        // It does not come back but with an error.
+        // Returns only on error.
         let Err(error) = reboot(RebootMode::RB_POWER_OFF);
-        say(&format!("cannot power off: {error}"));
-        thread::sleep(GRACE);
+        log(&format!("cannot power off: {error}"));
+        thread::sleep(TERMINATION_GRACE);
     }
 }

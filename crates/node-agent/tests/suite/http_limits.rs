@@ -1,22 +1,22 @@
-//! Whoever holds connections open, or dawdles, costs the agent a bounded number of them for a bounded time.
+//! Limits of the HTTP server: slow or idle clients occupy a bounded number of connections for a bounded time.
 
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::{get, put};
-use node_agent::http::{Limits, serve};
+use node_agent::http::{HttpLimits, serve};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// How long anything may take that is to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any step takes.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 const SHORT: Duration = Duration::from_millis(300);
 
-fn start(limits: Limits) -> (TempDir, std::path::PathBuf) {
+fn start(limits: HttpLimits) -> (TempDir, std::path::PathBuf) {
     let scratch = TempDir::new().unwrap();
     let socket = scratch.path().join("agent.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -27,11 +27,11 @@ fn start(limits: Limits) -> (TempDir, std::path::PathBuf) {
     (scratch, socket)
 }
 
-/// Everything that comes until the connection is closed.
+/// Reads until the connection is closed.
 async fn to_the_end(mut stream: UnixStream) -> String {
     let mut answer = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
-    // Closed with something unread, the rest is lost.
+    let read = timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await.expect("it is closed");
+    // If the server closes with unread input, its output may be lost.
     read.map(|_| String::from_utf8_lossy(&answer).into_owned()).unwrap_or_default()
 }
 
@@ -42,8 +42,8 @@ async fn send(socket: &std::path::Path, text: &str) -> UnixStream {
 }
 
 #[tokio::test]
-async fn half_a_head_and_an_idle_connection_are_closed() {
-    let (_scratch, socket) = start(Limits { head: SHORT, ..Limits::default() });
+async fn partial_headers_and_idle_connections_time_out() {
+    let (_scratch, socket) = start(HttpLimits { header: SHORT, ..HttpLimits::default() });
     assert_eq!(to_the_end(send(&socket, "GET / HTTP/1.1\r\nhost: a\r\n").await).await, "");
     assert_eq!(to_the_end(send(&socket, "").await).await, "");
     let idle = to_the_end(send(&socket, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await).await;
@@ -51,8 +51,9 @@ async fn half_a_head_and_an_idle_connection_are_closed() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
-    let (_scratch, socket) = start(Limits { request: SHORT, head: PATIENCE, ..Limits::default() });
+async fn an_incomplete_body_times_out() {
+    let (_scratch, socket) =
+        start(HttpLimits { request: SHORT, header: TEST_TIMEOUT, ..HttpLimits::default() });
     let head = "PUT / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\n";
     let late = to_the_end(send(&socket, &format!("{head}hal")).await).await;
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
@@ -61,8 +62,8 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn more_connections_than_the_limit_wait_and_are_served_afterwards() {
-    let (_scratch, socket) = start(Limits { connections: 2, head: SHORT, ..Limits::default() });
+async fn connections_over_the_limit_wait_and_are_served() {
+    let (_scratch, socket) = start(HttpLimits { connections: 2, header: SHORT, ..HttpLimits::default() });
     let mut held = Vec::new();
     for _ in 0..16 {
         held.push(send(&socket, "GET / HTTP/1.1\r\n").await);

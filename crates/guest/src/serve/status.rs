@@ -1,4 +1,4 @@
-//! How the node stands, and what its commands find around them.
+//! Status of the node, and the environment of its sessions.
 
 use std::error::Error;
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use crate::apply;
 use crate::channel::DATA_BYTES_MAX;
-use crate::probe::{ProbeKey, Task};
+use crate::probe::{ProbeKey, ProbeTask};
 use crate::seed::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, Seed, UserData};
 
-/// Where init leaves word of what went wrong, below the root.
+/// File in which init records why it failed, relative to the root.
 const FAILURE_FILE: &str = "run/heddle/failed";
 
-/// The device of the cluster's network, as seeds name it.
+/// Network device of the cluster, as named in seeds.
 const DEVICE: &str = "eth0";
 
-/// What commands get before anything else.
-const ENVIRONMENT: [(&str, &str); 6] = [
+/// Environment variables of every session, before those of /etc/environment.
+const BASE_ENVIRONMENT: [(&str, &str); 6] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
     ("HOME", "/root"),
     ("USER", "root"),
@@ -26,108 +26,100 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("LANG", "C.UTF-8"),
 ];
 
-/// How the node stands.
+/// Status of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// There is no context yet, or ssh is not served yet.
+pub enum NodeStatus {
+    /// There is no context yet, or sshd does not listen yet.
     Waiting,
-    /// It is as its context says.
-    Ready {
-        /// Of the context.
-        generation: u64,
-    },
-    /// It is not.
+    /// The context of this generation is applied.
+    Ready { generation: u64 },
     Failed {
-        /// Of the context; 0 if it could not be read.
+        /// 0 if the context could not be parsed.
         generation: u64,
-        /// Why.
         reason: String,
     },
 }
 
-/// The machine that is served.
+/// The machine that is served: its files and its status.
 #[derive(Debug)]
-pub struct Node {
+pub struct GuestNode {
     root: PathBuf,
-    /// Whether it is this machine: ssh has to be served before the node is ready, and it has a network.
-    is_whole: bool,
-    standing: Standing,
+    /// Whether it is the running machine: sshd must listen before it is ready, and it has a network device.
+    is_this_machine: bool,
+    status: NodeStatus,
 }
 
-/// What commands find around them.
+/// Environment of a session's process.
 #[derive(Clone, Debug)]
 pub(super) struct Environment {
-    /// Variables.
     pub(super) variables: Vec<(String, String)>,
-    /// Where they start.
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
-impl Node {
-    /// This machine: ready once ssh is served.
-    pub fn this() -> Self {
+impl GuestNode {
+    /// The running machine: ready once sshd listens.
+    pub fn this_machine() -> Self {
         Self::at("/".into(), true)
     }
 
-    /// A machine whose files are below a folder, without ssh and network.
+    /// A machine whose root is `root`, without sshd and network; for tests.
     pub fn below(root: &Path) -> Self {
         Self::at(root.to_owned(), false)
     }
 
-    fn at(root: PathBuf, is_whole: bool) -> Self {
-        let mut node = Self { root, is_whole, standing: Standing::Waiting };
-        node.look();
+    fn at(root: PathBuf, is_this_machine: bool) -> Self {
+        let mut node = Self { root, is_this_machine, status: NodeStatus::Waiting };
+        node.refresh();
         node
     }
 
-    /// How it stands.
-    pub fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub fn status(&self) -> NodeStatus {
+        self.status.clone()
     }
 
-    /// Looks whether what was waited for has come.
-    pub(super) fn look(&mut self) {
-        if self.standing == Standing::Waiting && (!self.is_whole || ssh_is_served()) {
-            self.standing = self.found();
+    /// Leaves [`NodeStatus::Waiting`] if the conditions for that are met.
+    pub(super) fn refresh(&mut self) {
+        if self.status == NodeStatus::Waiting && (!self.is_this_machine || ssh_is_served()) {
+            self.status = self.status_on_disk();
         }
     }
 
-    /// Applies a new context, whole or not at all, as far as it can be told before writing.
+    /// Applies a new context. It is validated before anything is written; see [`apply::write_files`].
     pub(super) fn apply(&mut self, context: &[u8]) {
-        // What init could not do is out of date: it is done now, or the reason is another.
+        // A failure of init is superseded by the result of this context.
         let _ = fs::remove_file(self.root.join(FAILURE_FILE));
         let documents = Seed::from_context(context).and_then(|seed| seed.read());
-        self.standing = match documents {
-            Err(error) => Standing::Failed { generation: 0, reason: chain(&error) },
+        self.status = match documents {
+            Err(error) => NodeStatus::Failed { generation: 0, reason: error_chain(&error) },
             Ok(documents) => match self.write(&documents.user) {
-                Ok(()) => Standing::Waiting,
+                Ok(()) => NodeStatus::Waiting,
                 Err(error) => {
                     let generation = documents.user.generation().unwrap_or(0);
-                    Standing::Failed { generation, reason: chain(&*error) }
+                    NodeStatus::Failed { generation, reason: error_chain(&*error) }
                 }
             },
         };
-        self.look();
+        self.refresh();
     }
 
     fn write(&self, user: &UserData) -> Result<(), Box<dyn Error>> {
-        apply::files(&self.root, user)?;
+        apply::write_files(&self.root, user)?;
         if self.root == Path::new("/") {
             nix::unistd::sethostname(&user.hostname)?;
         }
         Ok(())
     }
 
-    fn found(&self) -> Standing {
+    fn status_on_disk(&self) -> NodeStatus {
         let generation = self.generation();
         match fs::read_to_string(self.root.join(FAILURE_FILE)) {
-            Ok(reason) => Standing::Failed { generation, reason: cut(reason) },
-            Err(_) if generation == 0 => Standing::Waiting,
-            Err(_) => Standing::Ready { generation },
+            Ok(reason) => NodeStatus::Failed { generation, reason: truncate_reason(reason) },
+            Err(_) if generation == 0 => NodeStatus::Waiting,
+            Err(_) => NodeStatus::Ready { generation },
         }
     }
 
-    /// That of the context that is in force; 0 without one.
+    /// Generation of the current context; 0 if there is none.
     fn generation(&self) -> u64 {
         self.context().map_or(0, |context| context.generation)
     }
@@ -140,18 +132,18 @@ impl Node {
         fs::read_to_string(self.root.join(file.trim_start_matches('/'))).unwrap_or_default()
     }
 
-    /// What the context in force asks to find out about the network, if it does.
-    pub(super) fn probe_task(&self) -> Option<Task> {
+    /// Parameters of the network check that the current context requests, if it does.
+    pub(super) fn probe_task(&self) -> Option<ProbeTask> {
         let context = self.context()?;
         let probes = context.probes?;
-        let (own, _) = context.address.split_once('/')?;
-        let (own, key) = (own.parse().ok()?, ProbeKey::from_hex(&self.read(PROBE_KEY_FILE))?);
-        Some(Task { own, generation: context.generation, probes, key })
+        let (own_address, _) = context.address.split_once('/')?;
+        let (own_address, key) = (own_address.parse().ok()?, ProbeKey::from_hex(&self.read(PROBE_KEY_FILE))?);
+        Some(ProbeTask { own_address, generation: context.generation, probes, key })
     }
 
-    /// The device of the cluster's network.
+    /// Network device of the cluster, if there is one.
     pub(super) fn device(&self) -> Option<&'static str> {
-        self.is_whole.then_some(DEVICE)
+        self.is_this_machine.then_some(DEVICE)
     }
 
     pub(super) fn boot_id(&self) -> String {
@@ -159,33 +151,33 @@ impl Node {
         id.trim_end().to_owned()
     }
 
-    /// That of a login, without the shell that would read it.
+    /// The environment of a login session: base variables and /etc/environment, in the home directory of root.
     pub(super) fn environment(&self) -> Environment {
         let mut variables: Vec<(String, String)> =
-            ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+            BASE_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let text = fs::read_to_string(self.root.join("etc/environment")).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once('='));
         variables.extend(lines.map(|(name, value)| (name.trim().to_owned(), value.to_owned())));
         let home = self.root.join("root");
-        Environment { variables, folder: if home.is_dir() { home } else { self.root.clone() } }
+        Environment { variables, directory: if home.is_dir() { home } else { self.root.clone() } }
     }
 }
 
-/// Leaves word of what init could not do, for the host.
+/// Records why init failed, for the channel server to report.
 pub(crate) fn report_failure(root: &Path, reason: &str) -> io::Result<()> {
     let file = root.join(FAILURE_FILE);
-    fs::create_dir_all(file.parent().expect("it has a folder"))?;
+    fs::create_dir_all(file.parent().expect("the path has a parent directory"))?;
     fs::write(file, reason)
 }
 
-/// Whether somebody listens at port 22, by what the kernel says: a connection would make sshd start a process.
+/// Whether a process listens on TCP port 22. Read from /proc/net, because a connection would make sshd fork.
 pub(crate) fn ssh_is_served() -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .any(|file| fs::read_to_string(file).is_ok_and(|table| listens(&table, 22)))
 }
 
-/// Reads a table of the kernel: `sl local_address rem_address st …`, where 0A means that it listens.
+/// Parses /proc/net/tcp: `sl local_address rem_address st …`, where state 0A is LISTEN.
 fn listens(table: &str, port: u16) -> bool {
     let at_port = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
@@ -195,18 +187,18 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// An error and what it came from, in one line that fits a frame.
-pub(crate) fn chain(error: &dyn Error) -> String {
+/// An error and its sources in one line, truncated to fit a frame.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
         text += &format!(": {inner}");
         source = inner.source();
     }
-    cut(text)
+    truncate_reason(text)
 }
 
-pub(super) fn cut(mut text: String) -> String {
+pub(super) fn truncate_reason(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(DATA_BYTES_MAX / 16));
     text
 }
@@ -223,24 +215,24 @@ mod tests {
 ";
 
     #[test]
-    fn only_a_listening_socket_counts_as_served() {
+    fn only_a_listening_socket_counts_as_ssh() {
         assert!(listens(TABLE, 22));
         assert!(!listens(TABLE, 0x1f90));
         assert!(!listens("", 22));
     }
 
     #[test]
-    fn what_init_could_not_do_is_told() {
+    fn a_failure_of_init_becomes_the_status() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(Node::below(root.path()).standing(), Standing::Waiting);
+        assert_eq!(GuestNode::below(root.path()).status(), NodeStatus::Waiting);
         report_failure(root.path(), "no seed").expect("written");
-        let failed = Standing::Failed { generation: 0, reason: "no seed".to_owned() };
-        assert_eq!(Node::below(root.path()).standing(), failed);
+        let failed = NodeStatus::Failed { generation: 0, reason: "no seed".to_owned() };
+        assert_eq!(GuestNode::below(root.path()).status(), failed);
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
-        let reason = cut("é".repeat(DATA_BYTES_MAX));
+    fn long_reasons_are_truncated_between_characters() {
+        let reason = truncate_reason("é".repeat(DATA_BYTES_MAX));
         assert!(reason.len() <= DATA_BYTES_MAX / 16 && reason.ends_with('é'));
     }
 }

@@ -1,4 +1,4 @@
-//! The network check of this node, for the context that is in force.
+//! The network check of this node for its current context.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -6,39 +6,39 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use crate::channel::ToHost;
-use crate::probe::{ProbeSocket, Prober, Task};
+use crate::probe::{ProbeSocket, ProbeTask, Prober};
 
-/// How long to wait before the socket is tried again: the device may not be there yet.
+/// Pause before opening the socket is retried: the device may not exist yet.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);
 
 /// A prober and its socket.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct NetworkProbe {
     prober: Prober,
     device: Option<&'static str>,
     socket: Option<ProbeSocket>,
     open_at: Instant,
 }
 
-impl Network {
-    /// Checks at a device; without one, nothing is sent and nothing found out.
-    pub(super) fn new(task: Task, device: Option<&'static str>, now: Instant) -> Self {
-        // The state of a hasher comes from the kernel's random numbers.
+impl NetworkProbe {
+    /// Starts a check on a network device. Without one, nothing is sent and the check stays incomplete.
+    pub(super) fn new(task: ProbeTask, device: Option<&'static str>, now: Instant) -> Self {
+        // RandomState is seeded from the kernel's random number generator.
         let nonce = RandomState::new().build_hasher().finish();
         Self { prober: Prober::new(task, nonce, now), device, socket: None, open_at: now }
     }
 
-    /// What the host is told.
+    /// The message that reports the current result.
     pub(super) fn message(&self) -> ToHost {
         ToHost::Network { generation: self.prober.generation(), reach: self.prober.reach() }
     }
 
-    /// What to wait for.
+    /// The descriptor to poll, if the socket is open.
     pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(ProbeSocket::as_fd)
     }
 
-    /// When to look again although nothing has come.
+    /// When [`NetworkProbe::poll`] must be called next even if no packet arrives.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.socket {
             Some(_) => self.prober.timeout(),
@@ -46,8 +46,8 @@ impl Network {
         }
     }
 
-    /// Takes what has come, and sends what is due.
-    pub(super) fn turn(&mut self, now: Instant) {
+    /// Receives packets and sends those that are due.
+    pub(super) fn poll(&mut self, now: Instant) {
         if self.socket.is_none() && now >= self.open_at {
             self.open(now);
         }
@@ -63,7 +63,9 @@ impl Network {
         let opened: io::Result<ProbeSocket> = ProbeSocket::open(device);
         match opened {
             Ok(socket) => self.socket = Some(socket),
-            Err(error) => eprintln!("heddle-guest: the network check cannot use {device}: {error}"),
+            Err(error) => {
+                eprintln!("heddle-guest: cannot open the network check's socket on {device}: {error}")
+            }
         }
     }
 }

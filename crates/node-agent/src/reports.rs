@@ -1,4 +1,4 @@
-//! What the agent reports: one report per host, with a number that grows when it changes.
+//! Reports of the agent: one per host, with a number that increases with every change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,83 +12,82 @@ use uuid::Uuid;
 
 use crate::durable;
 
-/// Numbers between two milliseconds, so that a start finds a number above all earlier ones by the clock alone.
+/// Report numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
 const NUMBERS_PER_MS: u64 = 1 << 20;
 
-/// What concerns the machine, and so every host.
+/// The part of a report that concerns the machine and is the same for all its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineReport {
-    /// Cores for dedicated virtual machines.
+pub struct MachineStatus {
+    /// Cores that can be dedicated.
     pub cores: Share,
-    /// MiB for guests.
     pub memory_mib: Share,
-    /// How virtual machines run.
+    /// Accelerator of virtual machines, once determined.
     pub accelerator: Option<Accelerator>,
-    /// Whether the emulated fabric takes frames.
+    /// Whether the emulated fabric is reachable.
     pub fabric: bool,
 }
 
-/// The reports of all hosts.
+/// The current reports of all hosts.
 #[derive(Debug)]
-pub struct Board {
+pub struct Reports {
     inner: Mutex<Inner>,
     hosts: BTreeMap<Name, watch::Sender<Arc<Report>>>,
 }
 
-/// What the orders of a host say about the report.
+/// The part of a report that follows from the host spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostReport {
-    /// The orders that are on disk and followed.
+pub struct SpecStatus {
+    /// Version of the host spec that is on disk and being reconciled.
     pub acknowledged: Option<Version>,
-    /// Virtual machines that they do not list.
+    /// Virtual machines that the host spec does not list.
     pub unlisted: BTreeMap<Uuid, Unlisted>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    machine: MachineReport,
+    machine: MachineStatus,
     vms: BTreeMap<(Name, Uuid), VmReport>,
-    hosts: BTreeMap<Name, HostReport>,
+    hosts: BTreeMap<Name, SpecStatus>,
     number: u64,
 }
 
-impl Board {
-    /// Empty reports; their numbers begin above `number`.
-    pub fn new(hosts: &[Name], machine: MachineReport, number: u64) -> Self {
-        let empty = report(&machine, &HostReport::default(), Vec::new(), number);
+impl Reports {
+    /// Empty reports with this number.
+    pub fn new(hosts: &[Name], machine: MachineStatus, number: u64) -> Self {
+        let empty = report(&machine, &SpecStatus::default(), Vec::new(), number);
         let hosts = hosts.iter().map(|host| (host.clone(), watch::Sender::new(Arc::new(empty.clone()))));
         let inner = Inner { machine, vms: BTreeMap::new(), hosts: BTreeMap::new(), number };
         Self { inner: Mutex::new(inner), hosts: hosts.collect() }
     }
 
-    /// The reports of a host as they change; `None` if there is no such host.
-    pub fn reports(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
+    /// The reports of a host, as they change; `None` if the host is not served.
+    pub fn subscribe(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
         self.hosts.get(host).map(watch::Sender::subscribe)
     }
 
-    /// How a virtual machine stands now.
+    /// Sets the report of a virtual machine.
     pub fn set_vm(&self, host: &Name, vm: VmReport) {
         let mut inner = self.inner();
         inner.vms.insert((host.clone(), vm.id), vm);
         self.publish(&mut inner, host);
     }
 
-    /// Nothing is left of a virtual machine.
+    /// Removes the report of a virtual machine of which nothing is left.
     pub fn remove_vm(&self, host: &Name, id: Uuid) {
         let mut inner = self.inner();
         inner.vms.remove(&(host.clone(), id));
         self.publish(&mut inner, host);
     }
 
-    /// Orders of a host are followed from now on: every virtual machine they list has been reported by `set_vm`.
-    pub fn set_host(&self, host: &Name, report: HostReport) {
+    /// Acknowledges a host spec. Every virtual machine in it must have been reported by `set_vm` before.
+    pub fn set_spec_status(&self, host: &Name, report: SpecStatus) {
         let mut inner = self.inner();
         inner.hosts.insert(host.clone(), report);
         self.publish(&mut inner, host);
     }
 
-    /// Changes what concerns the machine.
-    pub fn set_machine(&self, change: impl FnOnce(&mut MachineReport)) {
+    /// Changes the part that concerns the machine.
+    pub fn set_machine(&self, change: impl FnOnce(&mut MachineStatus)) {
         let mut inner = self.inner();
         change(&mut inner.machine);
         for host in self.hosts.keys() {
@@ -96,7 +95,7 @@ impl Board {
         }
     }
 
-    /// Publishes the report of one host, if it has changed. Costs what the host has, however many others there are.
+    /// Publishes the report of one host if it has changed. The cost does not depend on the number of hosts.
     fn publish(&self, inner: &mut Inner, host: &Name) {
         let Some(reports) = self.hosts.get(host) else { return };
         let of_host = inner.hosts.entry(host.clone()).or_default();
@@ -119,20 +118,20 @@ impl Board {
     }
 }
 
-fn report(machine: &MachineReport, host: &HostReport, vms: Vec<VmReport>, number: u64) -> Report {
-    let MachineReport { cores, memory_mib, accelerator, fabric } = machine.clone();
+fn report(machine: &MachineStatus, host: &SpecStatus, vms: Vec<VmReport>, number: u64) -> Report {
+    let MachineStatus { cores, memory_mib, accelerator, fabric } = machine.clone();
     Report { number, acknowledged: host.acknowledged, cores, memory_mib, accelerator, fabric, vms }
 }
 
-/// A number above all that were used before, also if the clock was set back; kept in a file.
-pub fn first_number(path: &Path) -> std::io::Result<u64> {
+/// A number above all earlier report numbers, even if the clock was set back. Stored in the file `path`.
+pub fn next_report_number(path: &Path) -> std::io::Result<u64> {
     let kept = durable::read(path, 64)?.and_then(|bytes| String::from_utf8(bytes).ok()?.trim().parse().ok());
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let by_clock = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX).saturating_mul(NUMBERS_PER_MS);
-    // Far above what one run counts.
+    // Far more than one run of the agent uses.
     let by_file = kept.map_or(0, |kept: u64| kept.saturating_add(1 << 40));
     let number = by_clock.max(by_file);
-    durable::write(path, number.to_string().as_bytes())?;
+    durable::replace(path, number.to_string().as_bytes())?;
     Ok(number)
 }
 
@@ -142,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    const MACHINE: MachineReport = MachineReport {
+    const MACHINE: MachineStatus = MachineStatus {
         cores: Share { total: 1, used: 0 },
         memory_mib: Share { total: 1024, used: 0 },
         accelerator: Some(Accelerator::Tcg),
@@ -150,10 +149,10 @@ mod tests {
     };
 
     #[test]
-    fn numbers_grow_with_changes_and_only_with_them() {
+    fn the_number_increases_only_with_changes() {
         let [one, two] = ["one", "two"].map(|name| name.parse::<Name>().unwrap());
-        let board = Board::new(&[one.clone(), two.clone()], MACHINE, 100);
-        let number = |host| board.reports(host).unwrap().borrow().number;
+        let reports = Reports::new(&[one.clone(), two.clone()], MACHINE, 100);
+        let number = |host| reports.subscribe(host).unwrap().borrow().number;
         assert_eq!((number(&one), number(&two)), (100, 100));
         let id = Uuid::new_v4();
         let vm = VmReport {
@@ -166,25 +165,25 @@ mod tests {
             stop: None,
             unlisted: None,
         };
-        board.set_vm(&one, vm.clone());
+        reports.set_vm(&one, vm.clone());
         assert_eq!((number(&one), number(&two)), (101, 100));
-        board.set_vm(&one, vm);
+        reports.set_vm(&one, vm);
         assert_eq!((number(&one), number(&two)), (101, 100));
-        board.set_machine(|machine| machine.fabric = true);
+        reports.set_machine(|machine| machine.fabric = true);
         assert!(number(&one) > 101 && number(&two) > 100);
-        board.remove_vm(&one, id);
-        assert!(board.reports(&one).unwrap().borrow().vms.is_empty());
+        reports.remove_vm(&one, id);
+        assert!(reports.subscribe(&one).unwrap().borrow().vms.is_empty());
     }
 
     #[test]
-    fn numbers_grow_over_restarts_also_if_the_clock_was_set_back() {
+    fn numbers_increase_over_restarts_despite_the_clock() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("number");
-        let first = first_number(&path).unwrap();
+        let first = next_report_number(&path).unwrap();
         let future = first + (1 << 60);
         std::fs::write(&path, future.to_string()).unwrap();
-        let next = first_number(&path).unwrap();
+        let next = next_report_number(&path).unwrap();
         assert!(next > future);
-        assert!(first_number(&path).unwrap() > next);
+        assert!(next_report_number(&path).unwrap() > next);
     }
 }

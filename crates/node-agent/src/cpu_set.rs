@@ -1,4 +1,4 @@
-//! Sets of the machine's cores.
+//! Sets of logical CPUs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,44 +6,44 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Highest core there can be: what Linux is built for.
+/// Highest CPU number: the limit of Linux.
 const CORE_MAX: u32 = 8191;
 
-/// A set of cores, written as the kernel does: `0-3,6`.
+/// A set of logical CPUs in the kernel's list format, such as `0-3,6`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cores(BTreeSet<u32>);
+pub struct CpuSet(BTreeSet<u32>);
 
-/// A text that is no set of cores.
+/// A text that is not a CPU list.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is not a list of cores such as 0-3,6")]
-pub struct NotCores {
+#[error("cores must be a list such as 0-3,6 with numbers up to {CORE_MAX}, got {text:?}")]
+pub struct ParseCpuSetError {
     text: String,
 }
 
-impl Cores {
-    /// In order.
+impl CpuSet {
+    /// CPU numbers in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.0.iter().copied()
     }
 
-    /// How many.
+    /// Number of CPUs in the set.
     pub fn count(&self) -> u32 {
         u32::try_from(self.0.len()).expect("there are at most 8192 cores")
     }
 
-    /// Whether there is none.
+    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that are not in the other set.
+    /// The CPUs of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// A bit for each core, as libvirt wants it.
-    pub fn to_bits(&self) -> Vec<u8> {
+    /// libvirt's CPU map: one bit per CPU, lowest first.
+    pub fn to_bitmap(&self) -> Vec<u8> {
         let bytes = self.0.last().map_or(1, |last| *last as usize / 8 + 1);
         let mut bits = vec![0; bytes];
         for core in self.iter() {
@@ -53,16 +53,16 @@ impl Cores {
     }
 }
 
-impl FromIterator<u32> for Cores {
+impl FromIterator<u32> for CpuSet {
     fn from_iter<T: IntoIterator<Item = u32>>(cores: T) -> Self {
         Self(cores.into_iter().collect())
     }
 }
 
-impl FromStr for Cores {
-    type Err = NotCores;
-    fn from_str(text: &str) -> Result<Self, NotCores> {
-        let error = || NotCores { text: text.chars().take(80).collect() };
+impl FromStr for CpuSet {
+    type Err = ParseCpuSetError;
+    fn from_str(text: &str) -> Result<Self, ParseCpuSetError> {
+        let error = || ParseCpuSetError { text: text.chars().take(80).collect() };
         let mut cores = BTreeSet::new();
         for part in text.trim().split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -77,7 +77,7 @@ impl FromStr for Cores {
     }
 }
 
-impl fmt::Display for Cores {
+impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         for core in self.iter() {
@@ -98,21 +98,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_written_as_they_are_read() {
+    fn cpu_lists_parse_and_print() {
         for (text, written, count) in
             [("0", "0", 1), ("0-3,6", "0-3,6", 5), ("1,0", "0-1", 2), ("5,5-7", "5-7", 3)]
         {
-            let cores: Cores = text.parse().unwrap();
+            let cores: CpuSet = text.parse().unwrap();
             assert_eq!((cores.to_string().as_str(), cores.count()), (written, count));
         }
         for bad in ["", "a", "3-1", "1,", "0-99999999", "-1"] {
-            assert!(bad.parse::<Cores>().is_err(), "{bad}");
+            assert!(bad.parse::<CpuSet>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn bits_are_those_of_the_cores() {
-        let cores: Cores = "0,9".parse().unwrap();
-        assert_eq!(cores.to_bits(), [1, 2]);
+    fn the_bitmap_has_one_bit_per_cpu() {
+        let cores: CpuSet = "0,9".parse().unwrap();
+        assert_eq!(cores.to_bitmap(), [1, 2]);
     }
 }

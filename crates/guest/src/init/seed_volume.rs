@@ -1,4 +1,4 @@
-//! The seed volume, and names of virtio-serial ports.
+//! Reads the seed volume, and creates names for virtio-serial ports.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{PAUSE, load_module};
+use super::{POLL_INTERVAL, load_module};
 use crate::channel::CONTEXT_BYTES_MAX;
 use crate::seed::Seed;
 
-/// What the volume is called, in letters of either case.
+/// Label of the seed volume, compared without case.
 const LABEL: &str = "cidata";
 
-/// How long it may take to appear.
-const APPEARS: Duration = Duration::from_secs(10);
+/// How long to wait for the seed volume.
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where it is read.
-const PLACE: &str = "/run/heddle/seed";
+/// Where the seed volume is mounted while it is read.
+const MOUNT_POINT: &str = "/run/heddle/seed";
 
-/// A kind of file system and where its label is.
-const KINDS: [(&str, u64, usize); 3] = [
+/// Supported file systems: name, offset of the label in bytes, length of the label in bytes.
+const FILE_SYSTEMS: [(&str, u64, usize); 3] = [
     // Volume identifier of the primary volume descriptor, the 17th sector.
     ("iso9660", 16 * 2048 + 40, 32),
     // FAT12 and FAT16, then FAT32.
@@ -31,19 +31,19 @@ const KINDS: [(&str, u64, usize); 3] = [
     ("vfat", 71, 11),
 ];
 
-/// Why there is no seed.
+/// Why the seed could not be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoSeed {
-    #[error("no disk has the label {LABEL}; disks are {disks:?}")]
+pub(super) enum SeedError {
+    #[error("no disk is labelled {LABEL}; found {disks:?}")]
     NoVolume { disks: Vec<PathBuf> },
-    #[error("the seed on {device} could not be mounted as {kind}")]
+    #[error("cannot mount the seed volume {device} as {kind}")]
     Mount {
         device: PathBuf,
         kind: &'static str,
         #[source]
         error: io::Error,
     },
-    #[error("{file} of the seed could not be read")]
+    #[error("cannot read {file} of the seed")]
     Read {
         file: &'static str,
         #[source]
@@ -51,13 +51,13 @@ pub(super) enum NoSeed {
     },
 }
 
-/// Finds the volume and reads it. It does not stay mounted: its `user-data` holds a private key.
-pub(super) fn read_seed() -> Result<Seed, NoSeed> {
+/// Waits up to 10 s for the seed volume and reads it. The volume is unmounted afterwards, because it holds a private key.
+pub(super) fn read_seed() -> Result<Seed, SeedError> {
     let (device, kind) = wait_for_volume()?;
-    let failed = |error: io::Error| NoSeed::Mount { device: device.clone(), kind, error };
-    fs::create_dir_all(PLACE).map_err(failed)?;
+    let failed = |error: io::Error| SeedError::Mount { device: device.clone(), kind, error };
+    fs::create_dir_all(MOUNT_POINT).map_err(failed)?;
     match mount_volume(&device, kind) {
-        // The kernel does not know the file system yet.
+        // The file system's module is not loaded.
         Err(nix::Error::ENODEV) => {
             load_module(if kind == "iso9660" { "isofs" } else { kind });
             mount_volume(&device, kind)
@@ -65,23 +65,23 @@ pub(super) fn read_seed() -> Result<Seed, NoSeed> {
         mounted => mounted,
     }
     .map_err(|error| failed(error.into()))?;
-    let seed = read_files(Path::new(PLACE));
-    // Whoever is root can mount it again: this is order, not safety.
-    let _ = umount2(PLACE, MntFlags::MNT_DETACH);
+    let seed = read_files(Path::new(MOUNT_POINT));
+    // Tidiness, not security: root can mount it again.
+    let _ = umount2(MOUNT_POINT, MntFlags::MNT_DETACH);
     seed
 }
 
 fn mount_volume(device: &Path, kind: &'static str) -> nix::Result<()> {
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some(device), PLACE, Some(kind), flags, None::<&str>)
+    mount(Some(device), MOUNT_POINT, Some(kind), flags, None::<&str>)
 }
 
-fn read_files(folder: &Path) -> Result<Seed, NoSeed> {
+fn read_files(folder: &Path) -> Result<Seed, SeedError> {
     let text = |file: &'static str| {
         let mut text = String::new();
         let limit = CONTEXT_BYTES_MAX as u64;
         let read = File::open(folder.join(file)).and_then(|open| open.take(limit).read_to_string(&mut text));
-        read.map(|_| text).map_err(|error| NoSeed::Read { file, error })
+        read.map(|_| text).map_err(|error| SeedError::Read { file, error })
     };
     Ok(Seed {
         meta_data: text("meta-data")?,
@@ -90,21 +90,21 @@ fn read_files(folder: &Path) -> Result<Seed, NoSeed> {
     })
 }
 
-fn wait_for_volume() -> Result<(PathBuf, &'static str), NoSeed> {
-    let deadline = Instant::now() + APPEARS;
+fn wait_for_volume() -> Result<(PathBuf, &'static str), SeedError> {
+    let deadline = Instant::now() + VOLUME_TIMEOUT;
     loop {
         let disks = disks();
         if let Some(found) = disks.iter().find_map(|disk| label_kind(disk).map(|kind| (disk.clone(), kind))) {
             return Ok(found);
         }
         if Instant::now() > deadline {
-            return Err(NoSeed::NoVolume { disks });
+            return Err(SeedError::NoVolume { disks });
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// All disks, in order.
+/// All block devices, sorted by path.
 fn disks() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut disks: Vec<PathBuf> = entries.map(|entry| Path::new("/dev").join(entry.file_name())).collect();
@@ -112,7 +112,7 @@ fn disks() -> Vec<PathBuf> {
     disks
 }
 
-/// The kind of file system on a disk that has the label.
+/// The file system of a disk that carries the label; `None` if it does not.
 fn label_kind(disk: &Path) -> Option<&'static str> {
     let disk = File::open(disk).ok()?;
     let has_label = |(_, at, length): &&(&str, u64, usize)| {
@@ -120,10 +120,10 @@ fn label_kind(disk: &Path) -> Option<&'static str> {
         disk.read_exact_at(&mut bytes, *at).is_ok()
             && String::from_utf8_lossy(&bytes).trim_end_matches([' ', '\0']).eq_ignore_ascii_case(LABEL)
     };
-    KINDS.iter().find(has_label).map(|(kind, _, _)| *kind)
+    FILE_SYSTEMS.iter().find(has_label).map(|(kind, _, _)| *kind)
 }
 
-/// Names of ports in /dev, as udev makes them. The server of the channel does not need them; people do.
+/// Creates /dev/virtio-ports as udev does. The channel server does not need it; users may.
 pub(super) fn link_ports() {
     let ports = fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten();
     for port in ports {
@@ -132,7 +132,7 @@ pub(super) fn link_ports() {
         if name.is_empty() || name.contains('/') {
             continue;
         }
-        // They are a convenience: without one, all goes on.
+        // Errors are ignored: the links are a convenience.
         let _ = fs::create_dir_all("/dev/virtio-ports");
         let _ = symlink(Path::new("..").join(port.file_name()), Path::new("/dev/virtio-ports").join(name));
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_found_by_its_label_in_either_kind_of_file_system() {
+    fn the_label_is_found_on_iso9660_and_fat() {
         let kind = |at, label| label_kind(disk(at, label).path());
         assert_eq!(kind(32_808, "cidata                          "), Some("iso9660"));
         assert_eq!(kind(32_808, "CIDATA"), Some("iso9660"));
@@ -163,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_is_named() {
+    fn a_missing_seed_file_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("meta-data"), "{}").expect("ours");
         let missing = read_files(folder.path()).expect_err("it is not there");
-        assert_eq!(missing.to_string(), "user-data of the seed could not be read");
+        assert_eq!(missing.to_string(), "cannot read user-data of the seed");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a dedicated virtual machine really has what it was promised: read from the kernel, not from libvirt.
+//! Checks that a dedicated virtual machine has its guaranteed cores and memory, by /proc and not by what libvirt reports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,89 +9,84 @@ use thiserror::Error;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::capacity::Given;
-use crate::cores::Cores;
+use crate::capacity::Allocation;
+use crate::cpu_set::CpuSet;
 use crate::domain::domain_name;
-use crate::place::Place;
+use crate::state_dir::StateDir;
 
-/// Where libvirt writes the process ids of domains.
-const PID_FILES: &str = "/run/libvirt/qemu";
+/// Directory of libvirt's pid files.
+const PID_DIRECTORY: &str = "/run/libvirt/qemu";
 
-/// Where the kernel tells of huge pages of 2 MiB.
+/// Number of free huge pages of 2 MiB.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
-/// Threads that carry out a virtual core are named so by QEMU: `CPU 0/KVM`, `CPU 1/TCG`.
+/// Prefix of the names of QEMU's vCPU threads: `CPU 0/KVM`, `CPU 1/TCG`.
 const VCPU_THREAD: &str = "CPU ";
 
-/// How often to look, and how long in between: threads get their names and cores a moment after they start.
-const LOOKS_MAX: u32 = 10;
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// Most attempts, and the pause in between: threads get their names and affinity shortly after they start.
+const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A promise that is not kept.
+/// A guarantee that is not met.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub enum Broken {
-    /// Its process is not found.
-    #[error("its process is not found: {} says none", .0.display())]
+pub enum PinningViolation {
+    #[error("no running process in {}", .0.display())]
     NoProcess(PathBuf),
-    /// Memory is missing.
-    #[error("{resident} MiB of its memory are resident; it was promised {promised}")]
-    Memory {
-        /// What there is.
-        resident: u64,
-        /// What there is to be.
-        promised: MemorySize,
-    },
-    /// A virtual core runs elsewhere.
-    #[error("its virtual cores may run on {found:?}; it was promised {promised} alone")]
+    #[error("guaranteed memory is {guaranteed}, but only {resident} MiB are resident")]
+    Memory { resident: u64, guaranteed: MemorySize },
+    #[error("vCPUs must be pinned to the cores {guaranteed}, but their affinities are {found:?}")]
     Cores {
-        /// Where they may run, one after the other.
+        /// CPU affinity of each vCPU.
         found: Vec<String>,
-        /// Where they are to.
-        promised: Cores,
+        guaranteed: CpuSet,
     },
 }
 
-/// Looks whether a virtual machine that was started has its cores and its memory.
-pub async fn check(place: &Place, id: Uuid, given: &Given) -> Result<(), Broken> {
-    let file = Path::new(PID_FILES).join(format!("{}.pid", domain_name(place.instance(), id)));
-    let mut looks = 1;
+/// Checks a domain that was just started, for up to 2 s: every vCPU must be pinned to its core, and all memory be resident.
+pub async fn check(state_dir: &StateDir, id: Uuid, allocation: &Allocation) -> Result<(), PinningViolation> {
+    let file = Path::new(PID_DIRECTORY).join(format!("{}.pid", domain_name(state_dir.instance(), id)));
+    let mut attempts = 1;
     loop {
-        match look(&file, given) {
-            Err(_) if looks < LOOKS_MAX => looks += 1,
-            looked => return looked,
+        match check_process(&file, allocation) {
+            Err(_) if attempts < ATTEMPTS_MAX => attempts += 1,
+            result => return result,
         }
-        sleep(LOOK_PAUSE).await;
+        sleep(ATTEMPT_PAUSE).await;
     }
 }
 
-/// Whether there are huge pages for so much memory.
+/// Whether enough huge pages are free for this much memory.
 pub fn huge_pages_suffice(memory: MemorySize) -> bool {
     let free: u32 =
         fs::read_to_string(HUGE_PAGES).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     free.saturating_mul(2) >= memory.mib()
 }
 
-fn look(pid_file: &Path, given: &Given) -> Result<(), Broken> {
-    let missing = || Broken::NoProcess(pid_file.to_owned());
+fn check_process(pid_file: &Path, allocation: &Allocation) -> Result<(), PinningViolation> {
+    let missing = || PinningViolation::NoProcess(pid_file.to_owned());
     let pid: u32 =
         fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok()).ok_or_else(missing)?;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let status = fs::read_to_string(process.join("status")).map_err(|_| missing())?;
-    // What QEMU has besides does not count: guests' memory is shared memory or huge pages, whatever backs it.
+    // QEMU's own memory does not count: guest memory is always shared memory or huge pages.
     let resident = (kib(&status, "RssShmem:") + kib(&status, "HugetlbPages:")) / 1024;
-    if resident < u64::from(given.memory.mib()) {
-        return Err(Broken::Memory { resident, promised: given.memory });
+    if resident < u64::from(allocation.memory.mib()) {
+        return Err(PinningViolation::Memory { resident, guaranteed: allocation.memory });
     }
     let found = vcpu_cores(&process).ok_or_else(missing)?;
-    let promised: Vec<String> = given.cores.iter().map(|core| core.to_string()).collect();
-    if found == promised { Ok(()) } else { Err(Broken::Cores { found, promised: given.cores.clone() }) }
+    let guaranteed: Vec<String> = allocation.cores.iter().map(|core| core.to_string()).collect();
+    if found == guaranteed {
+        Ok(())
+    } else {
+        Err(PinningViolation::Cores { found, guaranteed: allocation.cores.clone() })
+    }
 }
 
-/// Where each virtual core may run, in their order.
+/// CPU affinity of each vCPU, by vCPU number.
 fn vcpu_cores(process: &Path) -> Option<Vec<String>> {
     let mut threads = Vec::new();
     for thread in fs::read_dir(process.join("task")).ok()?.flatten() {
-        // A thread may end while it is looked at.
+        // The thread may end in the meantime.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Some(number) = name.strip_prefix(VCPU_THREAD).and_then(|rest| rest.split('/').next()) else {
             continue;
@@ -115,7 +110,7 @@ fn kib(status: &str, name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// A process with two virtual cores, as /proc shows it.
+    /// A process with two vCPUs, as in /proc.
     fn process(scratch: &Path, cores: [&str; 2]) {
         for (thread, name, allowed) in
             [("10", "qemu-system-x86", "0"), ("11", "CPU 1/TCG", cores[1]), ("12", "CPU 0/TCG", cores[0])]
@@ -129,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_read_in_the_order_of_virtual_cores() {
+    fn affinities_are_ordered_by_vcpu() {
         let scratch = tempfile::tempdir().unwrap();
         process(scratch.path(), ["2", "5-6"]);
         assert_eq!(vcpu_cores(scratch.path()).unwrap(), ["2", "5-6"]);
     }
 
     #[test]
-    fn memory_is_what_is_resident_with_huge_pages() {
+    fn resident_memory_includes_huge_pages() {
         let status = "VmRSS:\t  303752 kB\nRssShmem:\t  262144 kB\nHugetlbPages:\t  2048 kB\n";
         assert_eq!(kib(status, "RssShmem:") + kib(status, "HugetlbPages:"), 264_192);
         assert_eq!(kib(status, "VmLck:"), 0);
