@@ -1,6 +1,5 @@
 //! `heddle`: one binary for operators and tenants.
 
-mod bench;
 mod cli;
 mod control_socket;
 mod controller;
@@ -74,14 +73,27 @@ enum Command {
     Smp(smp::SmpArgs),
     /// Show the management key of a node to who owns the site secret.
     NodeKey(sm::NodeKeyArgs),
-    /// Compare with other software, side by side in one run.
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    #[command(hide = true)]
+    Bench(MovedArgs),
     /// Print a completion script for a shell.
     Completion {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// Arguments of a command that has become a program of its own.
+#[derive(Debug, clap::Args)]
+struct MovedArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl MovedArgs {
+    fn reject(self) -> anyhow::Result<ExitCode> {
+        let command = [vec!["heddle-bench".to_owned()], self.arguments].concat().join(" ");
+        anyhow::bail!("benchmarks are a program of their own: run `{command}`")
+    }
 }
 
 fn main() -> ExitCode {
@@ -146,7 +158,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sm(args) => done(sm::run(args)),
         Command::Smp(args) => done(smp::run(args)),
         Command::NodeKey(args) => done(sm::show_key(args)),
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(args) => args.reject(),
         Command::Completion { shell } => done(complete(shell)),
     }
 }

@@ -113,11 +113,6 @@ pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
     control_socket::ask_once(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
 
-/// Asks a running emulation that was started with this runtime directory.
-pub fn ask_in(runtime: &Path, name: &str, request: &Request) -> anyhow::Result<Value> {
-    control_socket::ask_once(&socket_in(&runtime.join("heddle"), name), request)
-}
-
 /// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
 fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -129,11 +124,7 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
         _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::owner()?)),
     };
-    Ok(socket_in(&directory, name))
-}
-
-fn socket_in(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("sim-{name}.sock"))
+    Ok(directory.join(format!("sim-{name}.sock")))
 }
 
 fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value> {

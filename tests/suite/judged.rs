@@ -1,19 +1,14 @@
-//! Small fabrics of every shape on both emulations, configured by `heddle sm` and judged as `heddle bench judge` does.
+//! Small fabrics of every shape on both emulations, configured by `heddle sm` and judged as `heddle-bench judge` does.
 
-use std::process::Command;
+use bench::judge::{JudgeArgs, JudgedFabric, judge};
 
 use crate::rig;
 
 /// Runs the judge and returns its rows.
-fn judged(fabrics: &[&str]) -> Vec<serde_json::Value> {
-    let fabrics = fabrics.iter().flat_map(|fabric| ["--fabric", fabric]);
-    let output = Command::new("timeout")
-        .args(["-k", "5", "600", rig::HEDDLE, "bench", "judge", "--json", "--pairs", "10"])
-        .args(fabrics)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+fn judged(fabrics: &[&str]) -> Vec<JudgedFabric> {
+    let fabrics = fabrics.iter().map(|fabric| fabric.parse().unwrap()).collect();
+    let args = JudgeArgs { fabrics, pairs: 10, check_hosts: 2000, alone: false, json: false };
+    judge(&args, &rig::programs()).unwrap()
 }
 
 #[test]
@@ -21,9 +16,9 @@ fn trees_tori_dragonflies_and_random_fabrics_are_right_on_both_emulations() {
     let rows = judged(&["fat-tree:54:6", "torus:3x3x3", "dragonfly-plus:3", "random:12:3:5"]);
     assert_eq!(rows.len(), 8);
     for row in rows {
-        let adapters = row["adapters"].as_u64().unwrap();
-        assert_eq!(row["pairs_reached"], adapters * (adapters - 1), "{row}");
-        assert_eq!(row["ibdmchk_paths"], row["pairs_reached"], "{row}");
+        let adapters = row.adapters as u64;
+        assert_eq!(row.pairs_reached, adapters * (adapters - 1), "{row:?}");
+        assert_eq!(row.ibdmchk_paths, Some(row.pairs_reached), "{row:?}");
     }
 }
 
@@ -32,7 +27,8 @@ fn a_fabric_recorded_from_real_machines_is_right_on_both_emulations() {
     let recorded = rig::fixture("loginoff-2014.ibnetdiscover");
     let rows = judged(&[recorded.to_str().unwrap()]);
     assert_eq!(rows.len(), 2);
-    assert_eq!(rows[0]["ibdmchk_paths"], rows[1]["ibdmchk_paths"]);
+    assert_eq!(rows[0].ibdmchk_paths, rows[1].ibdmchk_paths);
+    assert!(rows[0].ibdmchk_paths.is_some());
 }
 
 #[test]

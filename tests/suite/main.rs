@@ -3,7 +3,6 @@
 
 mod asked;
 mod attacker;
-mod bench_view;
 mod cli;
 mod clusters_come_and_go;
 mod exec;

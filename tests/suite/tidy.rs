@@ -12,6 +12,8 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("ib-wire", &[]),
     // words
     ("fabric-model", &["ib-wire"]),
+    // pictures of topologies and figures
+    ("fabric-drawing", &["fabric-model", "ib-wire"]),
     // decisions: blind to each other
     ("fabric-compiler", &["fabric-model", "ib-wire"]),
     ("fabric-verifier", &["fabric-model", "ib-wire"]),
@@ -44,6 +46,20 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
             "controller",
             "controller-api",
             "fabric-compiler",
+            "fabric-drawing",
+            "fabric-model",
+            "fabric-sim",
+            "fabric-verifier",
+            "ib-transport",
+            "ib-wire",
+            "subnet-manager",
+        ],
+    ),
+    (
+        "bench",
+        &[
+            "fabric-compiler",
+            "fabric-drawing",
             "fabric-model",
             "fabric-sim",
             "fabric-verifier",
@@ -61,6 +77,8 @@ const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
     ("tenant-view", &["ib-transport", "fabric-verifier"]),
+    // The checks that benchmarks and tests share.
+    ("heddle", &["bench"]),
 ];
 
 /// Crates without I/O: time, randomness and bytes are arguments.

@@ -10,12 +10,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use bench::Programs;
 use ib_transport::ibsim::{Client, SocketName};
 use ib_transport::{Device, DeviceSpec, Role};
 pub use stock::{OpenSm, PATIENCE, eventually, unique};
 use stock::{Sockets, signal};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
+
+/// What benchmarks start of Heddle, where tests use their checks.
+pub fn programs() -> Programs {
+    // Only `heddle-bench sim` and `heddle-bench view` start servers of heddle-bench, and no test here uses those.
+    Programs { heddle: HEDDLE.into(), heddle_bench: "heddle-bench".into() }
+}
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies").join(name)
