@@ -87,7 +87,7 @@ END
     section 'How many clusters a fabric takes whose places are given' admission
     section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
     section 'One more cluster' plan
-    section 'Promises under attack' promises
+    section 'Promises under attack' guarantees
     section 'How close neighbours come to the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }

@@ -21,7 +21,7 @@ use crate::stream::{Fabric, size};
 /// Ours own levels and lanes per link: one level per cluster, one for every two switches of it, as plans have them, or one for
 /// each direction of a path; on the routes as they are or with up-ports chosen per destination.
 #[derive(Debug, Args)]
-pub struct BenchAdmissionArgs {
+pub struct AdmissionArgs {
     /// Hosts of the fat-trees.
     #[arg(long, value_delimiter = ',', default_values_t = [648, 1728, 11664])]
     hosts: Vec<u32>,
@@ -68,7 +68,7 @@ struct Row {
     shares: Vec<Shares>,
 }
 
-pub fn run(args: BenchAdmissionArgs) -> anyhow::Result<()> {
+pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
     ensure!(!args.seeds.is_empty() && args.mean > 0.0, "nothing to measure");
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
     let mut rows = Vec::new();

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::Programs;
 use crate::process::{Emulator, ServerProcess};
-use crate::scratch::{Scratch, unique};
+use crate::scratch::{ScratchDir, unique};
 use crate::stock::Stock;
 
 /// Let opensm bring up fat-trees on `heddle sim` and on ibsim, and check what it left in the emulated switches.
@@ -43,8 +43,8 @@ pub struct BringUpArgs {
 pub struct BringUpRow {
     pub hosts: u32,
     /// `None` if ibsim was left out.
-    pub ibsim: Option<Cost>,
-    pub heddle: Cost,
+    pub ibsim: Option<BringUpCost>,
+    pub heddle: BringUpCost,
     /// Paths ibdmchk scanned, without a credit loop.
     pub paths_scanned: Option<u64>,
     pub pairs_traced: u32,
@@ -52,7 +52,7 @@ pub struct BringUpRow {
 
 /// What opensm took on one server.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Cost {
+pub struct BringUpCost {
     pub bring_up_s: f64,
     pub server_cpu_s: f64,
     pub server_mib: f64,
@@ -63,7 +63,7 @@ pub struct Cost {
 /// # Errors
 /// The first fabric that is not right, with what was found; an emulator or a stock tool that is missing or fails.
 pub fn measure(args: &BringUpArgs, programs: &Programs) -> anyhow::Result<Vec<BringUpRow>> {
-    let scratch = Scratch::new("bring-up")?;
+    let scratch = ScratchDir::new("bring-up")?;
     let mut rows = Vec::new();
     for hosts in &args.hosts {
         rows.push(
@@ -105,7 +105,7 @@ fn bring_up(
     emulator: Emulator,
     topology: &Topology,
     net: &Path,
-) -> anyhow::Result<(Cost, Stock, ServerProcess)> {
+) -> anyhow::Result<(BringUpCost, Stock, ServerProcess)> {
     let name = unique(&format!("bring-up-{emulator:?}"));
     let server = ServerProcess::start(&mut emulator.command(programs, net, &name), &SocketName::new(&name)?)?;
     let (_, host) = topology.end_nodes().next().context("a fabric without hosts")?;
@@ -115,7 +115,7 @@ fn bring_up(
     let started = Instant::now();
     stock.bring_up()?;
     let elapsed: Duration = started.elapsed();
-    let cost = Cost {
+    let cost = BringUpCost {
         bring_up_s: elapsed.as_secs_f64(),
         server_cpu_s: (server.cpu_time()? - cpu_before).as_secs_f64(),
         server_mib: server.resident_kib()? as f64 / 1024.0,
@@ -161,7 +161,7 @@ pub fn markdown(rows: &[BringUpRow]) -> String {
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in rows {
-        let missing = Cost { bring_up_s: f64::NAN, server_cpu_s: f64::NAN, server_mib: f64::NAN };
+        let missing = BringUpCost { bring_up_s: f64::NAN, server_cpu_s: f64::NAN, server_mib: f64::NAN };
         let (ibsim, heddle) = (row.ibsim.unwrap_or(missing), row.heddle);
         text += &format!(
             "| {} | {} | {} | **{}** | {} | {} | **{}** | {} | {} | **{}** | {} | {} |\n",

@@ -13,9 +13,9 @@ use ib_transport::ibsim::SocketName;
 use ib_wire::{ForwardingBlock, PortNum};
 use serde::Serialize;
 
-use crate::probe::{Probe, Snapshot};
+use crate::probe::{FabricSnapshot, Probe};
 use crate::process::{Emulator, ServerProcess};
-use crate::scratch::{Scratch, unique};
+use crate::scratch::{ScratchDir, unique};
 use crate::stock::Stock;
 use crate::{Programs, subnet_list, walk};
 
@@ -137,7 +137,7 @@ pub struct JudgedFabric {
 /// # Errors
 /// The first fabric that is not right, with what was found; an emulator or a stock tool that is missing or fails.
 pub fn judge(args: &JudgeArgs, programs: &Programs) -> anyhow::Result<Vec<JudgedFabric>> {
-    let scratch = Scratch::new("judge")?;
+    let scratch = ScratchDir::new("judge")?;
     let emulators: &[Emulator] =
         if args.alone { &[Emulator::Heddle] } else { &[Emulator::Ibsim, Emulator::Heddle] };
     let mut rows = Vec::new();
@@ -213,7 +213,7 @@ fn configure(heddle: &Path, name: &str, node: &str, net: &Path) -> anyhow::Resul
 }
 
 /// Traces pairs of adapters with ibtracert, spread over the fabric by steps that share no factor with their number.
-fn trace(stock: &Stock, topology: &Topology, seen: &Snapshot, pairs: usize) -> anyhow::Result<()> {
+fn trace(stock: &Stock, topology: &Topology, seen: &FabricSnapshot, pairs: usize) -> anyhow::Result<()> {
     let ends = walk::adapter_ports(topology, seen)?;
     for pair in 0..pairs {
         let (_, from) = ends[pair * 7919 % ends.len()];
@@ -225,7 +225,7 @@ fn trace(stock: &Stock, topology: &Topology, seen: &Snapshot, pairs: usize) -> a
 }
 
 /// Lets ibroute and smpquery read some of what was read, over the routes themselves.
-fn compare_samples(stock: &Stock, topology: &Topology, seen: &Snapshot) -> anyhow::Result<()> {
+fn compare_samples(stock: &Stock, topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<()> {
     let tables: Vec<_> = seen.linear.iter().collect();
     for (index, table) in tables.iter().step_by(tables.len().div_ceil(SAMPLES)) {
         let lid = switch_lid(seen, **index)?;
@@ -262,7 +262,7 @@ fn compare_samples(stock: &Stock, topology: &Topology, seen: &Snapshot) -> anyho
     Ok(())
 }
 
-fn switch_lid(seen: &Snapshot, index: NodeIndex) -> anyhow::Result<String> {
+fn switch_lid(seen: &FabricSnapshot, index: NodeIndex) -> anyhow::Result<String> {
     let lid = seen.lids.get(&Endpoint::new(index, PortNum::MANAGEMENT));
     Ok(lid.ok_or_else(|| anyhow!("a switch without a LID"))?.to_string())
 }

@@ -2,9 +2,9 @@
 
 mod admission;
 mod cpu;
+mod guarantees;
 mod placement;
 mod plan;
-mod promises;
 mod shapes;
 mod sim;
 mod sim_control;
@@ -37,31 +37,31 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Compare the emulated fabric with ibsim and with an echo server, through the same sockets.
-    Sim(sim::BenchSimArgs),
+    Sim(sim::SimArgs),
     /// Time opensm on `heddle sim` and on ibsim, and check the routes it leaves.
     BringUp(bring_up::BringUpArgs),
     /// Compare `heddle sm` with opensm: bring-up, changes, path queries.
-    Sm(sm::BenchSmArgs),
+    Sm(sm::SmArgs),
     /// Let `heddle sm` configure fabrics of every shape, and check them with stock tools and a walk of all routes.
     Judge(judge::JudgeArgs),
     /// Count the clusters that a fabric admits at given places, next to the rule of a paper.
-    Admission(admission::BenchAdmissionArgs),
+    Admission(admission::AdmissionArgs),
     /// Place clusters one after the other until the fabric is full; measure utilisation and CPU time per decision.
     ///
     /// Waiting for a processor is not counted; other load on the machine still makes decisions slower.
-    Placement(placement::BenchPlacementArgs),
+    Placement(placement::PlacementArgs),
     /// Measure the CPU time of planning and verifying a fabric full of clusters, and of adding one.
     ///
     /// Waiting for a processor is not counted; other load on the machine still makes planning slower.
-    Plan(plan::BenchPlanArgs),
+    Plan(plan::PlanArgs),
     /// Measure what guaranteed clusters get while all others attack them, with and without Heddle.
-    Promises(promises::BenchPromisesArgs),
+    Guarantees(guarantees::GuaranteesArgs),
     /// Measure how close hostile neighbours come to the latency bound.
-    Tightness(tightness::BenchTightnessArgs),
+    Tightness(tightness::TightnessArgs),
     /// Measure shared adapters and jobs beside hostile neighbours, next to the figures of papers.
-    Shapes(shapes::BenchShapesArgs),
+    Shapes(shapes::ShapesArgs),
     /// Compare tenant views with ibsim of the same topology; measure idle views and a flooded one.
-    View(view::BenchViewArgs),
+    View(view::ViewArgs),
     /// Serve views of clusters, for `heddle-bench view`.
     #[command(hide = true)]
     Views(view::ViewsArgs),
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 fn run(command: Command, programs: &Programs) -> anyhow::Result<ExitCode> {
     let measured = match command {
         // Its exit status says whether every guarantee held.
-        Command::Promises(args) => return promises::run(&args),
+        Command::Guarantees(args) => return guarantees::run(&args),
         Command::Sim(args) => sim::run(&args, programs),
         Command::BringUp(args) => bring_up::measure(&args, programs)
             .and_then(|rows| print(args.json, &rows, |rows| bring_up::markdown(rows))),

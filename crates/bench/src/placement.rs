@@ -25,14 +25,14 @@ use crate::stream::{Fabric, size, unit};
 /// The ideal looks at the number of hosts alone. The exclusive-link scheme's figures are published ones for the same tree
 /// (94.83 % for mean size 8) or were measured with its program (91.30 % for 64, 86.77 % for the trace), not in this run.
 #[derive(Debug, Args)]
-pub struct BenchPlacementArgs {
+pub struct PlacementArgs {
     /// Hosts of the fat-tree.
     #[arg(long, default_value_t = 11664)]
     hosts: u32,
     /// Lanes for guaranteed clusters on every link.
     #[arg(long, value_delimiter = ',', default_values_t = [14, 7])]
     lanes: Vec<u8>,
-    /// Promised rates, as parts of the usable rate of a link.
+    /// Guaranteed rates, as parts of the usable rate of a link.
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.5, 1.0])]
     rates: Vec<f64>,
     /// A trace of jobs in the standard workload format, whose first 10,000 jobs are placed too.
@@ -78,7 +78,7 @@ struct Row {
 /// Jobs of the trace that are placed.
 const TRACE_JOBS: usize = 10_000;
 
-pub fn run(args: BenchPlacementArgs) -> anyhow::Result<()> {
+pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
     let streams = streams(&args)?;
     let fabric = Fabric::with_hosts(args.hosts)?;
@@ -115,7 +115,7 @@ pub fn run(args: BenchPlacementArgs) -> anyhow::Result<()> {
     crate::print(args.json, &rows, |rows| markdown(rows))
 }
 
-fn streams(args: &BenchPlacementArgs) -> anyhow::Result<Vec<Stream>> {
+fn streams(args: &PlacementArgs) -> anyhow::Result<Vec<Stream>> {
     let exponential = |mean: f64, jobs: usize, exclusive| {
         let mut random = Pcg64::seed_from_u64(args.seed);
         let job = |_| Job {

@@ -26,18 +26,18 @@ use crate::cpu::processor_time;
 use crate::stream::size;
 
 /// Fill a fat-tree with guaranteed clusters, plan it and prove the plan; then let one cluster go and another come, again and
-/// again, and tell how long each newcomer takes from the question to what has to be sent: placed, planned, proved, compared.
+/// again, and tell how long each newcomer takes from the read to what has to be sent: placed, planned, proved, compared.
 ///
 /// Beside it: the same steps without anything kept from before.
 #[derive(Debug, Args)]
-pub struct BenchPlanArgs {
+pub struct PlanArgs {
     /// Hosts of the fat-tree.
     #[arg(long, default_value_t = 11664)]
     hosts: u32,
     /// Mean size of clusters.
     #[arg(long, default_value_t = 8.0)]
     mean: f64,
-    /// Promised rate, as a part of the usable rate of a link.
+    /// Guaranteed rate, as a part of the usable rate of a link.
     #[arg(long, default_value_t = 0.5)]
     rate: f64,
     /// Part of the hosts that are in use.
@@ -152,7 +152,7 @@ impl Site {
     }
 }
 
-pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
+pub fn run(args: PlanArgs) -> anyhow::Result<()> {
     ensure!((0.0..=1.0).contains(&args.rate) && (0.0..=1.0).contains(&args.full), "parts are from 0 to 1");
     let mut random = Pcg64::seed_from_u64(args.seed);
     let mut site = Site::new(args.hosts, args.rate)?;

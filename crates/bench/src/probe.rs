@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One thing to read.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct SmpRead {
     pub route: DirectedRoute,
     pub attribute: Attribute,
     pub modifier: u32,
@@ -29,7 +29,7 @@ pub struct Question {
 
 /// The addresses, the unicast routes and the port states of a fabric, as its nodes told them.
 #[derive(Debug, Default)]
-pub struct Snapshot {
+pub struct FabricSnapshot {
     /// LIDs of end ports: cabled adapter ports, and port 0 of switches.
     pub lids: BTreeMap<Endpoint, Lid>,
     /// Exit port by LID, up to the last LID the switch uses its table for.
@@ -77,14 +77,14 @@ impl<'a> Probe<'a> {
     }
 
     /// Reads LIDs, port states and unicast routes of the whole fabric.
-    pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
-        let mut seen = Snapshot::default();
+    pub fn snapshot(&mut self) -> anyhow::Result<FabricSnapshot> {
+        let mut seen = FabricSnapshot::default();
         self.read_ports(&mut seen)?;
         self.read_tables(&mut seen)?;
         Ok(seen)
     }
 
-    fn read_ports(&mut self, seen: &mut Snapshot) -> anyhow::Result<()> {
+    fn read_ports(&mut self, seen: &mut FabricSnapshot) -> anyhow::Result<()> {
         let mut ends = Vec::new();
         for (index, node) in self.topology.nodes() {
             if !self.routes.contains_key(&index) {
@@ -94,12 +94,12 @@ impl<'a> Probe<'a> {
             let ports = own.into_iter().chain(node.cabled_ports().map(|(number, _)| number));
             ends.extend(ports.map(|number| Endpoint::new(index, number)));
         }
-        let questions = ends.iter().map(|end| {
+        let reads = ends.iter().map(|end| {
             let modifier = end.port.to_wire().into();
-            Ok(Question { route: self.route(*end)?, attribute: Attribute::PORT_INFO, modifier })
+            Ok(SmpRead { route: self.route(*end)?, attribute: Attribute::PORT_INFO, modifier })
         });
-        let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
-        for (end, answer) in ends.into_iter().zip(self.read(&questions)?) {
+        let reads = reads.collect::<anyhow::Result<Vec<_>>>()?;
+        for (end, answer) in ends.into_iter().zip(self.read(&reads)?) {
             let info = PortInfo::decode(&answer).context("a PortInfo that cannot be")?;
             let is_switch = self.topology.node(end.node).is_some_and(fabric_model::Node::is_switch);
             if end.port == PortNum::MANAGEMENT || !is_switch {
@@ -114,19 +114,19 @@ impl<'a> Probe<'a> {
         Ok(())
     }
 
-    fn read_tables(&mut self, seen: &mut Snapshot) -> anyhow::Result<()> {
+    fn read_tables(&mut self, seen: &mut FabricSnapshot) -> anyhow::Result<()> {
         let switches: Vec<NodeIndex> = self
             .topology
             .switches()
             .map(|(index, _)| index)
             .filter(|it| self.routes.contains_key(it))
             .collect();
-        let ask = |index: &NodeIndex, attribute, modifier| Question {
+        let ask = |index: &NodeIndex, attribute, modifier| SmpRead {
             route: self.routes.get(index).cloned().unwrap_or_default(),
             attribute,
             modifier,
         };
-        let infos: Vec<Question> = switches.iter().map(|it| ask(it, Attribute::SWITCH_INFO, 0)).collect();
+        let infos: Vec<SmpRead> = switches.iter().map(|it| ask(it, Attribute::SWITCH_INFO, 0)).collect();
         let mut blocks = Vec::new();
         let infos_read = self.read(&infos)?;
         for (index, answer) in switches.iter().zip(infos_read) {
@@ -135,26 +135,26 @@ impl<'a> Probe<'a> {
             let route = self.routes.get(index).cloned().unwrap_or_default();
             let attribute = Attribute::LINEAR_FORWARDING;
             blocks.extend(
-                (0..count).map(|modifier| (*index, Question { route: route.clone(), attribute, modifier })),
+                (0..count).map(|modifier| (*index, SmpRead { route: route.clone(), attribute, modifier })),
             );
             seen.linear.insert(*index, Vec::with_capacity(count as usize * ForwardingBlock::ENTRIES));
         }
-        let questions: Vec<Question> = blocks.iter().map(|(_, question)| question.clone()).collect();
-        for ((index, _), answer) in blocks.iter().zip(self.read(&questions)?) {
+        let reads: Vec<SmpRead> = blocks.iter().map(|(_, read)| read.clone()).collect();
+        for ((index, _), answer) in blocks.iter().zip(self.read(&reads)?) {
             seen.linear.entry(*index).or_default().extend(answer);
         }
         Ok(())
     }
 
     /// Reads many things, several at a time; an answer for each, in order.
-    pub fn read(&mut self, questions: &[Question]) -> anyhow::Result<Vec<[u8; SMP_DATA_LEN]>> {
-        let mut found = vec![None; questions.len()];
+    pub fn read(&mut self, reads: &[SmpRead]) -> anyhow::Result<Vec<[u8; SMP_DATA_LEN]>> {
+        let mut found = vec![None; reads.len()];
         let (mut sent, mut answered) = (0, 0);
         let (mut batch, mut answers) = (Vec::new(), Vec::new());
-        while answered < questions.len() {
+        while answered < reads.len() {
             batch.clear();
-            while sent < questions.len() && sent - answered < OUTSTANDING {
-                batch.push(request(sent, &questions[sent])?);
+            while sent < reads.len() && sent - answered < OUTSTANDING {
+                batch.push(request(sent, &reads[sent])?);
                 sent += 1;
             }
             self.client.send_batch(&batch)?;
@@ -164,10 +164,10 @@ impl<'a> Probe<'a> {
             for answer in &answers {
                 let number = ib_transport::application_transaction(answer.mad.transaction()) as usize;
                 let place = found.get_mut(number).context("an answer to nothing that was asked")?;
-                let question = &questions[number];
+                let read = &reads[number];
                 let fine = answer.status == DataStatus::Ok && answer.mad.status() == Status::OK;
-                ensure!(fine, "{:?} {:#x} was refused", question.attribute, question.modifier);
-                ensure!(place.replace(*answer.mad.smp_data()).is_none(), "two answers to one question");
+                ensure!(fine, "{:?} {:#x} was refused", read.attribute, read.modifier);
+                ensure!(place.replace(*answer.mad.smp_data()).is_none(), "two answers to one read");
                 answered += 1;
             }
         }
@@ -175,8 +175,8 @@ impl<'a> Probe<'a> {
     }
 }
 
-fn request(number: usize, question: &Question) -> anyhow::Result<DataMessage> {
-    let mut mad = Mad::directed(Method::GET, question.attribute, question.modifier, &question.route);
+fn request(number: usize, read: &SmpRead) -> anyhow::Result<DataMessage> {
+    let mut mad = Mad::directed(Method::GET, read.attribute, read.modifier, &read.route);
     mad.set_transaction(TransactionId(u32::try_from(number)?.into()));
     Ok(DataMessage {
         dlid: Some(LidAddress::Permissive),

@@ -12,9 +12,9 @@ pub fn unique(purpose: &str) -> String {
 
 /// A new directory below the temporary directory. Removed when dropped.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct ScratchDir(PathBuf);
 
-impl Scratch {
+impl ScratchDir {
     /// Creates the directory; `purpose` becomes part of its name.
     pub fn new(purpose: &str) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(unique(purpose));
@@ -28,7 +28,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         // Left behind it costs space in the temporary directory and nothing else.
         let _ = std::fs::remove_dir_all(&self.0);

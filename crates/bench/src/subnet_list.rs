@@ -4,10 +4,10 @@ use anyhow::Context;
 use fabric_model::{Endpoint, Topology};
 use ib_wire::PortNum;
 
-use crate::probe::Snapshot;
+use crate::probe::FabricSnapshot;
 
 /// Writes the fabric with the LIDs its ports have.
-pub fn write(topology: &Topology, seen: &Snapshot) -> anyhow::Result<String> {
+pub fn write(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<String> {
     let mut text = String::new();
     for (index, node) in topology.nodes() {
         for (number, peer) in node.cabled_ports() {
@@ -18,7 +18,7 @@ pub fn write(topology: &Topology, seen: &Snapshot) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn end(topology: &Topology, seen: &Snapshot, end: Endpoint) -> anyhow::Result<String> {
+fn end(topology: &Topology, seen: &FabricSnapshot, end: Endpoint) -> anyhow::Result<String> {
     let node = topology.node(end.node).context("a cable that ends nowhere")?;
     let port = node.port(end.port).context("a cable without a port")?;
     let (kind, addressed, guid) = if node.is_switch() {

@@ -35,7 +35,7 @@ use serde::Serialize;
 /// what a switch has to see of it before it sends it on; and what clusters are promised, which counts every other entry with
 /// the largest weight there is, as somebody who comes later may have it.
 #[derive(Debug, Args)]
-pub struct BenchTightnessArgs {
+pub struct TightnessArgs {
     /// Links on the way, the sender's own and the receiver's included.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5])]
     hops: Vec<usize>,
@@ -101,7 +101,7 @@ impl Row {
     }
 }
 
-pub fn run(args: BenchTightnessArgs) -> anyhow::Result<()> {
+pub fn run(args: TightnessArgs) -> anyhow::Result<()> {
     ensure!(args.hops.iter().all(|hops| (1..=HOPS_MAX).contains(hops)), "1 to {HOPS_MAX} hops are possible");
     ensure!(args.entries.iter().all(|entries| (2..=64).contains(entries)), "2 to 64 entries are possible");
     ensure!(args.weights.iter().all(|weight| *weight > 0), "a weight of 0 is no entry");
@@ -424,7 +424,7 @@ fn markdown(rows: &[Row]) -> String {
          Bound: at every link {WEIGHT_BYTES} w + {OVERSHOOT_BYTES} bytes for each other entry, {PACKET_BYTES_MAX} bytes \
          for the packet, {:.0} ns.\n\
          Counted once: {PACKET_BYTES_MAX} bytes on the last link, {ROUTED_BYTES} on the others.\n\
-         Promised: w is 255 for every other entry, as somebody who comes later may have it.\n\n\
+         Guaranteed: w is 255 for every other entry, as somebody who comes later may have it.\n\n\
          | entries | weight | links | alone | worst reached | bound | bound ÷ worst | counted once | ÷ worst | promised \
          | ÷ worst |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",

@@ -6,11 +6,11 @@ use anyhow::{Context, bail, ensure};
 use fabric_model::{Endpoint, NodeIndex, Topology};
 use ib_wire::{Lid, PortNum};
 
-use crate::probe::Snapshot;
+use crate::probe::FabricSnapshot;
 
 /// What was found on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkSummary {
     /// Ordered pairs of adapter ports; every one arrives.
     pub pairs: u64,
     /// Switches on the longest path.
@@ -22,7 +22,7 @@ const PORTS: usize = 256;
 
 /// Follows every path. A pair that does not arrive and a ring of links that wait for each other are errors that name
 /// where.
-pub fn walk(topology: &Topology, seen: &Snapshot) -> anyhow::Result<Walked> {
+pub fn walk(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<WalkSummary> {
     let mut walker = Walker::new(topology, seen)?;
     let ends: Vec<(Endpoint, Lid)> = adapter_ports(topology, seen)?;
     let mut longest = 0;
@@ -31,11 +31,11 @@ pub fn walk(topology: &Topology, seen: &Snapshot) -> anyhow::Result<Walked> {
     }
     walker.refuse_rings()?;
     let count = ends.len() as u64;
-    Ok(Walked { pairs: count * count.saturating_sub(1), longest })
+    Ok(WalkSummary { pairs: count * count.saturating_sub(1), longest })
 }
 
 /// The adapter ports of the fabric, with the LIDs they have.
-pub fn adapter_ports(topology: &Topology, seen: &Snapshot) -> anyhow::Result<Vec<(Endpoint, Lid)>> {
+pub fn adapter_ports(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<Vec<(Endpoint, Lid)>> {
     let mut ends = Vec::new();
     for (index, node) in topology.end_nodes() {
         for (number, _) in node.cabled_ports() {
@@ -70,7 +70,7 @@ enum Behind {
 }
 
 impl<'a> Walker<'a> {
-    fn new(topology: &'a Topology, seen: &'a Snapshot) -> anyhow::Result<Self> {
+    fn new(topology: &'a Topology, seen: &'a FabricSnapshot) -> anyhow::Result<Self> {
         let switches: Vec<NodeIndex> = topology.switches().map(|(index, _)| index).collect();
         let places: BTreeMap<NodeIndex, usize> =
             switches.iter().enumerate().map(|(place, index)| (*index, place)).collect();
@@ -210,11 +210,11 @@ mod tests {
     use super::*;
 
     /// What a fabric holds that was programmed with a compiled plan.
-    fn programmed(topology: &Topology) -> Snapshot {
+    fn programmed(topology: &Topology) -> FabricSnapshot {
         let (_, host) = topology.end_nodes().next().unwrap();
         let (_, port) = host.ports().next().unwrap();
         let plan = compile(topology, &Intents::new(port.guid), &Decisions::default()).unwrap();
-        let mut seen = Snapshot::default();
+        let mut seen = FabricSnapshot::default();
         for adapter in plan.adapter_ports() {
             seen.lids.insert(topology.by_port_guid(adapter.guid).unwrap(), adapter.lid);
         }
@@ -233,7 +233,7 @@ mod tests {
     fn every_pair_of_a_compiled_tree_arrives() {
         let tree = tree();
         let walked = walk(&tree, &programmed(&tree)).unwrap();
-        assert_eq!(walked, Walked { pairs: 16 * 15, longest: 3 });
+        assert_eq!(walked, WalkSummary { pairs: 16 * 15, longest: 3 });
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use serde::Serialize;
 
-use super::{BenchShapesArgs, port_guids};
+use super::{ShapesArgs, port_guids};
 
 /// A size of messages between functions of shared adapters.
 #[derive(Debug, Serialize)]
@@ -55,7 +55,7 @@ const JITTER_PERCENT: u64 = 10;
 const LAB: u16 = 0x101;
 
 /// Latency and throughput for every size of messages.
-pub fn measure(args: &BenchShapesArgs) -> anyhow::Result<Vec<Row>> {
+pub fn measure(args: &ShapesArgs) -> anyhow::Result<Vec<Row>> {
     let pair = Pair::new()?;
     let mut rows = Vec::new();
     for bytes in &args.sizes {
@@ -107,7 +107,7 @@ impl Pair {
     /// Half of the mean time there and back, of functions that all do the same.
     fn latency_us(
         &self,
-        args: &BenchShapesArgs,
+        args: &ShapesArgs,
         functions: u8,
         bytes: u64,
         to: (PortId, Lid),
@@ -142,7 +142,7 @@ impl Pair {
     /// What arrives of each function's messages.
     fn rates_gbps(
         &self,
-        args: &BenchShapesArgs,
+        args: &ShapesArgs,
         functions: u8,
         bytes: u64,
         to: (PortId, Lid),
@@ -259,7 +259,7 @@ impl Workload for Stream {
 }
 
 /// Tables of latency and throughput, and what the paper reports.
-pub fn markdown(args: &BenchShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
+pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut head = String::from("| bytes |");
     let mut rule = String::from("\n|---:|");
@@ -303,7 +303,7 @@ pub fn markdown(args: &BenchShapesArgs, rows: &[Row]) -> anyhow::Result<String> 
 
 /// What the paper reports, next to the smallest and the largest messages and the most functions here. Its figures are
 /// pictures: only what its text says of them is here.
-fn paper(args: &BenchShapesArgs, rows: &[Row], text: &mut String) -> anyhow::Result<()> {
+fn paper(args: &ShapesArgs, rows: &[Row], text: &mut String) -> anyhow::Result<()> {
     let (Some(small), Some(large)) = (rows.first(), rows.last()) else { return Ok(()) };
     let one = args.functions[0];
     let most = args.functions[args.functions.len() - 1];

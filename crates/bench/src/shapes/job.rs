@@ -17,7 +17,7 @@ use fabric_sim::{Capacities, Fabric};
 use ib_wire::{Guid, Mtu};
 use serde::Serialize;
 
-use super::{BenchShapesArgs, port_guids};
+use super::{ShapesArgs, port_guids};
 
 /// A job beside a neighbour.
 #[derive(Debug, Serialize)]
@@ -56,7 +56,7 @@ const LEAF_HOSTS: usize = 4;
 const JOB_WARM_UP_US: u64 = 50;
 
 /// Rounds for every message, time of computing and neighbour.
-pub fn measure(args: &BenchShapesArgs) -> anyhow::Result<Vec<Row>> {
+pub fn measure(args: &ShapesArgs) -> anyhow::Result<Vec<Row>> {
     let site = Site::new(args.rate)?;
     let mut rows = Vec::new();
     for message_bytes in &args.messages {
@@ -131,7 +131,7 @@ impl Site {
 
     fn rounds(
         &self,
-        args: &BenchShapesArgs,
+        args: &ShapesArgs,
         message_bytes: u64,
         compute_us: u64,
         neighbour: Option<Pattern>,
@@ -188,7 +188,7 @@ fn act(cluster: &str, send: Pattern, bytes: u64) -> Act {
 }
 
 /// Exchanges and rounds, side by side.
-pub fn markdown(args: &BenchShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
+pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(
         text,

@@ -20,7 +20,7 @@ use serde::Serialize;
 /// to harm it on the same leaves. With lanes as a plan gives them to two guaranteed clusters, and where nobody tells
 /// clusters apart.
 #[derive(Debug, Args)]
-pub struct BenchShapesArgs {
+pub struct ShapesArgs {
     /// Functions of a shared adapter; the first is what others are compared with.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 7])]
     functions: Vec<u8>,
@@ -60,7 +60,7 @@ struct Shapes {
     job: Vec<job::Row>,
 }
 
-pub fn run(args: BenchShapesArgs) -> anyhow::Result<()> {
+pub fn run(args: ShapesArgs) -> anyhow::Result<()> {
     ensure!(!args.functions.is_empty() && !args.seeds.is_empty(), "nothing to measure");
     ensure!(
         args.functions.iter().all(|count| (1..=FUNCTIONS_MAX).contains(count)),
@@ -95,7 +95,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        args: BenchShapesArgs,
+        args: ShapesArgs,
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::manager::{EVERYBODY, ManagerProcess, Setup, Signaller};
 use super::{Arena, Requests};
 use crate::sim_control;
-use bench::probe::{Probe, Question, Snapshot};
+use bench::probe::{FabricSnapshot, Probe, SmpRead};
 use bench::walk;
 
 /// Ports of the partition that comes and goes.
@@ -71,11 +71,11 @@ pub fn partition(
     // The witness sits on none of them and not with the manager.
     let (witness, _) = ends.iter().find(|(_, end)| !members.contains(end)).context("no port is left")?;
     let mut probe = Probe::attach(&arena.socket, *witness, arena.topology)?;
-    let questions = members.iter().map(|end| {
+    let reads = members.iter().map(|end| {
         let modifier = PkeyPosition { port: 0, block: 0 }.to_modifier();
-        Ok(Question { route: probe.route(*end)?, attribute: Attribute::PKEY_TABLE, modifier })
+        Ok(SmpRead { route: probe.route(*end)?, attribute: Attribute::PKEY_TABLE, modifier })
     });
-    let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
+    let reads = reads.collect::<anyhow::Result<Vec<_>>>()?;
 
     let guids = members.iter().filter_map(|end| arena.topology.port(*end));
     let list: Vec<String> = guids.map(|port| format!("{}=full", port.guid)).collect();
@@ -86,7 +86,7 @@ pub fn partition(
         std::fs::write(setup.partitions(), text)?;
         let started = Instant::now();
         signaller.reload(manager)?;
-        while !all_hold(&mut probe, &questions, held)? {
+        while !all_hold(&mut probe, &reads, held)? {
             ensure!(started.elapsed() < CHANGE_TIMEOUT, "the members' tables never became right");
             std::thread::sleep(LOOK);
         }
@@ -104,9 +104,9 @@ pub fn partition(
 }
 
 /// Whether every member's table holds the partition, or none does.
-fn all_hold(probe: &mut Probe, questions: &[Question], held: bool) -> anyhow::Result<bool> {
+fn all_hold(probe: &mut Probe, reads: &[SmpRead], held: bool) -> anyhow::Result<bool> {
     let number = PartitionNumber::from_wire(PARTITION).context("no partition number")?;
-    let answers = probe.read(questions)?;
+    let answers = probe.read(reads)?;
     let holds = |raw| PkeyBlock::decode(raw).0.iter().flatten().any(|key| key.partition() == number);
     Ok(answers.iter().all(|raw| holds(raw) == held))
 }
@@ -141,7 +141,7 @@ pub fn link(arena: &Arena, manager: &mut ManagerProcess) -> anyhow::Result<LinkF
     })
 }
 
-/// The ends of a link between switches that carries traffic, but not the witness' own questions.
+/// The ends of a link between switches that carries traffic, but not the witness' own reads.
 fn expendable(arena: &Arena, probe: &Probe) -> anyhow::Result<[Endpoint; 2]> {
     let is_switch = |end: Endpoint| arena.topology.node(end.node).is_some_and(fabric_model::Node::is_switch);
     let links = arena.topology.links().map(|link| [link.a, link.b]);
@@ -152,7 +152,7 @@ fn expendable(arena: &Arena, probe: &Probe) -> anyhow::Result<[Endpoint; 2]> {
 }
 
 /// A port without a cable must not be the exit of any adapter's LID.
-fn refuse_use(arena: &Arena, seen: &Snapshot, end: Endpoint) -> anyhow::Result<()> {
+fn refuse_use(arena: &Arena, seen: &FabricSnapshot, end: Endpoint) -> anyhow::Result<()> {
     let table = seen.linear.get(&end.node).context("a switch without a table")?;
     let adapters = walk::adapter_ports(arena.topology, seen)?;
     let lids: BTreeSet<usize> = adapters.iter().map(|(_, lid)| usize::from(lid.to_wire())).collect();
@@ -162,7 +162,7 @@ fn refuse_use(arena: &Arena, seen: &Snapshot, end: Endpoint) -> anyhow::Result<(
     }
 }
 
-fn blocks_changed(before: &Snapshot, after: &Snapshot) -> u64 {
+fn blocks_changed(before: &FabricSnapshot, after: &FabricSnapshot) -> u64 {
     let block = ForwardingBlock::ENTRIES;
     let pairs = after.linear.iter().filter_map(|(node, new)| Some((before.linear.get(node)?, new)));
     pairs

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::sim_control;
 use bench::Programs;
 use bench::process::{Emulator, ServerProcess};
-use bench::scratch::Scratch;
+use bench::scratch::ScratchDir;
 use change::{LinkFailure, PartitionChange};
 use manager::{ManagerProcess, Setup, Side};
 use paths::PathQueries;
@@ -31,7 +31,7 @@ use paths::PathQueries;
 /// from outside: what they say, /proc, the requests that `heddle sim` counted, and tables read back by a third party.
 /// Any step that does not come to its right end is an error, or a row that says so.
 #[derive(Debug, Args)]
-pub struct BenchSmArgs {
+pub struct SmArgs {
     /// Hosts of the fat-trees.
     #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 4860, 11664])]
     hosts: Vec<u32>,
@@ -192,8 +192,8 @@ impl Arena<'_> {
     }
 }
 
-pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
-    let scratch = Scratch::new("sm")?;
+pub fn run(args: &SmArgs, programs: &Programs) -> anyhow::Result<()> {
+    let scratch = ScratchDir::new("sm")?;
     let mut report = Report { engine: args.engine.clone(), ..Report::default() };
     for hosts in &args.hosts {
         let topology = FatTree::with_hosts(*hosts).generate()?;
@@ -232,7 +232,7 @@ fn route(hosts: u32, topology: &Topology) -> anyhow::Result<Routing> {
 }
 
 fn measure(
-    args: &BenchSmArgs,
+    args: &SmArgs,
     programs: &Programs,
     topology: &Topology,
     net: &Path,

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Arena;
 use super::manager::ManagerProcess;
-use bench::probe::{Probe, Question};
+use bench::probe::{Probe, SmpRead};
 
 /// Hosts that ask at the same time: ibsim serves ten clients, the manager and a witness among them.
 const ASKING: usize = 6;
@@ -95,7 +95,7 @@ pub fn query(arena: &Arena, manager: &ManagerProcess, seconds: u64) -> anyhow::R
 fn asker(arena: &Arena, index: NodeIndex, own: Guid) -> anyhow::Result<Asker> {
     let node = arena.topology.node(index).context("no such node")?;
     let mut probe = Probe::attach(&arena.socket, index, arena.topology)?;
-    let here = Question { route: Default::default(), attribute: Attribute::PORT_INFO, modifier: 0 };
+    let here = SmpRead { route: Default::default(), attribute: Attribute::PORT_INFO, modifier: 0 };
     let answers = probe.read(&[here])?;
     let info = answers.first().and_then(|raw| PortInfo::decode(raw).ok()).context("no PortInfo")?;
     Ok(Asker {
@@ -116,7 +116,7 @@ fn drive(mut asker: Asker, peers: &[Guid], seed: usize, limit: Duration) -> anyh
         batch.clear();
         while !is_over && sent - answered < OUTSTANDING {
             let peer = peers[(seed * 1009 + sent * 7919) % peers.len()];
-            batch.push(question(&asker, peer, sent)?);
+            batch.push(read(&asker, peer, sent)?);
             sent += 1;
         }
         if sent == answered {
@@ -135,7 +135,7 @@ fn drive(mut asker: Asker, peers: &[Guid], seed: usize, limit: Duration) -> anyh
     }
 }
 
-fn question(asker: &Asker, peer: Guid, number: usize) -> anyhow::Result<DataMessage> {
+fn read(asker: &Asker, peer: Guid, number: usize) -> anyhow::Result<DataMessage> {
     let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::PATH_RECORD, 0);
     mad.set_transaction(TransactionId((number as u32).into()));
     let mut record = PathRecord::decode(&[0; 64]).context("an empty record")?;

@@ -10,24 +10,24 @@ use ib_wire::{Attribute, LidAddress, Mad, ManagementClass, Method, PortInfo, Que
 use serde::Serialize;
 
 use super::host::Site;
-use super::{BenchViewArgs, Side, start_views};
+use super::{Side, ViewArgs, start_views};
 use crate::sim::{Placement, Throughput};
 use crate::sm::manager::{ManagerProcess, Setup, Side as Manager};
 use bench::Programs;
-use bench::probe::{Probe, Question};
+use bench::probe::{Probe, SmpRead};
 use bench::process::{Emulator, ServerProcess};
 
-/// How requests find their way.
+/// How requests find their addressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum Addressing {
     /// Port by port, as they say themselves.
     Directed,
     /// By forwarding tables.
     Lid,
 }
 
-impl Way {
+impl Addressing {
     pub const ALL: [Self; 2] = [Self::Directed, Self::Lid];
 }
 
@@ -35,7 +35,7 @@ impl Way {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Datagrams {
     pub side: Side,
-    pub way: Way,
+    pub addressing: Addressing,
     pub placement: Placement,
     pub outstanding: usize,
     #[serde(flatten)]
@@ -44,8 +44,8 @@ pub struct Datagrams {
 
 impl Datagrams {
     /// What tells a measurement from others but the side.
-    pub fn case(&self) -> (Way, Placement, usize) {
-        (self.way, self.placement, self.outstanding)
+    pub fn case(&self) -> (Addressing, Placement, usize) {
+        (self.addressing, self.placement, self.outstanding)
     }
 }
 
@@ -156,7 +156,7 @@ pub fn datagrams(
     pair: &Pair,
     sides: &[Side],
     has_opensm: bool,
-    args: &BenchViewArgs,
+    args: &ViewArgs,
 ) -> anyhow::Result<Vec<Datagrams>> {
     let mut best: Vec<Datagrams> = Vec::new();
     for round in 0..args.rounds {
@@ -167,8 +167,10 @@ pub fn datagrams(
             if is_up && *side == Side::Ibsim {
                 pair.opensm(&name)?.wait_up()?;
             }
-            for way in Way::ALL.into_iter().filter(|way| is_up || *way == Way::Directed) {
-                let template = request(pair, &name, way)?;
+            for addressing in
+                Addressing::ALL.into_iter().filter(|addressing| is_up || *addressing == Addressing::Directed)
+            {
+                let template = request(pair, &name, addressing)?;
                 let mut client = Client::connect(&name, pair.first_id()?, Role::Ordinary)?;
                 for placement in Placement::ALL {
                     placement.take(&server)?;
@@ -176,8 +178,13 @@ pub fn datagrams(
                         let requests = args.requests;
                         let seen =
                             Throughput::measure(&mut client, &server, &template, requests, *outstanding)?;
-                        let seen =
-                            Datagrams { side: *side, way, placement, outstanding: *outstanding, best: seen };
+                        let seen = Datagrams {
+                            side: *side,
+                            addressing,
+                            placement,
+                            outstanding: *outstanding,
+                            best: seen,
+                        };
                         let same = |best: &&mut Datagrams| best.side == *side && best.case() == seen.case();
                         match best.iter_mut().find(same) {
                             Some(best) => best.best.improve(seen.best),
@@ -192,17 +199,17 @@ pub fn datagrams(
 }
 
 /// Get(NodeInfo) of the adapter that is furthest from the first one.
-fn request(pair: &Pair, name: &SocketName, way: Way) -> anyhow::Result<DataMessage> {
+fn request(pair: &Pair, name: &SocketName, addressing: Addressing) -> anyhow::Result<DataMessage> {
     let mut probe = Probe::attach(name, pair.first()?, &pair.topology)?;
     let route = probe.route(pair.furthest(&probe)?)?;
-    let (mad, dlid, slid) = match way {
-        Way::Directed => {
+    let (mad, dlid, slid) = match addressing {
+        Addressing::Directed => {
             let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
             (mad, LidAddress::Permissive, Some(LidAddress::Permissive))
         }
-        Way::Lid => {
-            let question = Question { route, attribute: Attribute::PORT_INFO, modifier: 0 };
-            let answers = probe.read(&[question])?;
+        Addressing::Lid => {
+            let read = SmpRead { route, attribute: Attribute::PORT_INFO, modifier: 0 };
+            let answers = probe.read(&[read])?;
             let info = answers.first().and_then(|answer| PortInfo::decode(answer).ok());
             let lid = info.and_then(|info| info.lid).context("an adapter without a LID")?;
             let mad = Mad::new(ManagementClass::SUBNET_LID, Method::GET, Attribute::NODE_INFO, 0);

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use bench::Programs;
 use bench::process::ServerProcess;
-use bench::scratch::Scratch;
+use bench::scratch::ScratchDir;
 use beside_ibsim::{BringUp, Datagrams};
 use flood::Flood;
 pub use host::{ViewsArgs, serve};
@@ -29,7 +29,7 @@ use idle::Idle;
 /// views are counted in one process. Then somebody floods a view while another asks in the view next to it. Each
 /// throughput is the best of the rounds, each bring-up the shortest, so compare ratios.
 #[derive(Debug, Args)]
-pub struct BenchViewArgs {
+pub struct ViewArgs {
     /// Virtual machines of the view that is compared with ibsim.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..))]
     nodes: u32,
@@ -77,14 +77,14 @@ struct Report {
     flood: Flood,
 }
 
-pub fn run(args: &BenchViewArgs, programs: &Programs) -> anyhow::Result<()> {
+pub fn run(args: &ViewArgs, programs: &Programs) -> anyhow::Result<()> {
     ensure!(args.rounds > 0 && args.requests > 0 && args.views > 0, "nothing to measure");
-    let scratch = Scratch::new("bench-view")?;
+    let scratch = ScratchDir::new("bench-view")?;
     let report = measure(args, programs, scratch.path())?;
     crate::print(args.json, &report, |report| table::markdown(report))
 }
 
-fn measure(args: &BenchViewArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
+fn measure(args: &ViewArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
     let (sides, missing) = sides(args.alone);
     let pair = beside_ibsim::Pair::new(args.nodes, programs, directory)?;
     // Datagrams last: they keep this process on one core.

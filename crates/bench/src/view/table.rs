@@ -1,6 +1,6 @@
 //! The figures of a run as Markdown, ibsim and the view in one row, goals beside them.
 
-use super::beside_ibsim::Way;
+use super::beside_ibsim::Addressing;
 use super::flood::Latency;
 use super::idle::NODES;
 use super::{Report, Side};
@@ -31,9 +31,9 @@ fn datagrams(text: &mut String, report: &Report) {
         let (rate, cpu) = (ibsim.map(|it| it.requests_per_s), ibsim.map(|it| it.cpu_us_per_request));
         *text += &format!(
             "| {} | {} | {} | {} | {:.0} | **{}** | {} | {:.2} | **{}** |\n",
-            match view.way {
-                Way::Directed => "directed route",
-                Way::Lid => "LID",
+            match view.addressing {
+                Addressing::Directed => "directed route",
+                Addressing::Lid => "LID",
             },
             view.placement.count(),
             view.outstanding,

@@ -1,13 +1,13 @@
-//! `heddle-bench promises`, short enough to run in a test.
+//! `heddle-bench guarantees`, short enough to run in a test.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Every fabric and attack, one seed each; `heddle-bench promises` without arguments has five seeds and longer runs.
+/// Every fabric and attack, one seed each; `heddle-bench guarantees` without arguments has five seeds and longer runs.
 #[test]
 fn full_fabrics_keep_every_promise_under_every_attack() {
-    let arguments = ["promises", "--seeds", "1", "--lanes", "8", "--duration", "600us", "--json"];
+    let arguments = ["guarantees", "--seeds", "1", "--lanes", "8", "--duration", "600us", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_heddle-bench")).args(arguments).output().unwrap();
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success(), "{rows:#?}");

@@ -1,4 +1,4 @@
-//! `heddle-bench promises`: what guaranteed clusters get while all others attack them, with and without Heddle.
+//! `heddle-bench guarantees`: what guaranteed clusters get while all others attack them, with and without Heddle.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -33,7 +33,7 @@ use serde::Serialize;
 ///
 /// The exit status tells whether every promise was kept.
 #[derive(Debug, Args)]
-pub struct BenchPromisesArgs {
+pub struct GuaranteesArgs {
     /// Which fabrics.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Shape::ALL)]
     fabrics: Vec<Shape>,
@@ -170,7 +170,7 @@ struct Row {
     rate_one_class: f64,
     /// The latest packet that found its lane empty, as part of the bound.
     latency: f64,
-    /// Promises that were broken.
+    /// Guarantees that were broken.
     broken: usize,
     broken_one_class: usize,
     /// Mean Gb/s of a node that was promised nothing.
@@ -181,7 +181,7 @@ struct Row {
 
 const ATTACKS: [Pattern; 3] = [Pattern::Everything, Pattern::Overshoot, Pattern::Stall];
 
-pub fn run(args: &BenchPromisesArgs) -> Result<ExitCode> {
+pub fn run(args: &GuaranteesArgs) -> Result<ExitCode> {
     ensure!(!args.seeds.is_empty(), "nothing to measure");
     let mut rows = Vec::new();
     for fabric in &args.fabrics {
@@ -197,7 +197,7 @@ pub fn run(args: &BenchPromisesArgs) -> Result<ExitCode> {
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(fabric: Shape, lanes: u8, entries: u8, args: &BenchPromisesArgs) -> Result<Vec<Row>> {
+fn measure(fabric: Shape, lanes: u8, entries: u8, args: &GuaranteesArgs) -> Result<Vec<Row>> {
     let cases = args.messages.iter().flat_map(|messages| ATTACKS.map(|attack| (*messages, attack)));
     let mut rows: Vec<(Messages, Row)> = cases
         .map(|(messages, attack)| {
@@ -276,7 +276,7 @@ const REST_NODES: usize = 4;
 /// Clusters that are refused one after the other before a fabric counts as full.
 const REFUSALS_MAX: usize = 3;
 
-/// Promises less than this are not worth measuring.
+/// Guarantees less than this are not worth measuring.
 const LEAST: u64 = 1_000_000_000;
 
 /// The most that a cluster asks for, so that several find room on a link.
