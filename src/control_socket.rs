@@ -24,40 +24,40 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How soon it is noticed that nobody waits for answers any more.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Answers that may wait for a reader before it is cut off.
+/// Replies that may wait for a reader before it is cut off.
 const ANSWERS_WAITING_MAX: usize = 4096;
 
 /// A request on its way to the thread that can carry it out.
 #[derive(Debug)]
-pub struct Command<R> {
+pub struct ControlRequest<R> {
     /// What is asked.
     pub request: R,
     /// Where answers go.
-    pub answers: Answers,
+    pub answers: Replies,
 }
 
 /// Where the answers to a request go: one, or many. Dropped, it ends the connection.
 #[derive(Debug)]
-pub struct Answers(SyncSender<Result<Value, Refusal>>);
+pub struct Replies(SyncSender<Result<Value, ControlError>>);
 
 /// Why a request was not carried out.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct ControlError {
     /// For people.
     pub text: String,
     /// For programs, where they may have to tell it from others.
     pub code: Option<&'static str>,
 }
 
-impl From<String> for Refusal {
+impl From<String> for ControlError {
     fn from(text: String) -> Self {
         Self { text, code: None }
     }
 }
 
-impl Answers {
+impl Replies {
     /// Sends an answer; whether anybody still reads them fast enough.
-    pub fn send(&self, answer: Result<Value, Refusal>) -> bool {
+    pub fn send(&self, answer: Result<Value, ControlError>) -> bool {
         match self.0.try_send(answer) {
             Ok(()) => true,
             // Whoever asked may have gone; what was done stays done.
@@ -68,11 +68,11 @@ impl Answers {
 
 /// A control socket while it is served; removed when dropped.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ControlSocket {
     path: PathBuf,
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         // A file that stays behind is replaced by the next one of the same name.
         let _ = fs::remove_file(&self.path);
@@ -85,7 +85,7 @@ pub fn listen<R>(
     path: &Path,
     request_max: u64,
     waker: Waker,
-) -> anyhow::Result<(Socket, Receiver<Command<R>>)>
+) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<R>>)>
 where
     R: DeserializeOwned + Send + 'static,
 {
@@ -114,7 +114,7 @@ where
             }
         }
     })?;
-    Ok((Socket { path: path.to_owned() }, commands))
+    Ok((ControlSocket { path: path.to_owned() }, commands))
 }
 
 fn refuse(mut stream: UnixStream) {
@@ -137,7 +137,7 @@ fn remove_dead(path: &Path) -> anyhow::Result<()> {
 fn serve<R: DeserializeOwned>(
     mut stream: UnixStream,
     request_max: u64,
-    commands: &Sender<Command<R>>,
+    commands: &Sender<ControlRequest<R>>,
     waker: &Waker,
 ) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
@@ -150,7 +150,7 @@ fn serve<R: DeserializeOwned>(
     };
     drop(line);
     let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
-    if commands.send(Command { request, answers: Answers(sender) }).is_err() {
+    if commands.send(ControlRequest { request, answers: Replies(sender) }).is_err() {
         return say(&mut stream, Err("it is stopping".to_owned().into()));
     }
     waker.wake();
@@ -170,17 +170,17 @@ fn is_gone(stream: &mut UnixStream) -> bool {
     quickly.is_err() || matches!(stream.read(&mut [0; 64]), Ok(0))
 }
 
-fn say(stream: &mut UnixStream, answer: Result<Value, Refusal>) -> anyhow::Result<()> {
+fn say(stream: &mut UnixStream, answer: Result<Value, ControlError>) -> anyhow::Result<()> {
     let reply = match answer {
         Ok(value) => json!({ "ok": value }),
-        Err(Refusal { text, code: None }) => json!({ "error": text }),
-        Err(Refusal { text, code: Some(code) }) => json!({ "error": text, "code": code }),
+        Err(ControlError { text, code: None }) => json!({ "error": text }),
+        Err(ControlError { text, code: Some(code) }) => json!({ "error": text, "code": code }),
     };
     Ok(writeln!(stream, "{reply}")?)
 }
 
 /// The answers to a request, as they come.
-pub fn ask(
+pub fn request(
     path: &Path,
     request: &impl Serialize,
 ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
@@ -198,12 +198,12 @@ pub fn ask(
 }
 
 /// The one answer to a request.
-pub fn ask_once(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
-    ask(path, request)?.next().context("the connection was closed without an answer")?
+pub fn request_one(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
+    self::request(path, request)?.next().context("the connection was closed without an answer")?
 }
 
 /// Makes sure that a directory is there and that nobody but this user can enter it, or put something else in its place.
-pub fn own_directory(directory: &Path) -> anyhow::Result<()> {
+pub fn create_private_directory(directory: &Path) -> anyhow::Result<()> {
     let place = directory.display();
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -212,12 +212,12 @@ pub fn own_directory(directory: &Path) -> anyhow::Result<()> {
         _ => {}
     }
     let found = fs::symlink_metadata(directory).with_context(|| format!("cannot look at {place}"))?;
-    let private = found.is_dir() && found.uid() == owner()? && found.mode() & 0o077 == 0;
+    let private = found.is_dir() && found.uid() == effective_user()? && found.mode() & 0o077 == 0;
     ensure!(private, "{place} is not a directory that only its owner can enter: remove it, or chmod 700");
     Ok(())
 }
 
 /// The user this process runs as.
-pub fn owner() -> anyhow::Result<u32> {
+pub fn effective_user() -> anyhow::Result<u32> {
     Ok(fs::metadata("/proc/self").context("cannot tell who runs this")?.uid())
 }

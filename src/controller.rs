@@ -15,7 +15,7 @@ use crate::cli::output::{count, print};
 
 /// Run the controller: keep what tenants asked for, and make it so.
 ///
-/// Needs a subnet manager that takes its plans (`heddle sm --guided`) and the agents of hosts; `heddle up` starts them
+/// Needs a subnet manager that takes its plans (`heddle sm --external-plans`) and the agents of hosts; `heddle up` starts them
 /// all on one machine. Users of this machine reach it at the socket `api/heddle.sock` in the state directory; the first
 /// start writes a token for the operator to `operator.token` there.
 ///

@@ -58,7 +58,7 @@ enum Command {
     Fabric(Noun<cli::fabric::FabricCommand>),
     Controller(controller::ControllerArgs),
     #[command(hide = true)]
-    Leash(up::leash::LeashArgs),
+    DieWithParent(up::die_with_parent::DieWithParentArgs),
     /// Generate topologies, and look at them.
     #[command(subcommand)]
     Topology(topology::TopologyCommand),
@@ -148,7 +148,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Event(noun) => block_on(cli::event::run(noun)),
         Command::Fabric(noun) => block_on(cli::fabric::run(noun)),
         Command::Controller(args) => controller::run(args),
-        Command::Leash(args) => up::leash::run(args),
+        Command::DieWithParent(args) => up::die_with_parent::run(args),
         Command::Topology(command) => done(topology::run(command)),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => plan::verify(&args),

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use super::Noun;
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
-use super::partition::{self, PartitionArgs, told};
+use super::partition::{self, PartitionArgs, describe};
 use super::ssh::{self, ProxyArgs, SshArgs};
 use super::wait::{self, Ended, WaitArgs};
 
@@ -54,7 +54,7 @@ Ctrl-C ends the waiting, not the cluster.")]
     /// Show a cluster and its nodes
     #[command(after_help = "Example:
   heddle cluster show blue")]
-    Show(Which),
+    Show(ClusterArgs),
     /// Let a cluster grow or shrink; the nodes with the highest numbers go first
     #[command(after_help = "Example:
   heddle cluster resize blue --nodes 3")]
@@ -102,22 +102,22 @@ Ctrl-C ends the waiting, not the cluster.")]
 
 /// A cluster by name.
 #[derive(Clone, Debug, Args)]
-pub struct Which {
+pub struct ClusterArgs {
     /// Name of the cluster
     name: Name,
     #[command(flatten)]
-    whose: Whose,
+    tenant: TenantArgs,
 }
 
-/// Whose clusters are meant.
+/// TenantArgs clusters are meant.
 #[derive(Clone, Debug, Args)]
-pub struct Whose {
-    /// Whose cluster; only operators have to say [env: HEDDLE_TENANT]
+pub struct TenantArgs {
+    /// TenantArgs cluster; only operators have to say [env: HEDDLE_TENANT]
     #[arg(long)]
     tenant: Option<Name>,
 }
 
-impl Whose {
+impl TenantArgs {
     /// The tenant that was named, if any.
     fn tenant(&self) -> anyhow::Result<Option<Name>> {
         match (&self.tenant, env::var("HEDDLE_TENANT")) {
@@ -128,10 +128,10 @@ impl Whose {
     }
 }
 
-impl Which {
+impl ClusterArgs {
     /// The cluster that is meant.
-    pub fn cluster(&self) -> anyhow::Result<ClusterRef> {
-        Ok(ClusterRef { name: self.name.clone(), tenant: self.whose.tenant()? })
+    pub fn to_ref(&self) -> anyhow::Result<ClusterRef> {
+        Ok(ClusterRef { name: self.name.clone(), tenant: self.tenant.tenant()? })
     }
 }
 
@@ -139,7 +139,7 @@ impl Which {
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     #[command(flatten)]
-    which: Which,
+    cluster: ClusterArgs,
     /// Virtual machines
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
@@ -218,7 +218,7 @@ impl From<Levels> for SlMode {
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
     #[command(flatten)]
-    which: Which,
+    cluster: ClusterArgs,
     /// Virtual machines from now on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
@@ -236,7 +236,7 @@ pub struct DeleteArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    whose: Whose,
+    tenant: TenantArgs,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -250,13 +250,13 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
             format.print(&client.cluster_list().await?, |clusters| list(clusters, Timestamp::now()))?;
             Ok(ExitCode::SUCCESS)
         }
-        ClusterCommand::Show(which) => {
-            format.print(&client.cluster_show(&which.cluster()?).await?, show)?;
+        ClusterCommand::Show(cluster) => {
+            format.print(&client.cluster_show(&cluster.to_ref()?).await?, show)?;
             Ok(ExitCode::SUCCESS)
         }
         ClusterCommand::Resize(args) => {
             let operation =
-                client.cluster_resize(&args.which.cluster()?, Resize { size: args.nodes }).await?;
+                client.cluster_resize(&args.cluster.to_ref()?, Resize { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await
         }
         ClusterCommand::Partition(args) => partitions(&client, format, args).await,
@@ -268,7 +268,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
 }
 
 async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
-    let ClusterRef { name, tenant } = args.which.cluster()?;
+    let ClusterRef { name, tenant } = args.cluster.to_ref()?;
     let new = NewCluster {
         name,
         size: args.nodes,
@@ -292,12 +292,12 @@ fn class(bandwidth: Option<Bandwidth>, latency: Option<Latency>) -> Class {
 }
 
 async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> anyhow::Result<ExitCode> {
-    let cluster = args.which.cluster()?;
+    let cluster = args.cluster.to_ref()?;
     if args.set.is_empty() && !args.clear {
         let partitions = client.cluster_show(&cluster).await?.partitions;
         format.print(&partitions, |partitions| match partitions.as_slice() {
             [] => format!("cluster {} has no partitions inside", cluster.name),
-            partitions => partitions.iter().map(told).collect::<Vec<_>>().join("\n"),
+            partitions => partitions.iter().map(describe).collect::<Vec<_>>().join("\n"),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -306,7 +306,7 @@ async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> any
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
-    let tenant = args.whose.tenant()?;
+    let tenant = args.tenant.tenant()?;
     let mut operations = Vec::new();
     let mut refused = None;
     for name in args.names {
@@ -440,7 +440,7 @@ fn show(cluster: &Cluster) -> String {
     ];
     known.extend(cluster.health.since.map(|since| ("since", output::time(since))));
     known.extend(cluster.health.reasons.iter().map(|reason| ("because", reason.clone())));
-    let inside: Vec<String> = cluster.partitions.iter().map(told).collect();
+    let inside: Vec<String> = cluster.partitions.iter().map(describe).collect();
     known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
     known.extend([
         (

@@ -1,4 +1,4 @@
-//! Which controller is asked, and as whom.
+//! ClusterArgs controller is asked, and as whom.
 
 use std::env;
 use std::ffi::OsString;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::output::harmless;
 
 /// Bytes of input per frame: a good part of what a frame may carry, and no more than a terminal or pipe gives at once.
@@ -34,7 +34,7 @@ const STATUS_NOT_RUN: i32 = 255;
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]
-    which: Which,
+    cluster: ClusterArgs,
     /// In which node, by number
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
@@ -48,7 +48,7 @@ pub struct ExecArgs {
 
 /// Runs a command in one node or all of them; its exit status becomes ours.
 pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let (cluster, open) = (args.which.cluster()?, Open::Exec { argv: args.command });
+    let (cluster, open) = (args.cluster.to_ref()?, Open::Exec { argv: args.command });
     let outcome = if args.all {
         run_everywhere(client, &cluster, &open).await
     } else {
@@ -115,7 +115,7 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
     Ok(first_failure)
 }
 
-/// Which of a command's streams.
+/// ClusterArgs of a command's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Output,

@@ -32,7 +32,7 @@ pub enum HostCommand {
     #[command(after_help = "Example:
   heddle host bind host-00017 0x0002c90300100021")]
     Bind {
-        /// Which
+        /// ClusterArgs
         name: Name,
         /// GUID of its port
         guid: Guid,
@@ -41,7 +41,7 @@ pub enum HostCommand {
     #[command(after_help = "Example:
   heddle host remove host-00017")]
     Remove {
-        /// Which
+        /// ClusterArgs
         name: Name,
     },
     /// List virtual machines that hosts run and no cluster knows

@@ -48,7 +48,7 @@ pub enum ImageCommand {
     #[command(after_help = "Example:
   heddle image remove debian-mpi")]
     Remove {
-        /// Which
+        /// ClusterArgs
         name: Name,
     },
 }

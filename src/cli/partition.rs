@@ -5,7 +5,7 @@ use controller_api::Name;
 use controller_api::cluster::{InnerPartition, SubPartition};
 use std::collections::BTreeSet;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::wait::WaitArgs;
 
 /// Nodes that a list may name: more than a cluster has.
@@ -15,7 +15,7 @@ const NODES_MAX: u32 = 65_535;
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
     #[command(flatten)]
-    pub which: Which,
+    pub cluster: ClusterArgs,
     /// A partition that is to be, such as io=1-4,limited:5; may be repeated, and replaces all that are there
     #[arg(long = "set", value_name = "NAME=NODES", value_parser = parse)]
     pub set: Vec<SubPartition>,
@@ -51,7 +51,7 @@ fn read(text: &str) -> Option<SubPartition> {
 }
 
 /// A partition for people: `io (0x0102): 1-4, limited: 5`.
-pub fn told(partition: &InnerPartition) -> String {
+pub fn describe(partition: &InnerPartition) -> String {
     let mut parts = Vec::new();
     if !partition.full.is_empty() {
         parts.push(ranges(&partition.full));
@@ -90,7 +90,7 @@ mod tests {
         let SubPartition { name, full, limited } = partition;
         let number = ib_wire::PartitionNumber::from_wire(0x102).unwrap();
         let inner = InnerPartition { name, number, full, limited };
-        assert_eq!(told(&inner), format!("io ({number}): 1-3, 7, limited: 4-5"));
+        assert_eq!(describe(&inner), format!("io ({number}): 1-3, 7, limited: 4-5"));
         for text in ["", "io", "io=", "=1", "io=1-", "io=3-1", "io=one", "io=1-4000000000", "io=limited:"] {
             assert!(parse(text).is_err(), "{text}");
         }

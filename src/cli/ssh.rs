@@ -11,7 +11,7 @@ use controller_api::Client;
 use controller_api::cluster::NodeState;
 use controller_api::session::Open;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::connection::SiteArgs;
 use super::exec;
 
@@ -19,8 +19,8 @@ use super::exec;
 #[derive(Debug, Args)]
 pub struct SshArgs {
     #[command(flatten)]
-    which: Which,
-    /// Which node, by number
+    cluster: ClusterArgs,
+    /// ClusterArgs node, by number
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
     /// What ssh is told besides: options of ssh, or a command
@@ -32,15 +32,15 @@ pub struct SshArgs {
 #[derive(Debug, Args)]
 pub struct ProxyArgs {
     #[command(flatten)]
-    which: Which,
-    /// Which node, by number
+    cluster: ClusterArgs,
+    /// ClusterArgs node, by number
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
 }
 
 /// Becomes ssh.
 pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
-    let cluster = args.which.cluster()?;
+    let cluster = args.cluster.to_ref()?;
     let found = client.cluster_show(&cluster).await?;
     let node = found.nodes.iter().find(|node| node.number == args.node);
     let node = node.with_context(|| {
@@ -72,7 +72,7 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
 
 /// Carries the bytes of an ssh connection.
 pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let stream = client.session(&args.which.cluster()?, args.node, &Open::Ssh {}).await?;
+    let stream = client.session(&args.cluster.to_ref()?, args.node, &Open::Ssh {}).await?;
     let status = exec::carry(stream, Some(tokio::io::stdin()), |stream, bytes| stream.write(bytes)).await?;
     Ok(exec::exit_code(status))
 }

@@ -35,7 +35,7 @@ pub enum TenantCommand {
     #[command(after_help = "Example:
   heddle tenant show acme")]
     Show {
-        /// Which
+        /// ClusterArgs
         name: Name,
     },
     /// Change the quota of a tenant
@@ -44,7 +44,7 @@ pub enum TenantCommand {
     #[command(after_help = "Example:
   heddle tenant quota acme --nodes 128 --exclusive-share 25")]
     Quota {
-        /// Which
+        /// ClusterArgs
         name: Name,
         #[command(flatten)]
         quota: QuotaArgs,
@@ -53,7 +53,7 @@ pub enum TenantCommand {
     #[command(after_help = "Example:
   heddle tenant delete acme")]
     Delete {
-        /// Which
+        /// ClusterArgs
         name: Name,
     },
 }

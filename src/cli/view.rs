@@ -15,7 +15,7 @@ use ib_transport::{Relay, Server};
 use tokio::process::Command;
 
 use super::Noun;
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::output::{facts, or_dash, table};
 
 /// What lets stock tools talk to sockets instead of an adapter; Debian's package libumad2sim0.
@@ -31,15 +31,15 @@ pub enum ViewCommand {
     /// Show under which names the network of a cluster is seen, and what applications use on the wire
     #[command(after_help = "Example:
   heddle view map blue")]
-    Map(Which),
+    Map(ClusterArgs),
     /// Show who manages the network of a cluster, and what became of what was written into it
     #[command(after_help = "Example:
   heddle view status blue -o json")]
-    Status(Which),
+    Status(ClusterArgs),
     /// Have what was written judged now, not when nothing more was written for half a second
     #[command(after_help = "Example:
   heddle view commit blue")]
-    Commit(Which),
+    Commit(ClusterArgs),
     /// Run an InfiniBand tool here, as if on an adapter of the cluster
     ///
     /// The tool sees the network of the cluster and nothing else. It needs Debian's package libumad2sim0. Its exit status is
@@ -56,7 +56,7 @@ pub enum ViewCommand {
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]
-    which: Which,
+    cluster: ClusterArgs,
     /// On which node's adapter, by number
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
@@ -72,9 +72,11 @@ pub struct ExecArgs {
 pub async fn run(noun: Noun<ViewCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
-        ViewCommand::Map(which) => format.print(&client.view_show(&which.cluster()?).await?, map)?,
-        ViewCommand::Status(which) => format.print(&client.view_show(&which.cluster()?).await?, status)?,
-        ViewCommand::Commit(which) => format.print(&client.view_commit(&which.cluster()?).await?, status)?,
+        ViewCommand::Map(cluster) => format.print(&client.view_show(&cluster.to_ref()?).await?, map)?,
+        ViewCommand::Status(cluster) => format.print(&client.view_show(&cluster.to_ref()?).await?, status)?,
+        ViewCommand::Commit(cluster) => {
+            format.print(&client.view_commit(&cluster.to_ref()?).await?, status)?
+        }
         ViewCommand::Exec(args) => return exec(&client, args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -138,7 +140,7 @@ async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
             "there is no libumad2sim.so, by which tools talk to the network of a cluster: install libumad2sim0",
         )?,
     };
-    let stream = client.view_open(&args.which.cluster()?, args.node).await?;
+    let stream = client.view_open(&args.cluster.to_ref()?, args.node).await?;
     let (near, far) = UnixStream::pair()?;
     far.set_nonblocking(true)?;
     let mut far = tokio::net::UnixStream::from_std(far)?;

@@ -36,10 +36,10 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;
     let name = find(&file, &args.cluster)?;
-    let story = Story { topology: &topology, file: &file, name: &name };
+    let explanation = Explanation { topology: &topology, file: &file, name: &name };
     let decision = decision(&file.plan, &name);
     let value = json!({ "cluster": name, "ports": file.seats[&name], "decision": decision });
-    args.output.print(&value, |_| story.told())
+    args.output.print(&value, |_| explanation.text())
 }
 
 /// What a guaranteed cluster got.
@@ -61,14 +61,14 @@ fn find(file: &PlanFile, text: &str) -> Result<String> {
     }
 }
 
-struct Story<'a> {
+struct Explanation<'a> {
     topology: &'a Topology,
     file: &'a PlanFile,
     name: &'a str,
 }
 
-impl Story<'_> {
-    fn told(&self) -> String {
+impl Explanation<'_> {
+    fn text(&self) -> String {
         let decision = decision(self.plan(), self.name);
         let mut parts = vec![facts(self.facts(decision)), String::new(), self.nodes()];
         if let Some(decision) = decision {
@@ -89,24 +89,24 @@ impl Story<'_> {
     }
 
     fn facts(&self, decision: Option<&ClusterDecision>) -> Vec<(&'static str, String)> {
-        let wish = self.file.site.clusters.iter().find(|wish| wish.full_name() == self.name);
-        let class = wish.map_or(Class::BestEffort, |wish| wish.class);
+        let spec = self.file.site.clusters.iter().find(|spec| spec.full_name() == self.name);
+        let class = spec.map_or(Class::BestEffort, |spec| spec.class);
         let partitions: Vec<String> =
             self.partitions().map(|(number, name)| format!("{number} ({name})")).collect();
-        let mut told = vec![
+        let mut rows = vec![
             ("cluster", self.name.to_owned()),
             ("promise", class.to_string()),
             ("partitions", partitions.join(", ")),
             ("place", self.place()),
         ];
         match decision {
-            None => told.push((
+            None => rows.push((
                 "network",
                 "the best-effort lane, at service level 0: it has what others leave, and nothing is promised"
                     .to_owned(),
             )),
             Some(decision) => {
-                told.extend([
+                rows.extend([
                     ("service level", self.level(decision)),
                     ("links", self.why_links(decision)),
                     (
@@ -119,7 +119,7 @@ impl Story<'_> {
                 ]);
             }
         }
-        told
+        rows
     }
 
     fn level(&self, decision: &ClusterDecision) -> String {

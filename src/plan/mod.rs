@@ -134,10 +134,10 @@ fn make(args: &NewPlanArgs) -> Result<ExitCode> {
     let host = site.hosts;
     let host =
         Capacity { cores: host.cores, memory_mib: host.memory.mib().into(), functions: host.functions };
-    let wishes: Vec<arrangement::ClusterWish> = site.clusters.iter().map(wish).collect();
-    let arranged = arrange(&topology, &fabric, host, &wishes, previous.as_ref())?;
+    let desired: Vec<arrangement::ClusterWish> = site.clusters.iter().map(desired_cluster).collect();
+    let arranged = arrange(&topology, &fabric, host, &desired, previous.as_ref())?;
     let findings = findings(&topology, &arranged.intents, &arranged.plan);
-    args.output.print(&summary(&arranged, &findings), |_| told(&topology, &site, &arranged, &findings))?;
+    args.output.print(&summary(&arranged, &findings), |_| text(&topology, &site, &arranged, &findings))?;
     if !findings.is_empty() {
         // Nothing that is not proved leaves.
         return Ok(ExitCode::FAILURE);
@@ -177,7 +177,7 @@ fn data_lanes(count: u8) -> Result<DataLanes> {
     lanes.with_context(|| format!("devices.lanes: ports have 1, 2, 4, 8 or 15 data lanes, not {count}"))
 }
 
-fn wish(cluster: &ClusterWish) -> arrangement::ClusterWish {
+fn desired_cluster(cluster: &ClusterWish) -> arrangement::ClusterWish {
     let (cores, functions) = (cluster.cores, cluster.functions);
     let inner = |partition: &controller_api::cluster::SubPartition| InnerPartition {
         name: partition.name.to_string(),
@@ -214,7 +214,7 @@ fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::
     })
 }
 
-fn told(
+fn text(
     topology: &Topology,
     site: &SiteIntents,
     arranged: &Arrangement,
@@ -278,8 +278,9 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
     let tables = args.tables.as_deref().map(read_tables).transpose()?;
     let plan = tables.as_ref().unwrap_or(&file.plan);
     let findings = findings(&topology, &file.intents, plan);
-    let told = findings.iter().map(|(rule, finding)| format!("{rule}: {finding}")).collect::<Vec<_>>();
-    args.output.print(&json!({ "proved": findings.is_empty(), "findings": told }), |_| verdict(&findings))?;
+    let lines = findings.iter().map(|(rule, finding)| format!("{rule}: {finding}")).collect::<Vec<_>>();
+    args.output
+        .print(&json!({ "proved": findings.is_empty(), "findings": lines }), |_| verdict(&findings))?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -12,9 +12,9 @@ use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::frames::{Frames, Sockets};
-use super::tally::Tally;
-use crate::control_socket::{self, Command, Socket};
+use super::frames::{GuestFrames, GuestSockets};
+use super::request_counts::RequestCounts;
+use crate::control_socket::{self, ControlRequest, ControlSocket};
 
 /// Longest request line: node names are short, so anything longer is nonsense.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
@@ -78,39 +78,45 @@ pub enum Request {
 }
 
 /// Everything a request may look at and change.
-pub struct Emulation<'a> {
+pub struct EmulationState<'a> {
     pub now: Duration,
     pub fabric: &'a mut Fabric,
-    pub frames: &'a mut Frames,
+    pub frames: &'a mut GuestFrames,
     pub counters: &'a Counters,
-    pub tally: &'a Tally,
+    pub request_counts: &'a RequestCounts,
 }
 
 /// Carries a request out and answers it.
-pub fn answer(command: Command<Request>, emulation: Emulation<'_>) {
+pub fn answer(command: ControlRequest<Request>, emulation: EmulationState<'_>) {
     let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
 
 /// Opens the control socket of the emulation `name`; `waker` is used whenever a command waits. The name of the
 /// emulation is taken already, so a socket that is there belongs to a dead one.
-pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
+pub fn listen(
+    name: &str,
+    waker: Waker,
+) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<Request>>)> {
     let path = socket_path(name)?;
     if let Some(directory) = path.parent() {
-        control_socket::own_directory(directory)?;
+        control_socket::create_private_directory(directory)?;
     }
     control_socket::listen(&path, REQUEST_BYTES_MAX, waker)
 }
 
 /// Opens a control socket at a place of the caller's choosing.
-pub fn listen_at(path: &Path, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
+pub fn listen_at(
+    path: &Path,
+    waker: Waker,
+) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<Request>>)> {
     control_socket::listen(path, REQUEST_BYTES_MAX, waker)
 }
 
 /// Asks a running emulation, by its name or by the path of its control socket, which has a slash.
 pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
     let path = if name.contains('/') { PathBuf::from(name) } else { socket_path(name)? };
-    control_socket::ask_once(&path, request).with_context(|| format!("the emulation {name:?}"))
+    control_socket::request_one(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
 
 /// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
@@ -122,13 +128,13 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     );
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
-        _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::owner()?)),
+        _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::effective_user()?)),
     };
     Ok(directory.join(format!("sim-{name}.sock")))
 }
 
-fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value> {
-    let Emulation { now, fabric, frames, counters, tally } = emulation;
+fn carry_out(request: Request, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
+    let EmulationState { now, fabric, frames, counters, request_counts } = emulation;
     let linked = |linked: bool, what: &str| {
         if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
     };
@@ -179,12 +185,12 @@ fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value
         }
         Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
         Request::Status {} => {
-            let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
+            let (statistics, requests) = (fabric.statistics(), request_counts.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
         Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
-            let sockets = Sockets { guest, fabric: socket };
+            let sockets = GuestSockets { guest, fabric: socket };
             let keys = [FunctionKey { pkey, group }].into_iter().chain(further).collect();
             frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// The sockets of virtual machines, each under the name of its function.
 #[derive(Debug)]
-pub struct Frames {
+pub struct GuestFrames {
     guests: Guests<FunctionId>,
     /// Kept for their memory.
     buffer: Box<FrameBuffer>,
@@ -19,14 +19,14 @@ pub struct Frames {
 
 /// Where a virtual machine and its port of the fabric meet.
 #[derive(Clone, Debug)]
-pub struct Sockets {
+pub struct GuestSockets {
     /// The machine binds this one.
     pub guest: PathBuf,
     /// The emulation binds this one.
     pub fabric: PathBuf,
 }
 
-impl Frames {
+impl GuestFrames {
     pub fn new() -> anyhow::Result<Self> {
         let guests = Guests::new().context("cannot watch the sockets of virtual machines")?;
         Ok(Self { guests, buffer: Box::new([0; FRAME_BYTES_MAX + 1]), receivers: Vec::new() })
@@ -42,7 +42,7 @@ impl Frames {
         &mut self,
         fabric: &mut Fabric,
         function: VirtualFunction,
-        sockets: &Sockets,
+        sockets: &GuestSockets,
     ) -> anyhow::Result<()> {
         fabric.check_function(&function)?;
         self.guests.attach(function.id, &sockets.guest, &sockets.fabric)?;

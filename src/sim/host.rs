@@ -8,24 +8,24 @@ use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
-use super::control::{self, Emulation, Request};
-use super::frames::Frames;
-use super::tally::Tally;
-use crate::control_socket::Command;
+use super::control::{self, EmulationState, Request};
+use super::frames::GuestFrames;
+use super::request_counts::RequestCounts;
+use crate::control_socket::ControlRequest;
 
 /// An emulated fabric as the host of a server.
 #[derive(Debug)]
 pub struct SimHost {
     fabric: Fabric,
     started: Instant,
-    commands: Receiver<Command<Request>>,
-    tally: Tally,
-    frames: Frames,
+    commands: Receiver<ControlRequest<Request>>,
+    request_counts: RequestCounts,
+    frames: GuestFrames,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, frames: Frames, commands: Receiver<Command<Request>>) -> Self {
-        Self { fabric, started: Instant::now(), commands, tally: Tally::default(), frames }
+    pub fn new(fabric: Fabric, frames: GuestFrames, commands: Receiver<ControlRequest<Request>>) -> Self {
+        Self { fabric, started: Instant::now(), commands, request_counts: RequestCounts::default(), frames }
     }
 
     fn now(&self) -> Duration {
@@ -66,7 +66,7 @@ impl SimHost {
 
     fn carry(&mut self, from: PortId, datagram: Datagram, outbox: &mut Outbox<PortId>) {
         let now = outbox.now().duration_since(self.started);
-        self.tally.count(from, &datagram.mad);
+        self.request_counts.count(from, &datagram.mad);
         self.fabric.handle_datagram(now, from, datagram);
         self.pass_on(outbox);
     }
@@ -154,12 +154,12 @@ impl Host for SimHost {
         let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
-            let emulation = Emulation {
+            let emulation = EmulationState {
                 now,
                 fabric: &mut self.fabric,
                 frames: &mut self.frames,
                 counters: outbox.counters(),
-                tally: &self.tally,
+                request_counts: &self.request_counts,
             };
             control::answer(command, emulation);
         }

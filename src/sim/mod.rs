@@ -3,7 +3,7 @@
 pub mod control;
 mod frames;
 mod host;
-mod tally;
+mod request_counts;
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use fabric_sim::{Capacities, Fabric};
 use ib_transport::{Access, Server};
 use ib_wire::{DataLanes, Mtu};
 
-use frames::Frames;
+use frames::GuestFrames;
 use host::SimHost;
 
 /// Emulate the fabric that a topology file describes.
@@ -108,7 +108,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         Some(path) => control::listen_at(path, server.waker())?,
         None => control::listen(&args.name, server.waker())?,
     };
-    let frames = Frames::new()?;
+    let frames = GuestFrames::new()?;
     server.watch(frames.guests()).context("cannot watch the sockets of virtual machines")?;
     let mut host = SimHost::new(fabric, frames, commands);
     crate::say(format_args!(

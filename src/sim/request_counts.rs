@@ -28,16 +28,16 @@ type Counts = [u64; NAMED.len() + 1];
 
 /// What one port asked for.
 #[derive(Debug, Default)]
-struct Asked {
+struct PortRequests {
     gets: Counts,
     sets: Counts,
 }
 
 /// Requests of subnet management by port.
 #[derive(Debug, Default)]
-pub struct Tally(BTreeMap<PortId, Asked>);
+pub struct RequestCounts(BTreeMap<PortId, PortRequests>);
 
-impl Tally {
+impl RequestCounts {
     /// Counts a datagram that software sends from a port, if it reads or writes.
     pub fn count(&mut self, from: PortId, mad: &Mad) {
         let (is_get, is_set) = (mad.method() == Method::GET, mad.method() == Method::SET);

@@ -9,7 +9,7 @@ use subnet_manager::Difference;
 const SHOWN_MAX: usize = 20;
 
 /// Prints a summary by kind, and the first differences one by one.
-pub fn tell(differences: &[Difference]) -> anyhow::Result<()> {
+pub fn print_differences(differences: &[Difference]) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for difference in differences {
         let (count, entries) = kinds.entry(kind(difference.attribute)).or_default();

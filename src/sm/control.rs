@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use subnet_manager::{Discovery, Event, Location};
 
+use super::daemon::Daemon;
 use super::metrics;
-use super::station::Station;
-use crate::control_socket::{Answers, Command};
+use crate::control_socket::{ControlRequest, Replies};
 
 /// Longest request: a plan for the largest fabrics.
 pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -26,7 +26,7 @@ pub enum Request {
     /// The fabric as it was last seen, then every event as it happens.
     Watch {},
     /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it, also if it was already. Where
-    /// it is refused with a code ([`Untaken`](super::planner::Untaken)), another plan is wanted, for the fabric that a
+    /// it is refused with a code ([`PlanRejection`](super::planner::PlanRejection)), another plan is wanted, for the fabric that a
     /// watcher is told of next.
     Plan { plan: Box<FabricPlan> },
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
@@ -82,51 +82,51 @@ pub struct PortName {
 }
 
 /// Does what is asked, and answers.
-pub fn carry_out(station: &mut Station, command: Command<Request>) {
-    let Command { request, answers } = command;
-    station.ledger.count(station.manager.counts());
+pub fn carry_out(daemon: &mut Daemon, command: ControlRequest<Request>) {
+    let ControlRequest { request, answers } = command;
+    daemon.stats.count(daemon.manager.counts());
     match request {
         Request::Ping {} => {
             answers.send(Ok(json!("pong")));
         }
         Request::Status {} => {
-            answers.send(Ok(json!(station.ledger)));
+            answers.send(Ok(json!(daemon.stats)));
         }
         Request::Metrics {} => {
-            let text = metrics::text(&station.ledger).map(Value::String);
+            let text = metrics::text(&daemon.stats).map(Value::String);
             answers.send(text.map_err(|error| error.to_string().into()));
         }
         Request::Watch {} => {
-            let now = match station.planner.discovery() {
+            let now = match daemon.planner.discovery() {
                 Some(discovery) => fabric(discovery),
                 None => json!({ "event": "discovering" }),
             };
             if answers.send(Ok(now)) {
-                station.watchers.push(answers);
+                daemon.watchers.push(answers);
             }
         }
-        Request::Plan { plan } => match station.planner.take(*plan) {
-            Ok(plan) => apply(station, Ok(plan), answers),
-            Err(untaken) => drop(answers.send(Err(untaken.into()))),
+        Request::Plan { plan } => match daemon.planner.take(*plan) {
+            Ok(plan) => apply(daemon, Ok(plan), answers),
+            Err(rejection) => drop(answers.send(Err(rejection.into()))),
         },
         Request::Reload {} => {
-            let plan = station.planner.reread();
-            apply(station, plan, answers);
+            let plan = daemon.planner.reread();
+            apply(daemon, plan, answers);
         }
-        Request::ReadBack {} => station.read_back.wanted.push(answers),
+        Request::ReadBack {} => daemon.read_back.wanted.push(answers),
         Request::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
-            let now = station.started.elapsed();
-            station.manager.rebind(now, location, node);
+            let now = daemon.started.elapsed();
+            daemon.manager.rebind(now, location, node);
             answers.send(Ok(json!("bound; it is looked at now")));
         }
     }
 }
 
 /// Makes the fabric equal to a plan; who asked is answered when it is.
-fn apply(station: &mut Station, plan: anyhow::Result<Arc<FabricPlan>>, answers: Answers) {
-    match plan.and_then(|plan| station.apply(plan)) {
-        Ok(()) => station.waiting.push(answers),
+fn apply(daemon: &mut Daemon, plan: anyhow::Result<Arc<FabricPlan>>, answers: Replies) {
+    match plan.and_then(|plan| daemon.apply(plan)) {
+        Ok(()) => daemon.waiting.push(answers),
         Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
     }
 }

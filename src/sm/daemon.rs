@@ -13,13 +13,13 @@ use subnet_manager::{Event, Manager};
 
 use super::adoption;
 use super::control::{self, Request};
-use super::ledger::Ledger;
 use super::metrics;
-use super::planner::{Planner, Untaken};
+use super::planner::{PlanProvider, PlanRejection};
 use super::progress::Bar;
 use super::state::{self, State};
+use super::stats::Statistics;
 use super::{Outputs, Signal};
-use crate::control_socket::{Answers, Command};
+use crate::control_socket::{ControlRequest, Replies};
 
 /// How long the fabric may stay without any answer if only one pass is wanted.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -34,25 +34,25 @@ const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 const BURST: usize = 32;
 
 /// A manager and everything around it.
-pub struct Station {
+pub struct Daemon {
     pub device: Device,
     pub manager: Manager,
-    pub planner: Planner,
+    pub planner: PlanProvider,
     pub state: State,
-    pub ledger: Ledger,
+    pub stats: Statistics,
     pub outputs: Outputs,
     pub started: Instant,
     /// One pass is all that is wanted.
     pub once: bool,
     pub waker: Waker,
     pub signals: Receiver<Signal>,
-    pub commands: Option<Receiver<Command<Request>>>,
+    pub commands: Option<Receiver<ControlRequest<Request>>>,
     /// What is there is taken over first.
     pub adoption: Option<Adopt>,
     /// Who wants to know when the fabric is equal to the plan.
-    pub waiting: Vec<Answers>,
+    pub waiting: Vec<Replies>,
     /// Who wants to know everything.
-    pub watchers: Vec<Answers>,
+    pub watchers: Vec<Replies>,
     pub read_back: ReadBack,
     pub bar: Bar,
     /// Kept for its memory.
@@ -64,9 +64,9 @@ pub struct Station {
 #[derive(Default)]
 pub struct ReadBack {
     /// Those who asked since the last reading began.
-    pub wanted: Vec<Answers>,
+    pub wanted: Vec<Replies>,
     /// Those for whom it is being read.
-    pub begun: Vec<Answers>,
+    pub begun: Vec<Replies>,
 }
 
 /// What to do with a fabric that somebody else runs.
@@ -88,7 +88,7 @@ impl std::fmt::Display for FabricGone {
     }
 }
 
-/// Why a station stops.
+/// Why a daemon stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// One pass was wanted, and it is done.
@@ -99,7 +99,7 @@ pub enum Stop {
     Asked,
 }
 
-impl Station {
+impl Daemon {
     /// Runs until the fabric is equal to the plan for the first time, if that is all, or until it is asked to stop.
     pub fn run(&mut self) -> anyhow::Result<Stop> {
         let once = self.once;
@@ -107,7 +107,7 @@ impl Station {
         let mut received_burst = false;
         loop {
             self.persist()?;
-            if let Some(stop) = self.take_events(once)? {
+            if let Some(stop) = self.handle_events(once)? {
                 return Ok(stop);
             }
             let now = self.now();
@@ -132,11 +132,11 @@ impl Station {
                 bail!("nobody has answered for {SILENCE_MAX:?}");
             }
             self.manager.handle_timeout(self.now());
-            if self.take_signals()? {
+            if self.handle_signals()? {
                 return Ok(Stop::Asked);
             }
-            self.take_commands();
-            self.begin_reading_back();
+            self.handle_commands();
+            self.start_read_back();
             self.write_metrics()?;
         }
     }
@@ -166,12 +166,12 @@ impl Station {
             match self.state.write(memory) {
                 Ok(()) => {
                     tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
-                    self.note_saved()?;
+                    self.record_state_saved()?;
                     self.manager.handle_persisted(self.now());
                 }
                 Err(error) if self.once => return Err(error),
                 Err(error) => {
-                    self.note_unsaved(&error);
+                    self.record_state_unsaved(&error);
                     self.manager.handle_not_persisted(self.now());
                 }
             }
@@ -180,25 +180,25 @@ impl Station {
     }
 
     /// What was decided cannot be kept: the fabric stays as it is, and it is tried again.
-    fn note_unsaved(&mut self, error: &anyhow::Error) {
+    fn record_state_unsaved(&mut self, error: &anyhow::Error) {
         let why = format!("{error:#}");
         tracing::error!("what was decided cannot be kept, so it is not done: {why}");
-        if self.ledger.unsaved.is_none() {
+        if self.stats.unsaved.is_none() {
             crate::complain(format_args!(
                 "what was decided cannot be kept, so the fabric stays as it is until it can: {why}"
             ));
-            self.tell_line(json!({ "event": "state-unsaved", "error": why }));
+            self.send_to_watchers(json!({ "event": "state-unsaved", "error": why }));
         }
-        self.ledger.state_write_failures += 1;
-        self.ledger.unsaved = Some(why);
+        self.stats.state_write_failures += 1;
+        self.stats.unsaved = Some(why);
         self.metrics_written = None;
     }
 
     /// What was decided is kept, perhaps after it could not be.
-    fn note_saved(&mut self) -> anyhow::Result<()> {
-        if self.ledger.unsaved.take().is_some() {
+    fn record_state_saved(&mut self) -> anyhow::Result<()> {
+        if self.stats.unsaved.take().is_some() {
             tracing::info!("what was decided can be kept again");
-            self.tell_line(json!({ "event": "state-saved" }));
+            self.send_to_watchers(json!({ "event": "state-saved" }));
             self.metrics_written = None;
             self.say("what was decided can be kept again")?;
         }
@@ -206,17 +206,17 @@ impl Station {
     }
 
     /// Tells what happened, and decides what has to be decided; whether that was all that was wanted.
-    fn take_events(&mut self, once: bool) -> anyhow::Result<Option<Stop>> {
+    fn handle_events(&mut self, once: bool) -> anyhow::Result<Option<Stop>> {
         let mut stop = None;
         while let Some(event) = self.manager.poll_event() {
-            self.ledger.note(&event);
-            self.tell_watchers(&event);
+            self.stats.note(&event);
+            self.notify_watchers(&event);
             match event {
                 Event::Discovered(discovery) => {
                     let found = format!(
                         "discovered {} switches, {} adapters in {:.2?}",
-                        self.ledger.switches,
-                        self.ledger.adapters,
+                        self.stats.switches,
+                        self.stats.adapters,
                         self.started.elapsed()
                     );
                     self.say(&found)?;
@@ -234,14 +234,14 @@ impl Station {
                     }
                 }
                 Event::Compared(differences) => {
-                    adoption::tell(&differences)?;
+                    adoption::print_differences(&differences)?;
                     match (self.adoption.take(), self.planner.plan().cloned()) {
                         (Some(Adopt::AndApply), Some(plan)) => self.apply(plan)?,
                         _ => return Ok(Some(Stop::Compared)),
                     }
                 }
                 Event::Programmed(_) => {
-                    self.conclude()?;
+                    self.report_programmed()?;
                     stop = once.then_some(Stop::Programmed);
                 }
                 Event::Alone if once => bail!(
@@ -251,7 +251,7 @@ impl Station {
                 Event::Inconsistent(error) if once => {
                     return Err(error).context("what answers is no fabric");
                 }
-                Event::Interrupted if once && self.ledger.interruptions > INTERRUPTIONS_MAX => {
+                Event::Interrupted if once && self.stats.interruptions > INTERRUPTIONS_MAX => {
                     bail!("interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered");
                 }
                 _ => {}
@@ -265,7 +265,7 @@ impl Station {
             Ok(Some(plan)) => self.apply(plan),
             Ok(None) => {
                 for answers in self.waiting.drain(..) {
-                    answers.send(Err(Untaken::FabricChanged.into()));
+                    answers.send(Err(PlanRejection::FabricChanged.into()));
                 }
                 self.say("waits for a plan")
             }
@@ -305,16 +305,16 @@ impl Station {
     }
 
     /// The fabric is equal to the plan: everybody who wants to know is told.
-    fn conclude(&mut self) -> anyhow::Result<()> {
+    fn report_programmed(&mut self) -> anyhow::Result<()> {
         let counts = self.manager.counts();
-        self.ledger.count(counts);
+        self.stats.count(counts);
         if let Some(plan) = self.planner.plan().filter(|_| !self.manager.is_holding_back()) {
-            self.ledger.note_plan(plan, self.started.elapsed());
+            self.stats.note_plan(plan, self.started.elapsed());
         }
         let up = format!(
             "up: {} LIDs, {} partitions; {} Gets, {} Sets in {:.2?}",
-            self.ledger.lids,
-            self.ledger.partitions,
+            self.stats.lids,
+            self.stats.partitions,
             counts.gets,
             counts.sets,
             self.started.elapsed(),
@@ -327,7 +327,7 @@ impl Station {
             }
         }
         if let Some(path) = &self.outputs.report {
-            warn(state::replace(path, &serde_json::to_vec_pretty(&self.ledger)?));
+            warn(state::replace(path, &serde_json::to_vec_pretty(&self.stats)?));
         }
         self.metrics_written = None;
         Ok(())
@@ -346,7 +346,7 @@ impl Station {
     }
 
     /// Does what signals ask for; whether it is to stop.
-    fn take_signals(&mut self) -> anyhow::Result<bool> {
+    fn handle_signals(&mut self) -> anyhow::Result<bool> {
         loop {
             match self.signals.try_recv() {
                 Ok(Signal::Stop) => return Ok(true),
@@ -362,35 +362,35 @@ impl Station {
         }
     }
 
-    fn take_commands(&mut self) {
+    fn handle_commands(&mut self) {
         while let Some(command) = self.commands.as_ref().and_then(|commands| commands.try_recv().ok()) {
             control::carry_out(self, command);
         }
     }
 
     /// Whoever wants to know what devices hold gets it read after he asked, once nothing else is going on.
-    fn begin_reading_back(&mut self) {
+    fn start_read_back(&mut self) {
         let is_due = !self.read_back.wanted.is_empty() && self.read_back.begun.is_empty();
         if is_due && self.manager.read_back(self.now()) {
             self.read_back.begun = std::mem::take(&mut self.read_back.wanted);
         }
     }
 
-    fn tell_watchers(&mut self, event: &Event) {
+    fn notify_watchers(&mut self, event: &Event) {
         if !self.watchers.is_empty() {
-            self.tell_line(control::line(event));
+            self.send_to_watchers(control::line(event));
         }
     }
 
-    fn tell_line(&mut self, line: Value) {
+    fn send_to_watchers(&mut self, line: Value) {
         self.watchers.retain(|watcher| watcher.send(Ok(line.clone())));
     }
 
     fn write_metrics(&mut self) -> anyhow::Result<()> {
         let Some(path) = &self.outputs.metrics else { return Ok(()) };
         if self.metrics_written.is_none_or(|at| at.elapsed() > METRICS_INTERVAL) {
-            self.ledger.count(self.manager.counts());
-            warn(state::replace(path, metrics::text(&self.ledger)?.as_bytes()));
+            self.stats.count(self.manager.counts());
+            warn(state::replace(path, metrics::text(&self.stats)?.as_bytes()));
             self.metrics_written = Some(Instant::now());
         }
         Ok(())

@@ -6,39 +6,39 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::ledger::Ledger;
+use super::stats::Statistics;
 
 /// The metrics of a manager, as text.
-pub fn text(ledger: &Ledger) -> anyhow::Result<String> {
+pub fn text(stats: &Statistics) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("heddle_sm");
     let mut count = |name: &str, help: &str, value: u64| {
         registry.register(name, help, ConstCounter::new(value));
     };
-    count("gets", "Reads sent", ledger.gets);
-    count("sets", "Writes sent", ledger.sets);
-    count("retries", "Requests sent again", ledger.retries);
-    count("programmed", "Times the fabric was made equal to the plan", ledger.programmed);
-    count("interruptions", "Passes that began again because somebody did not answer", ledger.interruptions);
-    count("state_write_failures", "Times what was decided could not be kept", ledger.state_write_failures);
-    count("silent", "Requests that were never answered", ledger.silent.count);
-    count("refused", "Requests that were refused", ledger.refused.count);
-    count("unsupported", "Attributes that devices do not take", ledger.unsupported.count);
-    count("drift", "Attributes that somebody else changed", ledger.drift.count);
+    count("gets", "Reads sent", stats.gets);
+    count("sets", "Writes sent", stats.sets);
+    count("retries", "Requests sent again", stats.retries);
+    count("programmed", "Times the fabric was made equal to the plan", stats.programmed);
+    count("interruptions", "Passes that began again because somebody did not answer", stats.interruptions);
+    count("state_write_failures", "Times what was decided could not be kept", stats.state_write_failures);
+    count("silent", "Requests that were never answered", stats.silent.count);
+    count("refused", "Requests that were refused", stats.refused.count);
+    count("unsupported", "Attributes that devices do not take", stats.unsupported.count);
+    count("drift", "Attributes that somebody else changed", stats.drift.count);
     let mut gauge = |name: &str, help: &str, value: usize| {
         let gauge = Gauge::<i64>::default();
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(name, help, gauge);
     };
-    gauge("switches", "Switches found", ledger.switches);
-    gauge("adapters", "Adapters and routers found", ledger.adapters);
-    gauge("lids", "LIDs in use", ledger.lids);
-    gauge("partitions", "Partitions in force", ledger.partitions);
-    gauge("unmet_locations", "Ports behind which somebody does not answer as itself", ledger.unmet.len());
-    gauge("foreign_managers", "Other subnet managers seen", ledger.foreign_managers.len());
-    let unsaved = usize::from(ledger.unsaved.is_some());
+    gauge("switches", "Switches found", stats.switches);
+    gauge("adapters", "Adapters and routers found", stats.adapters);
+    gauge("lids", "LIDs in use", stats.lids);
+    gauge("partitions", "Partitions in force", stats.partitions);
+    gauge("unmet_locations", "Ports behind which somebody does not answer as itself", stats.unmet.len());
+    gauge("foreign_managers", "Other subnet managers seen", stats.foreign_managers.len());
+    let unsaved = usize::from(stats.unsaved.is_some());
     gauge("state_unsaved", "1 while what was decided cannot be kept, and is not done", unsaved);
     let traps = Family::<Vec<(String, String)>, Gauge<i64, std::sync::atomic::AtomicI64>>::default();
-    for (number, seen) in &ledger.traps {
+    for (number, seen) in &stats.traps {
         let labels = vec![("number".to_owned(), number.to_string())];
         traps.get_or_create(&labels).set(i64::try_from(*seen).unwrap_or(i64::MAX));
     }

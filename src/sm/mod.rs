@@ -2,13 +2,13 @@
 
 mod adoption;
 mod control;
-mod ledger;
+mod daemon;
 mod metrics;
 mod planner;
 mod progress;
 mod secret;
 mod state;
-mod station;
+mod stats;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
@@ -23,14 +23,14 @@ use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
 
 use crate::control_socket;
 use control::Request;
-use ledger::Ledger;
-use planner::{Decider, Planner};
+pub use daemon::FabricGone;
+use daemon::{Adopt, Daemon, Stop};
+use planner::{PlanProvider, PlanSource};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
 pub use state::{replace, secret_mark};
-pub use station::FabricGone;
-use station::{Adopt, Station, Stop};
+use stats::Statistics;
 
 /// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
 ///
@@ -44,7 +44,7 @@ use station::{Adopt, Station, Stop};
 /// It stays, follows traps, sweeps the fabric, repairs what others change, and reads `--partitions` again on SIGHUP.
 /// SIGTERM and Ctrl-C end it; the fabric goes on as it is. If the device fails under it, it ends with status 75.
 ///
-/// With `--guided` it decides nothing: it looks, tells at `--control` what it sees, and waits for a plan. Until one
+/// With `--external-plans` it decides nothing: it looks, tells at `--control` what it sees, and waits for a plan. Until one
 /// comes, nothing is written and queries of subnet administration get no answer; a fabric that is configured goes on as
 /// it is. From then on it keeps the fabric equal to the plan, also where devices restart and lose their tables, and waits
 /// again where the fabric has become another one.
@@ -72,9 +72,12 @@ struct ServeArgs {
     /// Make the changes that `--adopt` tells, and go on.
     #[arg(long, requires = "adopt")]
     apply: bool,
-    /// Plans come from outside, at `--control`, from the first one on. Nothing is written before.
+    /// Take plans from a controller at `--control` instead of making them. Nothing is written before the first plan.
     #[arg(long, requires = "control", conflicts_with_all = ["once", "adopt", "partitions"])]
-    guided: bool,
+    external_plans: bool,
+    /// The former name of `--external-plans`.
+    #[arg(long, hide = true, value_parser = renamed_guided, num_args = 0, default_missing_value = "")]
+    guided: Option<String>,
     /// Partitions, in the grammar of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
@@ -191,8 +194,8 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
             "the nodes in --state are under keys of another secret: put back the one they were put under, from a backup"
         );
     }
-    let decider = if args.guided { Decider::Outside } else { Decider::Own };
-    let planner = Planner::new(decider, args.partitions, memory.decisions.clone())?;
+    let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
+    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone())?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,
@@ -216,12 +219,12 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         priority: args.priority,
         ..Settings::default()
     };
-    let mut station = Station {
+    let mut daemon = Daemon {
         device,
         manager: Manager::new(settings, secret, &memory),
         planner,
         state,
-        ledger: Ledger::default(),
+        stats: Statistics::default(),
         outputs: Outputs { report: args.report, metrics: args.metrics },
         started: Instant::now(),
         once: args.once,
@@ -231,21 +234,21 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         adoption,
         waiting: Vec::new(),
         watchers: Vec::new(),
-        read_back: station::ReadBack::default(),
+        read_back: daemon::ReadBack::default(),
         bar: Bar::new(),
         unsent: Vec::new(),
         metrics_written: None,
     };
-    let stop = station.run()?;
+    let stop = daemon.run()?;
     ensure!(!(args.once && stop == Stop::Asked), "stopped before the fabric was configured");
-    let (refused, unmet) = (station.ledger.refused.count, station.ledger.unmet.len());
+    let (refused, unmet) = (daemon.stats.refused.count, daemon.stats.unmet.len());
     if stop == Stop::Programmed && refused + unmet as u64 > 0 {
         bail!("{refused} requests were refused, {unmet} ports lead to somebody who does not answer");
     }
     Ok(())
 }
 
-/// Hands signals over to the station.
+/// Hands signals over to the daemon.
 fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
     let mut signals =
         signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
@@ -279,7 +282,7 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
     };
     let is_watch = matches!(request, Request::Watch {});
     let mut is_answered = false;
-    for answer in control_socket::ask(&args.control, &request)? {
+    for answer in control_socket::request(&args.control, &request)? {
         is_answered = true;
         match answer? {
             serde_json::Value::String(text) => crate::say(text.trim_end())?,
@@ -294,7 +297,7 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
 fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     if let Some(control) = args.control {
         let behind = args.behind.map(|it| control::PortName { node: it.near, port: it.port });
-        let answer = control_socket::ask_once(&control, &Request::AdoptNode { node: args.node, behind })?;
+        let answer = control_socket::request_one(&control, &Request::AdoptNode { node: args.node, behind })?;
         return crate::say(answer.as_str().unwrap_or_default());
     }
     let path = args.state.context("--state or --control says whose nodes these are")?;
@@ -304,6 +307,11 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     memory.bindings.rebind(args.behind, args.node);
     state.write(memory)?;
     crate::say("bound; the next manager shows its key there")
+}
+
+/// Rejects the former name of an option with the name it has now.
+fn renamed_guided(_: &str) -> Result<String, String> {
+    Err("--guided is now --external-plans".to_owned())
 }
 
 /// Reads `GUID[PORT]`, as reports write it.

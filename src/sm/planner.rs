@@ -12,12 +12,12 @@ use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Found, Intents};
 use subnet_manager::Discovery;
 
-use crate::control_socket::Refusal;
+use crate::control_socket::ControlError;
 
 /// Why a plan of somebody else is not taken, or not carried out to its end. Whoever made it looks at the fabric again
 /// and makes another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untaken {
+pub enum PlanRejection {
     /// The fabric is being looked at for the first time.
     NotDiscovered,
     /// It was made for other cables, devices, or a manager elsewhere.
@@ -26,7 +26,7 @@ pub enum Untaken {
     FabricChanged,
 }
 
-impl Untaken {
+impl PlanRejection {
     /// What programs tell it by.
     pub const fn code(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Untaken {
     }
 }
 
-impl fmt::Display for Untaken {
+impl fmt::Display for PlanRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotDiscovered => "the fabric is not known yet",
@@ -47,24 +47,24 @@ impl fmt::Display for Untaken {
     }
 }
 
-impl From<Untaken> for Refusal {
-    fn from(why: Untaken) -> Self {
+impl From<PlanRejection> for ControlError {
+    fn from(why: PlanRejection) -> Self {
         Self { text: why.to_string(), code: Some(why.code()) }
     }
 }
 
-/// Who decides what the fabric is to be.
+/// Who makes the plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decider {
-    /// The manager itself.
-    Own,
-    /// Somebody else: plans come from outside.
-    Outside,
+pub enum PlanSource {
+    /// This subnet manager compiles plans.
+    Internal,
+    /// A controller sends plans to the control socket.
+    External,
 }
 
 /// Where plans come from.
 #[derive(Debug)]
-pub struct Planner {
+pub struct PlanProvider {
     partitions: Option<PathBuf>,
     intents: Option<Intents>,
     discovery: Option<Box<Discovery>>,
@@ -73,14 +73,18 @@ pub struct Planner {
     /// What was decided before the first plan.
     decisions: Decisions,
     plan: Option<Arc<FabricPlan>>,
-    decider: Decider,
+    source: PlanSource,
 }
 
-impl Planner {
+impl PlanProvider {
     /// Reads partitions from a file, if there is one; a file that makes no sense is told at once.
-    pub fn new(decider: Decider, partitions: Option<PathBuf>, decisions: Decisions) -> anyhow::Result<Self> {
+    pub fn new(
+        source: PlanSource,
+        partitions: Option<PathBuf>,
+        decisions: Decisions,
+    ) -> anyhow::Result<Self> {
         let planner =
-            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, decider };
+            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, source };
         planner.read_partitions()?;
         Ok(planner)
     }
@@ -100,7 +104,7 @@ impl Planner {
 
     /// The plan for what was found; `None` if somebody else decides, and has not done so for this fabric.
     pub fn decide(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
-        if self.decider == Decider::Outside {
+        if self.source == PlanSource::External {
             let basis = self.basis;
             return Ok(self.plan.clone().filter(|plan| basis.is_some() && plan.basis() == basis));
         }
@@ -119,12 +123,12 @@ impl Planner {
     }
 
     /// Takes a plan of somebody else, who decides from now on.
-    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, Untaken> {
-        let basis = self.basis.ok_or(Untaken::NotDiscovered)?;
+    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, PlanRejection> {
+        let basis = self.basis.ok_or(PlanRejection::NotDiscovered)?;
         if plan.basis() != Some(basis) {
-            return Err(Untaken::OtherFabric);
+            return Err(PlanRejection::OtherFabric);
         }
-        self.decider = Decider::Outside;
+        self.source = PlanSource::External;
         let plan = match &self.plan {
             Some(older) => plan.sharing_tables_with(older),
             None => plan,
@@ -135,7 +139,7 @@ impl Planner {
     /// The plan after the file of partitions has changed. If there is none, everything stays as it is.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
-        ensure!(self.decider == Decider::Own, "plans come from outside");
+        ensure!(self.source == PlanSource::Internal, "plans come from outside");
         let (Some(discovery), Some(mut intents)) = (&self.discovery, self.intents.take()) else {
             bail!("the fabric is not known yet");
         };

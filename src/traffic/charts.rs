@@ -22,12 +22,12 @@ pub(super) fn draw(directory: &Path, topology: &Topology, planned: &Run, shared:
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let runs = [(Some(planned), "planned", "as planned"), (shared, "one-class", "one class for all")];
     for (run, name, title) in runs.into_iter().filter_map(|(run, name, title)| Some((run?, name, title))) {
-        let pictures = [
+        let charts = [
             ("latency", latency(&run.report, title).to_svg()),
             ("throughput", throughput(&run.report, title).to_svg()),
             ("links", links(topology, run, title)),
         ];
-        for (what, svg) in pictures {
+        for (what, svg) in charts {
             let path = directory.join(format!("{what}-{name}.svg"));
             fs::write(&path, svg).with_context(|| path.display().to_string())?;
         }

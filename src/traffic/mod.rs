@@ -1,6 +1,6 @@
 //! `heddle traffic`: clusters of a plan send packets, some of them hostile, and everybody is told what they got.
 
-mod pictures;
+mod charts;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ const SCENARIO_BYTES_MAX: u64 = 1 << 20;
     after_help = "Examples:
   heddle topology generate fat-tree --hosts 64 --radix 8 -o net.topo
   heddle plan --topology net.topo --intents site.toml --out plan.json
-  heddle traffic --topology net.topo --plan plan.json --scenario attack.toml --out pictures
+  heddle traffic --topology net.topo --plan plan.json --scenario attack.toml --out charts
 
 The exit status tells whether everybody got what was promised."
 )]
@@ -91,12 +91,12 @@ pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
     let shared =
         (!args.plan_only).then(|| Run::of(&topology, &file, &scenario, args.seed, false)).transpose()?;
     let told = json!({
-        "planned": told(&planned.report),
-        "one_class": shared.as_ref().map(|run| told(&run.report)),
+        "planned": report_json(&planned.report),
+        "one_class": shared.as_ref().map(|run| report_json(&run.report)),
     });
     args.output.print(&told, |_| people(&planned, shared.as_ref()))?;
     if let Some(directory) = &args.out {
-        pictures::draw(directory, &topology, &planned, shared.as_ref())?;
+        charts::draw(directory, &topology, &planned, shared.as_ref())?;
     }
     Ok(if planned.report.keeps_all() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -142,16 +142,16 @@ fn roomy() -> Capacities {
 }
 
 /// A report for programs.
-fn told(report: &Report) -> Value {
+fn report_json(report: &Report) -> Value {
     #[derive(Serialize)]
-    struct Told<'a> {
+    struct ClusterFigures<'a> {
         #[serde(flatten)]
-        party: Summary<'a>,
+        party: ClusterSummary<'a>,
         keeps_rate: Option<bool>,
         keeps_bound: Option<bool>,
     }
-    let parties = report.parties.iter().map(|party| Told {
-        party: Summary::of(party),
+    let parties = report.parties.iter().map(|party| ClusterFigures {
+        party: ClusterSummary::of(party),
         keeps_rate: party.keeps_rate(),
         keeps_bound: party.keeps_bound(),
     });
@@ -165,7 +165,7 @@ fn told(report: &Report) -> Value {
 
 /// What is told of a cluster; times in microseconds, rates in bits per second.
 #[derive(Serialize)]
-struct Summary<'a> {
+struct ClusterSummary<'a> {
     cluster: &'a str,
     nodes: usize,
     hostile: bool,
@@ -179,7 +179,7 @@ struct Summary<'a> {
     dropped: u64,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> ClusterSummary<'a> {
     fn of(party: &'a PartyReport) -> Self {
         Self {
             cluster: &party.name,

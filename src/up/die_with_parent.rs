@@ -1,7 +1,7 @@
-//! `heddle leash`: a program that does not outlive its supervisor.
+//! `heddle wrapper`: a program that does not outlive its supervisor.
 //!
 //! The kernel ends it when the supervisor ends, however that happens. A process has to ask for this itself, before it
-//! becomes the program: so the supervisor starts `heddle leash`, which asks and then becomes the program, with the same
+//! becomes the program: so the supervisor starts `heddle wrapper`, which asks and then becomes the program, with the same
 //! process id.
 
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use super::supervisor::Program;
 
 /// Become a program that ends with its supervisor.
 #[derive(Debug, Args)]
-pub struct LeashArgs {
+pub struct DieWithParentArgs {
     /// The supervisor's process.
     #[arg(long)]
     parent: u32,
@@ -37,7 +37,7 @@ pub struct LeashArgs {
 /// The kernel watches the thread that starts it, not the process: start it on one that stays.
 pub fn command(heddle: &Path, program: &Program) -> Command {
     let mut command = Command::new(heddle);
-    command.args(["leash", "--parent", &std::process::id().to_string()]);
+    command.args(["wrapper", "--parent", &std::process::id().to_string()]);
     if program.own_network {
         command.arg("--own-network");
     }
@@ -46,7 +46,7 @@ pub fn command(heddle: &Path, program: &Program) -> Command {
 }
 
 /// Becomes the program; returns only if that is impossible.
-pub fn run(args: LeashArgs) -> anyhow::Result<std::process::ExitCode> {
+pub fn run(args: DieWithParentArgs) -> anyhow::Result<std::process::ExitCode> {
     prctl::set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the supervisor")?;
     // Whoever ended before we asked is not waited for.
     ensure!(getppid().as_raw() as u32 == args.parent, "the supervisor has ended already");

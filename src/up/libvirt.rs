@@ -38,7 +38,10 @@ pub fn answers() -> bool {
 /// libvirtd gets a network namespace of its own, and so does every QEMU that it starts: frames of virtual machines travel
 /// over unix sockets, and nothing else is reachable.
 pub fn programs() -> anyhow::Result<Vec<Program>> {
-    ensure!(crate::control_socket::owner()? == 0, "libvirt does not run, and only root can start it");
+    ensure!(
+        crate::control_socket::effective_user()? == 0,
+        "libvirt does not run, and only root can start it"
+    );
     for directory in DIRECTORIES {
         fs::create_dir_all(directory).with_context(|| format!("cannot make {directory}"))?;
     }
@@ -85,6 +88,6 @@ fn program(name: &'static str, arguments: &[&str]) -> anyhow::Result<Program> {
         arguments: arguments.iter().map(Into::into).collect(),
         stop_limit: STOP_LIMIT,
         own_network: true,
-        question: None,
+        probe: None,
     })
 }

@@ -21,7 +21,7 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// How a program is asked whether it works. Any answer will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum LivenessProbe {
     /// A line of JSON at a control socket, answered by the thread that does the work.
     Ping(PathBuf),
     /// A request of HTTP at a socket.
@@ -35,7 +35,7 @@ pub enum Question {
 
 /// How patient to be.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ProbeTiming {
     /// Time between questions.
     pub interval: Duration,
     /// How long an answer may take.
@@ -46,9 +46,9 @@ pub struct Patience {
     pub busy_misses: u32,
 }
 
-impl Patience {
+impl ProbeTiming {
     /// A minute while it does nothing, ten minutes while it is busy.
-    pub const USUAL: Self = Self {
+    pub const DEFAULT: Self = Self {
         interval: Duration::from_secs(5),
         answer: Duration::from_secs(5),
         idle_misses: 6,
@@ -75,15 +75,15 @@ impl fmt::Display for Hung {
 }
 
 /// Asks a process again and again; returns when it hangs. One that has never answered is left alone: whoever starts it waits for it.
-pub async fn until_hung(pid: u32, question: &Question, patience: Patience) -> Hung {
-    while !answers(question, patience.answer).await {
-        sleep(patience.interval).await;
+pub async fn until_hung(pid: u32, probe: &LivenessProbe, timing: ProbeTiming) -> Hung {
+    while !answers(probe, timing.answer).await {
+        sleep(timing.interval).await;
     }
     let (mut misses, mut idle_misses) = (0, 0);
     let mut before = Activity::of(pid);
     loop {
-        sleep(patience.interval).await;
-        if answers(question, patience.answer).await {
+        sleep(timing.interval).await;
+        if answers(probe, timing.answer).await {
             (misses, idle_misses) = (0, 0);
             before = Activity::of(pid);
             continue;
@@ -94,25 +94,25 @@ pub async fn until_hung(pid: u32, question: &Question, patience: Patience) -> Hu
             (misses, idle_misses, before) = (0, 0, now);
             continue;
         }
-        let least = patience.of_misses(1).as_secs() * TICKS_PER_SECOND * BUSY_PERCENT / 100;
+        let least = timing.of_misses(1).as_secs() * TICKS_PER_SECOND * BUSY_PERCENT / 100;
         let is_busy = now.wants_to_run || now.ticks.saturating_sub(before.ticks) > least;
         misses += 1;
         idle_misses = if is_busy { 0 } else { idle_misses + 1 };
         before = now;
-        if idle_misses >= patience.idle_misses || misses >= patience.busy_misses {
-            return Hung { silent: patience.of_misses(misses), is_busy };
+        if idle_misses >= timing.idle_misses || misses >= timing.busy_misses {
+            return Hung { silent: timing.of_misses(misses), is_busy };
         }
     }
 }
 
-async fn answers(question: &Question, limit: Duration) -> bool {
-    matches!(timeout(limit, ask(question)).await, Ok(Ok(1..)))
+async fn answers(probe: &LivenessProbe, limit: Duration) -> bool {
+    matches!(timeout(limit, ask(probe)).await, Ok(Ok(1..)))
 }
 
-async fn ask(question: &Question) -> std::io::Result<usize> {
-    let (socket, text): (&Path, String) = match question {
-        Question::Ping(socket) => (socket, "{\"command\":\"ping\"}\n".to_owned()),
-        Question::Get { socket, path } => {
+async fn ask(probe: &LivenessProbe) -> std::io::Result<usize> {
+    let (socket, text): (&Path, String) = match probe {
+        LivenessProbe::Ping(socket) => (socket, "{\"command\":\"ping\"}\n".to_owned()),
+        LivenessProbe::Get { socket, path } => {
             (socket, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
         }
     };

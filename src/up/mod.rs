@@ -1,9 +1,9 @@
 //! `heddle up`: a whole site on one machine, started and supervised.
 
+pub mod die_with_parent;
 mod down;
-pub mod leash;
 mod libvirt;
-mod pulse;
+mod liveness;
 mod ready;
 mod site;
 mod store;
@@ -27,9 +27,9 @@ use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::Progress;
 pub use down::{DownArgs, StatusArgs, down, status};
-use pulse::Question;
-use ready::{Capacity, ImageSource};
-use site::{Adapters, HostPort, Site};
+use liveness::LivenessProbe;
+use ready::{HostCapacity, ImageSource};
+use site::{Adapters, HostPort, SiteDir};
 use supervisor::{Program, Supervisor};
 
 /// How long the agent may take to stop its virtual machines.
@@ -98,10 +98,10 @@ pub struct HomeArgs {
 }
 
 impl HomeArgs {
-    fn site(&self) -> anyhow::Result<Site> {
+    fn site(&self) -> anyhow::Result<SiteDir> {
         let from_environment = || env::var_os("HEDDLE_HOME").map(PathBuf::from);
         let directory = self.dir.clone().or_else(from_environment);
-        Site::at(&directory.unwrap_or_else(|| DEFAULT_HOME.into()))
+        SiteDir::at(&directory.unwrap_or_else(|| DEFAULT_HOME.into()))
     }
 }
 
@@ -111,11 +111,11 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     site.prepare()?;
     let _lock = site.lock()?;
     store::check(&site).await?;
-    let plan = Plan::new(&site, &args)?;
+    let plan = StartPlan::new(&site, &args)?;
     let heddle = plan.heddle.clone();
-    let leash = Arc::new(move |program: &Program| leash::command(&heddle, program));
-    let (mut supervisor, mut notices) = Supervisor::new(site.clone(), leash);
-    let mut stop = Stop::new()?;
+    let wrapper = Arc::new(move |program: &Program| die_with_parent::command(&heddle, program));
+    let (mut supervisor, mut notices) = Supervisor::new(site.clone(), wrapper);
+    let mut stop = StopSignals::new()?;
 
     let progress = Progress::new("starting");
     let outcome = {
@@ -179,8 +179,8 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What is to be started, decided before anything is.
-struct Plan {
-    site: Site,
+struct StartPlan {
+    site: SiteDir,
     heddle: PathBuf,
     agent: PathBuf,
     topology: PathBuf,
@@ -190,7 +190,7 @@ struct Plan {
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
-    capacity: Capacity,
+    capacity: HostCapacity,
     disk_grace_hours: u32,
     images: Vec<ImageSource>,
 }
@@ -201,8 +201,8 @@ struct Ready {
     has_libvirt: bool,
 }
 
-impl Plan {
-    fn new(site: &Site, args: &UpArgs) -> anyhow::Result<Self> {
+impl StartPlan {
+    fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
         let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
         Ok(Self {
             site: site.clone(),
@@ -215,7 +215,7 @@ impl Plan {
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
-            capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
+            capacity: HostCapacity { cores: args.host_cores, memory: args.host_memory },
             disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
         })
@@ -306,7 +306,7 @@ impl Plan {
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }
-        self.own("sim", Some(Question::Ping(site.socket("sim-control"))), arguments)
+        self.own("sim", Some(LivenessProbe::Ping(site.socket("sim-control"))), arguments)
     }
 
     fn sm(&self) -> Program {
@@ -316,10 +316,10 @@ impl Plan {
         device.push(format!("@{}", self.manager));
         self.own(
             "sm",
-            Some(Question::Ping(site.socket("sm"))),
+            Some(LivenessProbe::Ping(site.socket("sm"))),
             [
                 "sm".into(),
-                "--guided".into(),
+                "--external-plans".into(),
                 "--device".into(),
                 device,
                 "--state".into(),
@@ -346,8 +346,8 @@ impl Plan {
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);
         }
-        let question = Question::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
-        self.own("controller", Some(question), arguments)
+        let probe = LivenessProbe::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
+        self.own("controller", Some(probe), arguments)
     }
 
     fn agent(&self) -> Program {
@@ -367,18 +367,18 @@ impl Plan {
             arguments.extend(["--host".into(), name.as_str().into()]);
         }
         let (name, path) = ("agent", self.agent.clone());
-        let question = Some(Question::Get { socket: site.socket("agent"), path: "/v1/hosts" });
-        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false, question }
+        let probe = Some(LivenessProbe::Get { socket: site.socket("agent"), path: "/v1/hosts" });
+        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false, probe }
     }
 
     fn own(
         &self,
         name: &'static str,
-        question: Option<Question>,
+        probe: Option<LivenessProbe>,
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Program {
         let (path, arguments) = (self.heddle.clone(), arguments.into_iter().collect());
-        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false, question }
+        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false, probe }
     }
 }
 
@@ -398,9 +398,9 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// The signals by which people and supervisors ask to stop.
-struct Stop([Signal; 3]);
+struct StopSignals([Signal; 3]);
 
-impl Stop {
+impl StopSignals {
     fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot handle signals");
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];

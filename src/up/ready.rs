@@ -17,7 +17,7 @@ use controller_api::{Client, ClientError, MemorySize, Name};
 use ib_wire::Guid;
 use tokio::time::{Instant, sleep};
 
-use super::site::{HostPort, Site};
+use super::site::{HostPort, SiteDir};
 use crate::cli::connection::SiteArgs;
 use crate::cli::image::{self, MANIFEST_FILE};
 use crate::cli::progress::Progress;
@@ -52,7 +52,7 @@ impl FromStr for ImageSource {
 
 /// What each host may give away.
 #[derive(Clone, Copy, Debug)]
-pub struct Capacity {
+pub struct HostCapacity {
     pub cores: u32,
     pub memory: MemorySize,
 }
@@ -91,7 +91,7 @@ pub async fn libvirt() -> anyhow::Result<()> {
 }
 
 /// Waits until the controller answers.
-pub async fn controller(site: &Site) -> anyhow::Result<Client> {
+pub async fn controller(site: &SiteDir) -> anyhow::Result<Client> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         let problem = match answering(site).await {
@@ -107,7 +107,7 @@ pub async fn controller(site: &Site) -> anyhow::Result<Client> {
     }
 }
 
-async fn answering(site: &Site) -> anyhow::Result<Client> {
+async fn answering(site: &SiteDir) -> anyhow::Result<Client> {
     let client = SiteArgs::of_home(site.directory())?;
     client.fabric_show().await?;
     Ok(client)
@@ -118,12 +118,12 @@ pub async fn add_hosts(
     client: &Client,
     hosts: &[HostPort],
     agent: &Path,
-    capacity: Capacity,
+    capacity: HostCapacity,
 ) -> anyhow::Result<usize> {
     let known: HashMap<Name, Option<Guid>> =
         client.host_list().await?.into_iter().map(|host| (host.name, host.port_guid)).collect();
     let agent = agent.to_str().context("the agent's socket is not text")?;
-    let Capacity { cores, memory } = capacity;
+    let HostCapacity { cores, memory } = capacity;
     let mut new = Vec::new();
     for HostPort { name, port_guid } in hosts {
         match known.get(name) {

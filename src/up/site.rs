@@ -35,7 +35,7 @@ const MANAGER: &str = "manager";
 
 /// The directory of a site that runs on this machine.
 #[derive(Clone, Debug)]
-pub struct Site {
+pub struct SiteDir {
     directory: PathBuf,
 }
 
@@ -45,7 +45,7 @@ pub struct Lock {
     _file: File,
 }
 
-impl Site {
+impl SiteDir {
     /// A site in a directory, which may not exist yet.
     pub fn at(directory: &Path) -> anyhow::Result<Self> {
         let directory = std::path::absolute(directory).context("the directory has no path")?;
@@ -323,10 +323,10 @@ fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn site() -> (tempfile::TempDir, Site) {
+    fn site() -> (tempfile::TempDir, SiteDir) {
         let scratch = tempfile::tempdir().unwrap();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
-        let site = Site::at(&scratch.path().join("site")).unwrap();
+        let site = SiteDir::at(&scratch.path().join("site")).unwrap();
         site.prepare().unwrap();
         (scratch, site)
     }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_directory_that_nobody_passes_through_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
-        let site = Site::at(&scratch.path().join("site")).unwrap();
+        let site = SiteDir::at(&scratch.path().join("site")).unwrap();
         fs::set_permissions(scratch.path(), Permissions::from_mode(0o700)).unwrap();
         let error = site.prepare().unwrap_err().to_string();
         assert!(error.contains("another user"), "{error}");
@@ -383,7 +383,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("thesis.tex"), "").unwrap();
         let before = mode(scratch.path());
-        let error = Site::at(scratch.path()).unwrap().prepare().unwrap_err().to_string();
+        let error = SiteDir::at(scratch.path()).unwrap().prepare().unwrap_err().to_string();
         assert!(error.contains("something else"), "{error}");
         assert_eq!(mode(scratch.path()), before);
     }
@@ -404,10 +404,10 @@ mod tests {
     #[test]
     fn paths_that_no_socket_can_have_are_refused_early() {
         let deep = Path::new("/tmp").join("d".repeat(90));
-        let error = Site::at(&deep).unwrap_err().to_string();
+        let error = SiteDir::at(&deep).unwrap_err().to_string();
         assert!(error.contains("107"), "{error}");
-        Site::at(&Path::new("/tmp").join("d".repeat(80))).unwrap();
-        assert!(Site::at(Path::new("/tmp/a@b")).is_err());
+        SiteDir::at(&Path::new("/tmp").join("d".repeat(80))).unwrap();
+        assert!(SiteDir::at(Path::new("/tmp/a@b")).is_err());
     }
 
     #[test]
@@ -450,8 +450,8 @@ mod tests {
 
     #[test]
     fn sites_do_not_share_a_name_for_stock_tools() {
-        assert_eq!(Site::at(Path::new(DEFAULT_HOME)).unwrap().fabric_name(), "heddle");
-        let names = ["/tmp/a", "/tmp/b"].map(|path| Site::at(Path::new(path)).unwrap().fabric_name());
+        assert_eq!(SiteDir::at(Path::new(DEFAULT_HOME)).unwrap().fabric_name(), "heddle");
+        let names = ["/tmp/a", "/tmp/b"].map(|path| SiteDir::at(Path::new(path)).unwrap().fabric_name());
         assert_ne!(names[0], names[1]);
     }
 }

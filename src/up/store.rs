@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::site::Site;
+use super::site::SiteDir;
 
 /// Refuses to go on without the store, or with an older one, while the agent keeps virtual machines.
-pub async fn check(site: &Site) -> anyhow::Result<()> {
+pub async fn check(site: &SiteDir) -> anyhow::Result<()> {
     let database = site.path("controller.db");
     if database.exists() || site.path("site.json").exists() {
         return controller::check_store(&database, &site.path("store.key")).await;

@@ -17,8 +17,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::pulse::{self, Question};
-use super::site::Site;
+use super::liveness::{self, LivenessProbe, ProbeTiming};
+use super::site::SiteDir;
 use crate::cli::output::{harmless, took};
 
 /// How long a program that ended waits at first before it is started again.
@@ -59,21 +59,21 @@ pub struct Program {
     /// Whether it runs in a network namespace of its own.
     pub own_network: bool,
     /// How it is asked whether it works; one that is never asked is started again only if it ends.
-    pub question: Option<Question>,
+    pub probe: Option<LivenessProbe>,
 }
 
 /// Keeps programs running until it is told to stop them. If it is dropped, or its process killed, they end at once.
 pub struct Supervisor {
-    site: Site,
-    leash: Leash,
-    notices: mpsc::UnboundedSender<Notice>,
-    patience: pulse::Patience,
-    kept: Vec<Kept>,
+    site: SiteDir,
+    wrapper: Wrapper,
+    notices: mpsc::UnboundedSender<ProgramNotice>,
+    patience: ProbeTiming,
+    kept: Vec<Supervised>,
 }
 
 /// What happened to a program.
 #[derive(Debug)]
-pub struct Notice {
+pub struct ProgramNotice {
     /// For people.
     pub text: String,
     /// When it is started again, if it is.
@@ -82,13 +82,13 @@ pub struct Notice {
     pub failures: u32,
 }
 
-impl From<String> for Notice {
+impl From<String> for ProgramNotice {
     fn from(text: String) -> Self {
         Self { text, wait: None, failures: 0 }
     }
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for ProgramNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         self.wait.map_or(Ok(()), |wait| write!(f, "; starting it again in {}", took(wait)))
@@ -96,10 +96,10 @@ impl fmt::Display for Notice {
 }
 
 /// The command that becomes a program and ends with this process.
-pub type Leash = Arc<dyn Fn(&Program) -> std::process::Command + Send + Sync>;
+pub type Wrapper = Arc<dyn Fn(&Program) -> std::process::Command + Send + Sync>;
 
 #[derive(Debug)]
-struct Kept {
+struct Supervised {
     name: &'static str,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -107,9 +107,9 @@ struct Kept {
 
 impl Supervisor {
     /// Of a site. What happens to its programs is told to who receives the notices.
-    pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<Notice>) {
+    pub fn new(site: SiteDir, wrapper: Wrapper) -> (Self, mpsc::UnboundedReceiver<ProgramNotice>) {
         let (notices, received) = mpsc::unbounded_channel();
-        (Self { site, leash, notices, patience: pulse::Patience::USUAL, kept: Vec::new() }, received)
+        (Self { site, wrapper, notices, patience: ProbeTiming::DEFAULT, kept: Vec::new() }, received)
     }
 
     /// Starts a program, and starts it again whenever it ends.
@@ -118,21 +118,21 @@ impl Supervisor {
     pub fn start(&mut self, program: Program) {
         let (stop, stopped) = oneshot::channel();
         let name = program.name;
-        let keeper = Keeper {
+        let task = ProgramTask {
             program,
             site: self.site.clone(),
-            leash: Arc::clone(&self.leash),
+            wrapper: Arc::clone(&self.wrapper),
             notices: self.notices.clone(),
             patience: self.patience,
         };
-        self.kept.push(Kept { name, stop, task: tokio::spawn(keeper.keep(stopped)) });
+        self.kept.push(Supervised { name, stop, task: tokio::spawn(task.keep(stopped)) });
     }
 
     /// Stops everything, last started first: whoever uses another ends before it.
     pub async fn stop(&mut self) {
-        while let Some(Kept { name, stop, task }) = self.kept.pop() {
+        while let Some(Supervised { name, stop, task }) = self.kept.pop() {
             let asked = Instant::now();
-            // A keeper that is gone has nothing to stop.
+            // A task that is gone has nothing to stop.
             let _ = stop.send(());
             let _ = task.await;
             // Nobody has to listen.
@@ -141,17 +141,17 @@ impl Supervisor {
     }
 }
 
-struct Keeper {
+struct ProgramTask {
     program: Program,
-    site: Site,
-    leash: Leash,
-    notices: mpsc::UnboundedSender<Notice>,
-    patience: pulse::Patience,
+    site: SiteDir,
+    wrapper: Wrapper,
+    notices: mpsc::UnboundedSender<ProgramNotice>,
+    patience: ProbeTiming,
 }
 
-impl Keeper {
+impl ProgramTask {
     async fn keep(self, mut stopped: oneshot::Receiver<()>) {
-        let mut patience = Patience::default();
+        let mut patience = RestartBackoff::default();
         loop {
             let started = Instant::now();
             let (ended, code) = match self.launch() {
@@ -186,9 +186,9 @@ impl Keeper {
     }
 
     /// Returns when the program does not work any more, if it can be asked.
-    async fn until_hung(&self, pid: Option<u32>) -> pulse::Hung {
-        match (pid, &self.program.question) {
-            (Some(pid), Some(question)) => pulse::until_hung(pid, question, self.patience).await,
+    async fn until_hung(&self, pid: Option<u32>) -> liveness::Hung {
+        match (pid, &self.program.probe) {
+            (Some(pid), Some(probe)) => liveness::until_hung(pid, probe, self.patience).await,
             _ => std::future::pending().await,
         }
     }
@@ -196,7 +196,7 @@ impl Keeper {
     fn launch(&self) -> anyhow::Result<Child> {
         let name = self.program.name;
         let log = open_log(&self.log())?;
-        let mut command = Command::from((self.leash)(&self.program));
+        let mut command = Command::from((self.wrapper)(&self.program));
         command
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share a log")?)
@@ -231,7 +231,7 @@ impl Keeper {
         let name = self.program.name;
         let said = last_line(&self.log()).map_or_else(String::new, |line| format!(", it last said: {line}"));
         let text = format!("{name} ended ({ended}){said}");
-        let _ = self.notices.send(Notice { text, wait: Some(wait), failures });
+        let _ = self.notices.send(ProgramNotice { text, wait: Some(wait), failures });
     }
 
     fn log(&self) -> PathBuf {
@@ -241,12 +241,12 @@ impl Keeper {
 
 /// How long to wait before the next start.
 #[derive(Debug, Default)]
-struct Patience {
+struct RestartBackoff {
     last: Option<Duration>,
     failures: u32,
 }
 
-impl Patience {
+impl RestartBackoff {
     fn after(&mut self, ran: Duration, for_others: bool) -> Duration {
         let max = if for_others { RESTART_MAX_FOR_OTHERS } else { RESTART_MAX };
         let wait = match self.last {

@@ -11,7 +11,7 @@ use fabric_model::intent::ClusterIntent;
 use fabric_sim::Capacities;
 use ib_wire::{Attribute, Mad, VlArbBlock, VlArbEntry, VlArbPart};
 
-use crate::in_process::watched::Watched;
+use crate::in_process::recorded::RecordedManager;
 
 const ENTRIES: usize = 64;
 
@@ -22,20 +22,20 @@ type Place = (Vec<u8>, u16);
 
 /// A manager, and the low-priority arbitration tables that follow from what it wrote.
 struct Site {
-    watched: Watched,
+    recorded: RecordedManager,
     tables: BTreeMap<Place, Table>,
 }
 
 impl Site {
     /// Has a plan done for some clusters. Returns the most writes that one table took, after a look at every instant.
     fn apply(&mut self, clusters: &[ClusterIntent]) -> usize {
-        let programmed = self.watched.programmed;
-        self.watched.apply(clusters);
-        assert_eq!(self.watched.programmed, programmed + 1);
+        let programmed = self.recorded.programmed;
+        self.recorded.apply(clusters);
+        assert_eq!(self.recorded.programmed, programmed + 1);
         let before = self.tables.clone();
         // Every table after every write of it.
         let instants: Vec<(Place, Table)> =
-            self.watched.sets.iter().filter_map(|mad| written(&mut self.tables, mad)).collect();
+            self.recorded.sets.iter().filter_map(|mad| written(&mut self.tables, mad)).collect();
         let mut writes: BTreeMap<&Place, usize> = BTreeMap::new();
         for (place, instant) in &instants {
             *writes.entry(place).or_default() += 1;
@@ -88,16 +88,16 @@ fn lanes_of_clusters_that_stay_are_served_as_often_as_ever_while_others_come_and
     let size = FatTreeSize::Leaves(2);
     let topology = FatTree { radix: 12, oversubscription, ..FatTree::new(size) }.generate().unwrap();
     let capacities = Capacities { arbitration_entries: ENTRIES as u8, ..Capacities::default() };
-    let watched = Watched::new(topology, capacities);
-    let mut site = Site { watched, tables: BTreeMap::new() };
+    let recorded = RecordedManager::new(topology, capacities);
+    let mut site = Site { recorded, tables: BTreeMap::new() };
     // A host of each leaf.
     let pair = |site: &Site, name: &str, at: usize, bandwidth: u64| {
-        site.watched.cluster(name, &[at, 11 + at], bandwidth)
+        site.recorded.cluster(name, &[at, 11 + at], bandwidth)
     };
     assert_eq!(site.apply(&[]), 0, "nobody was promised anything");
     // The first five fill half a table, which is every second entry; the sixth is beyond.
     let parts = [308, 150, 72, 1, 1, 1];
-    let usable = usable_bits_per_s(&site.watched);
+    let usable = usable_bits_per_s(&site.recorded);
     let mut clusters: Vec<ClusterIntent> =
         (1..).zip(parts).map(|(at, part)| pair(&site, &format!("c{at}"), at, usable / 1000 * part)).collect();
     for count in 1..=clusters.len() {
@@ -115,11 +115,11 @@ fn lanes_of_clusters_that_stay_are_served_as_often_as_ever_while_others_come_and
 }
 
 /// What guaranteed clusters may have of a link.
-fn usable_bits_per_s(watched: &Watched) -> u64 {
+fn usable_bits_per_s(recorded: &RecordedManager) -> u64 {
     use fabric_compiler::tenancy::ledger::Ledger;
     use fabric_compiler::tenancy::network::{Limits, Network};
-    let discovery = watched.discovery.as_ref().unwrap();
-    let plan = compile(&discovery.topology, &Intents::new(discovery.manager), &watched.decisions).unwrap();
+    let discovery = recorded.discovery.as_ref().unwrap();
+    let plan = compile(&discovery.topology, &Intents::new(discovery.manager), &recorded.decisions).unwrap();
     let network = Arc::new(Network::of(&discovery.topology, &plan, Limits::default()));
     let link = network.hosts()[0].inward;
     Ledger::new(network).usable(link).bits_per_s()

@@ -39,7 +39,7 @@ fn command_of(pid: u32) -> String {
 
 #[test]
 fn a_leashed_program_ends_when_its_supervisor_is_killed_and_a_free_one_does_not() {
-    let (mut shell, leashed) = supervisor(&format!("{HEDDLE} leash --parent $$ -- sleep 600"));
+    let (mut shell, leashed) = supervisor(&format!("{HEDDLE} die-with-parent --parent $$ -- sleep 600"));
     eventually("it becomes the program", || command_of(leashed) == "sleep");
     let (mut other, free) = supervisor("sleep 600");
     eventually("it becomes the program", || command_of(free) == "sleep");
@@ -57,7 +57,11 @@ fn a_program_whose_supervisor_has_ended_already_is_not_started() {
     let scratch = tempfile::tempdir().unwrap();
     let mark = scratch.path().join("mark");
     let start = |parent: &str, mark: &Path| {
-        Command::new(HEDDLE).args(["leash", "--parent", parent, "--", "touch"]).arg(mark).output().unwrap()
+        Command::new(HEDDLE)
+            .args(["die-with-parent", "--parent", parent, "--", "touch"])
+            .arg(mark)
+            .output()
+            .unwrap()
     };
     let refused = start("1", &mark);
     assert!(!refused.status.success() && !mark.exists());

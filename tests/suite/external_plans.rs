@@ -9,7 +9,7 @@ use fabric_compiler::{compile, partitions_conf};
 use fabric_model::{Decisions, FabricPlan, Intents, ibnetdiscover};
 use serde_json::{Value, json};
 
-use crate::rig::{self, Printed, Resident, Server, eventually};
+use crate::rig::{self, Printed, Server, SmDaemon, eventually};
 
 const NET: &str = "tree-16.ibnetdiscover";
 const HOST: &str = "host-00001";
@@ -47,7 +47,7 @@ struct Controller {
 
 impl Controller {
     /// Begins to watch; what the fabric is, is the first thing it hears of.
-    fn of(manager: &Resident) -> Self {
+    fn of(manager: &SmDaemon) -> Self {
         let mut stream = None;
         eventually("the manager takes commands", || {
             stream = UnixStream::connect(manager.socket()).ok();
@@ -102,12 +102,12 @@ fn sim() -> Server {
     Server::heddle(&rig::fixture(NET), &[])
 }
 
-fn guided(server: &Server, options: &[&str]) -> Resident {
-    Resident::start(server, HOST, &[&["--guided"], options].concat())
+fn start_manager(server: &Server, options: &[&str]) -> SmDaemon {
+    SmDaemon::start(server, HOST, &[&["--external-plans"], options].concat())
 }
 
 /// Waits for two sweeps, which find whatever there is to find.
-fn two_sweeps(manager: &Resident) {
+fn two_sweeps(manager: &SmDaemon) {
     let gets = || manager.status()["gets"].as_u64().unwrap();
     for _ in 0..2 {
         let before = gets();
@@ -118,7 +118,7 @@ fn two_sweeps(manager: &Resident) {
 #[test]
 fn nothing_is_written_before_the_first_plan() {
     let server = sim();
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     two_sweeps(&manager);
@@ -139,7 +139,7 @@ fn nothing_is_written_before_the_first_plan() {
 #[test]
 fn a_plan_that_changes_nothing_is_answered_too() {
     let server = sim();
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
@@ -158,7 +158,7 @@ fn a_plan_that_changes_nothing_is_answered_too() {
 fn a_manager_that_was_killed_writes_nothing_while_it_waits_and_nothing_for_the_same_plan() {
     let server = sim();
     let secret = server.secret(&[3; 32]);
-    let manager = guided(&server, &["--secret", &secret]);
+    let manager = start_manager(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
@@ -167,7 +167,7 @@ fn a_manager_that_was_killed_writes_nothing_while_it_waits_and_nothing_for_the_s
     let state = std::fs::read(server.file("state.json")).unwrap();
     manager.crash();
 
-    let manager = guided(&server, &["--secret", &secret]);
+    let manager = start_manager(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     two_sweeps(&manager);
@@ -185,7 +185,7 @@ fn a_manager_that_was_killed_writes_nothing_while_it_waits_and_nothing_for_the_s
 #[test]
 fn what_lost_its_tables_is_programmed_again_without_another_plan() {
     let server = sim();
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
@@ -204,7 +204,7 @@ fn what_lost_its_tables_is_programmed_again_without_another_plan() {
 #[test]
 fn a_fabric_that_has_changed_waits_for_another_plan_and_refuses_the_old_one_by_code() {
     let server = sim();
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let old = controller.plan(&seen, BLUE);
@@ -236,14 +236,14 @@ fn a_fabric_that_has_changed_waits_for_another_plan_and_refuses_the_old_one_by_c
 #[test]
 fn a_plan_that_comes_too_early_is_refused_by_code() {
     let server = sim();
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
     drop(manager);
     // Answers take hours, so that the next manager does not get to know the fabric.
     assert!(server.control(&["delay", "36000000"]).success);
-    let manager = guided(&server, &[]);
+    let manager = start_manager(&server, &[]);
     let controller = Controller::of(&manager);
     let refused = controller.hand_over(&plan);
     assert_eq!(refused["code"], "not-discovered", "{refused}");
@@ -253,7 +253,7 @@ fn a_plan_that_comes_too_early_is_refused_by_code() {
 fn when_the_emulation_dies_the_manager_ends_and_the_next_ones_start_over() {
     let mut server = sim();
     let secret = server.secret(&[3; 32]);
-    let mut manager = guided(&server, &["--secret", &secret]);
+    let mut manager = start_manager(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     let plan = controller.plan(&seen, BLUE);
@@ -267,7 +267,7 @@ fn when_the_emulation_dies_the_manager_ends_and_the_next_ones_start_over() {
 
     server.restart(&rig::fixture(NET));
     assert!(tables(&server) != held, "it has lost everything");
-    let manager = guided(&server, &["--secret", &secret]);
+    let manager = start_manager(&server, &["--secret", &secret]);
     let mut controller = Controller::of(&manager);
     let seen = controller.wait_for("discovered");
     controller.decisions = plan.decisions().clone();

@@ -9,12 +9,12 @@ use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
 use controller_api::operation::OperationState;
 
-use crate::rig::{self, Resident, Server};
+use crate::rig::{self, Server, SmDaemon};
 use crate::site::{Site, by_name, eventually, wish};
 
 struct World {
     server: Server,
-    manager: Resident,
+    manager: SmDaemon,
     site: Site,
     blue: Client,
 }
@@ -23,7 +23,7 @@ impl World {
     /// A fabric of 16 adapters, three of which are hosts; a cluster of two nodes.
     fn new() -> Self {
         let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
-        let manager = Resident::start(&server, "host-00001", &["--guided"]);
+        let manager = SmDaemon::start(&server, "host-00001", &["--external-plans"]);
         rig::eventually("the manager listens", || manager.socket().exists());
         let hosts = ["host-00002", "host-00003", "host-00004"].map(|name| name.parse().unwrap()).to_vec();
         let site = Site::managed_by(manager.socket().to_owned(), hosts);

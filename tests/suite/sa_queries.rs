@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::rig::tree::*;
-use crate::rig::{self, Printed, Resident, Server, eventually};
+use crate::rig::{self, Printed, Server, SmDaemon, eventually};
 
 // Subnet administration.
 
@@ -21,12 +21,12 @@ fn values(printed: &Printed, key: &str) -> Vec<String> {
 }
 
 /// A manager with a partition of 2, 3 (full), 6 and 7 (limited), and one of 4 and 5. Hosts have their number as LID.
-fn administered() -> (Server, Resident) {
+fn administered() -> (Server, SmDaemon) {
     let server = tree();
     let conf = server.file("partitions.conf");
     let text = partition("blue", 0x123, &[2, 3], &[6, 7]) + &partition("red", 0x124, &[4, 5], &[]);
     std::fs::write(&conf, text).unwrap();
-    let manager = Resident::up(&server, HOST, &["--partitions", &conf]);
+    let manager = SmDaemon::up(&server, HOST, &["--partitions", &conf]);
     for number in 1..=16 {
         let printed = server.tool(&host(number), "smpquery", &["-D", "portinfo", "0"]);
         assert_eq!(printed.value("Lid"), Some(number.to_string().as_str()), "{printed:?}");
@@ -128,7 +128,7 @@ fn paths_exist_inside_partitions_only_and_carry_their_key() {
 // The control socket.
 
 /// Says something to a control socket, and returns all that is answered.
-fn say(manager: &Resident, bytes: &[u8]) -> String {
+fn say(manager: &SmDaemon, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
     // Whoever is cut off in the middle of nonsense sees an error here.
     let _ = stream.write_all(bytes);
@@ -141,7 +141,7 @@ fn say(manager: &Resident, bytes: &[u8]) -> String {
 #[test]
 fn nonsense_on_the_control_socket_is_answered_by_an_error_and_harms_nobody() {
     let server = tree();
-    let manager = Resident::up(&server, HOST, &[]);
+    let manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
     for nonsense in [
         &b"nonsense\n"[..],
@@ -168,7 +168,7 @@ fn watchers_see_the_fabric_first_and_then_what_happens() {
     let server = tree();
     let conf = server.file("partitions.conf");
     std::fs::write(&conf, "").unwrap();
-    let manager = Resident::up(&server, HOST, &["--partitions", &conf]);
+    let manager = SmDaemon::up(&server, HOST, &["--partitions", &conf]);
     let mut watcher = manager.command(&["watch"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
@@ -192,7 +192,7 @@ fn watchers_see_the_fabric_first_and_then_what_happens() {
 fn metrics_and_the_report_tell_the_same_as_the_status() {
     let server = tree();
     let (report, metrics) = (server.file("report.json"), server.file("metrics.prom"));
-    let manager = Resident::up(&server, HOST, &["--report", &report, "--metrics", &metrics]);
+    let manager = SmDaemon::up(&server, HOST, &["--report", &report, "--metrics", &metrics]);
     let status = manager.status();
     let shown = manager.control(&["metrics"]).stdout;
     eventually("metrics are written", || std::fs::exists(&metrics).unwrap());
@@ -219,7 +219,7 @@ fn no_secret_and_no_key_is_ever_told() {
     let secret: Vec<u8> = (0..32).map(|index: u8| index.wrapping_mul(37).wrapping_add(11)).collect();
     let path = server.secret(&secret);
     let report = server.file("report.json");
-    let manager = Resident::up(&server, HOST, &["--secret", &path, "--report", &report]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &path, "--report", &report]);
     // Attempts with a wrong key, and with none, are told of too.
     let key = node_key(&guids(7).0, &path);
     assert!(!server.tool(&host(7), "smpquery", &["-D", "-y", &key, "nodeinfo", "0,1"]).success);

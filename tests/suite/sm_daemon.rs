@@ -13,7 +13,7 @@ use ib_wire::{
 use serde_json::{Value, json};
 
 use crate::rig::tree::*;
-use crate::rig::{self, Resident, Server, eventually};
+use crate::rig::{self, Server, SmDaemon, eventually};
 
 // Beside other managers.
 
@@ -21,7 +21,7 @@ use crate::rig::{self, Resident, Server, eventually};
 fn opensm_beside_a_guarding_manager_changes_nothing_and_is_reported() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
-    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     let before = snapshot(&server);
     let other = server.opensm_beside(&host(7), &[]);
     other.wait_for("SM port is down");
@@ -47,7 +47,7 @@ fn opensm_beside_a_guarding_manager_changes_nothing_and_is_reported() {
 fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
-    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     let before = snapshot(&server);
     let options = server.file("opensm.conf");
     let key = node_key(&guids(7).0, &secret);
@@ -76,7 +76,7 @@ fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
 fn whoever_sits_on_a_port_as_a_manager_is_asked_without_its_key() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
-    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     let mut other = server.device(&host(7), Role::SubnetManager);
     let mut questions = 0;
     let started = std::time::Instant::now();
@@ -103,7 +103,7 @@ fn whoever_sits_on_a_port_as_a_manager_is_asked_without_its_key() {
 #[test]
 fn without_keys_opensm_stays_standby_beside_the_manager() {
     let server = public_tree();
-    let manager = Resident::up(&server, HOST, &[]);
+    let manager = SmDaemon::up(&server, HOST, &[]);
     let other = server.opensm_beside(&host(3), &[]);
     other.wait_for("Entering STANDBY state");
     let info = server.tool(&host(2), "sminfo", &[]).stdout;
@@ -125,7 +125,7 @@ fn without_keys_opensm_stays_standby_beside_the_manager() {
 #[test]
 fn the_priority_that_others_are_told_can_be_chosen() {
     let server = public_tree();
-    let _manager = Resident::up(&server, HOST, &["--priority", "9"]);
+    let _manager = SmDaemon::up(&server, HOST, &["--priority", "9"]);
     let info = server.tool(&host(2), "sminfo", &[]).stdout;
     assert!(info.contains("priority 9 state 3 SMINFO_MASTER"), "{info}");
     let refused = once(&server, &["--priority", "16"]);
@@ -140,10 +140,10 @@ fn a_manager_that_was_killed_writes_nothing_when_it_comes_back() {
     let secret = guarded.secret(&[0x5a; 32]);
     let public = public_tree();
     for (server, options) in [(&guarded, &["--secret", &secret][..]), (&public, &[])] {
-        let mut first = Resident::start(server, HOST, options);
+        let mut first = SmDaemon::start(server, HOST, options);
         assert!(!first.wait_for_up(1).contains(" 0 Sets "), "the first one has to write");
         first.crash();
-        let mut second = Resident::start(server, HOST, options);
+        let mut second = SmDaemon::start(server, HOST, options);
         let told = second.wait_for_up(1);
         assert!(told.contains(" 0 Sets "), "{told}");
     }
@@ -159,7 +159,7 @@ fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
     let (server, fresh) = (tree(), tree());
     std::fs::copy(kept("state.json"), server.file("state.json")).unwrap();
     let secret = server.secret(&bytes);
-    let manager = Resident::up(&server, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret, "--partitions", &partitions]);
     assert_eq!(lids(&server), [json!(22), json!(21)]);
     assert_eq!(manager.status()["unmet"], json!({}));
     let mode = std::fs::metadata(server.file("state.json")).unwrap().permissions().mode();
@@ -167,12 +167,12 @@ fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
 
     // The controls: without it, ports get other LIDs; another secret than the one it speaks of is refused.
     let secret = fresh.secret(&bytes);
-    let _manager = Resident::up(&fresh, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    let _manager = SmDaemon::up(&fresh, HOST, &["--secret", &secret, "--partitions", &partitions]);
     assert_ne!(lids(&fresh), [json!(22), json!(21)]);
     let other = tree();
     std::fs::copy(kept("state.json"), other.file("state.json")).unwrap();
     let secret = other.secret(&[0x5b; 32]);
-    let mut refused = Resident::start(&other, HOST, &["--secret", &secret, "--partitions", &partitions]);
+    let mut refused = SmDaemon::start(&other, HOST, &["--secret", &secret, "--partitions", &partitions]);
     assert_ne!(refused.wait_for_end(), Some(0));
     assert!(refused.stderr().contains("secret"), "{}", refused.stderr());
 }
@@ -181,7 +181,7 @@ fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
 fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
-    let mut manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let mut manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     let before = snapshot(&server);
     for (name, node) in &before {
         // The first port speaks for a switch, the only one for a host.
@@ -219,7 +219,7 @@ fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
 #[test]
 fn what_was_rebooted_or_unplugged_at_once_is_no_drift() {
     let server = tree();
-    let manager = Resident::up(&server, HOST, &[]);
+    let manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
     for command in [
         &["link", "down", "leaf-02", "1"][..],
@@ -262,7 +262,7 @@ fn write(
 #[test]
 fn what_others_change_is_told_and_restored() {
     let server = tree();
-    let mut manager = Resident::up(&server, HOST, &[]);
+    let mut manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
     let sets = manager.status()["sets"].as_u64().unwrap();
     assert_eq!(manager.status()["drift"]["count"], 0);
@@ -309,8 +309,8 @@ fn partitions_follow_their_file_on_reload_and_on_sighup() {
         let server = tree();
         let conf = server.file("partitions.conf");
         std::fs::write(&conf, "# nobody\n").unwrap();
-        let mut manager = Resident::up(&server, HOST, &["--partitions", &conf]);
-        let reload = |manager: &mut Resident| -> Result<(), String> {
+        let mut manager = SmDaemon::up(&server, HOST, &["--partitions", &conf]);
+        let reload = |manager: &mut SmDaemon| -> Result<(), String> {
             if !by_signal {
                 let printed = manager.control(&["reload"]);
                 return if printed.success { Ok(()) } else { Err(printed.stderr) };
@@ -450,14 +450,14 @@ fn a_node_that_is_not_expected_there_is_reported_until_it_is_adopted() {
 }
 
 /// A fabric as it was, a manager that has forgotten where host 5 sits, and that place.
-fn forgetful() -> (Server, BTreeMap<String, Value>, Resident, String) {
+fn forgetful() -> (Server, BTreeMap<String, Value>, SmDaemon, String) {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let state = server.file("state.json");
     assert!(once(&server, &["--secret", &secret, "--state", &state]).success);
     let before = snapshot(&server);
     forget(&state, &guids(5).0);
-    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     (server, before, manager, format!("{}[1]", leaf_guid(2)))
 }
 
@@ -507,7 +507,7 @@ fn what_is_only_looked_at_is_not_kept_and_what_is_not_a_socket_is_not_replaced()
 fn another_secret_and_a_second_manager_are_refused() {
     let server = tree();
     let (secret, state) = (server.secret(&[0x5a; 32]), server.file("state.json"));
-    let manager = Resident::up(&server, HOST, &["--secret", &secret]);
+    let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
     let second = once(&server, &["--secret", &secret, "--state", &state]);
     assert!(!second.success && second.stderr.contains("another manager uses"), "{second:?}");
     drop(manager);

@@ -15,11 +15,11 @@ use ib_wire::{Guid, Mad, Method};
 use subnet_manager::{Discovery, Event, Manager, Memory, Settings};
 
 /// A shell would do what this does, with sockets and a clock.
-pub struct Watched {
+pub struct RecordedManager {
     pub topology: Topology,
     pub fabric: Fabric,
     pub manager: Manager,
-    pub station: PortId,
+    pub port: PortId,
     pub now: Duration,
     pub discovery: Option<Discovery>,
     pub intents: Option<Intents>,
@@ -32,18 +32,18 @@ pub struct Watched {
     pub programmed: usize,
 }
 
-impl Watched {
+impl RecordedManager {
     /// On the first host, once it has seen everything.
     pub fn new(topology: Topology, capacities: Capacities) -> Self {
         let mut fabric = Fabric::new(topology.clone(), capacities, 1).unwrap();
         let (_, host) = topology.end_nodes().next().unwrap();
-        let station = fabric.find_port(&host.id).unwrap();
-        fabric.set_is_sm(Duration::ZERO, station, true);
-        let mut watched = Self {
+        let port = fabric.find_port(&host.id).unwrap();
+        fabric.set_is_sm(Duration::ZERO, port, true);
+        let mut recorded = Self {
             topology,
             fabric,
             manager: Manager::new(Settings::default(), None, &Memory::default()),
-            station,
+            port,
             now: Duration::ZERO,
             discovery: None,
             intents: None,
@@ -53,8 +53,8 @@ impl Watched {
             drifts: 0,
             programmed: 0,
         };
-        watched.run();
-        watched
+        recorded.run();
+        recorded
     }
 
     /// Lets a second pass, and everything happen that happens in it.
@@ -75,7 +75,7 @@ impl Watched {
         loop {
             while let Some(output) = self.fabric.poll_output() {
                 if let Output::Deliver { port, datagram } = output
-                    && port == self.station
+                    && port == self.port
                 {
                     self.manager.handle_datagram(self.now, &datagram);
                 }
@@ -96,7 +96,7 @@ impl Watched {
             if datagram.mad.method() == Method::SET {
                 self.sets.push(datagram.mad.clone());
             }
-            self.fabric.handle_datagram(self.now, self.station, datagram);
+            self.fabric.handle_datagram(self.now, self.port, datagram);
         }
     }
 

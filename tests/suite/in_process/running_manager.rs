@@ -10,10 +10,10 @@ use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA
 use subnet_manager::{Counts, Discovery, Event, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
 
 /// A shell would do what this does, with sockets and a clock.
-pub struct Resident {
+pub struct RunningManager {
     pub fabric: Fabric,
     pub manager: Manager,
-    pub station: PortId,
+    pub port: PortId,
     pub now: Duration,
     pub kept: Memory,
     pub plan: Option<Arc<FabricPlan>>,
@@ -36,7 +36,7 @@ pub struct Resident {
 /// Something that happens to a fabric.
 pub type Fault = Box<dyn FnOnce(&mut Fabric, Duration)>;
 
-impl Resident {
+impl RunningManager {
     pub fn new(topology: Topology, is_guarding: bool, kept: Memory) -> Self {
         let fabric = Fabric::new(topology.clone(), Capacities::default(), 1).unwrap();
         Self::on(fabric, &topology, is_guarding, kept)
@@ -45,8 +45,8 @@ impl Resident {
     /// On a fabric that somebody else may have configured.
     pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: Memory) -> Self {
         let (_, host) = topology.end_nodes().next().unwrap();
-        let station = fabric.find_port(&host.id).unwrap();
-        fabric.set_is_sm(Duration::ZERO, station, true);
+        let port = fabric.find_port(&host.id).unwrap();
+        fabric.set_is_sm(Duration::ZERO, port, true);
         let secret = is_guarding.then(|| SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap());
         let manager = Manager::new(Settings::default(), secret, &kept);
         let (now, plan, discovery) = (Duration::ZERO, None, None);
@@ -54,7 +54,7 @@ impl Resident {
         Self {
             fabric,
             manager,
-            station,
+            port,
             now,
             kept,
             plan,
@@ -97,7 +97,7 @@ impl Resident {
             self.take_events();
             let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
             self.sent.push(datagram.clone());
-            self.fabric.handle_datagram(self.now, self.station, datagram);
+            self.fabric.handle_datagram(self.now, self.port, datagram);
         }
     }
 
@@ -120,7 +120,7 @@ impl Resident {
     fn deliver(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
             let Output::Deliver { port, datagram } = output else { continue };
-            if port == self.station && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
+            if port == self.port && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
                 self.manager.handle_datagram(self.now, &datagram);
             }
             if let Some((_, info)) = self.other.as_ref().filter(|(other, _)| *other == port)

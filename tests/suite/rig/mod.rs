@@ -209,14 +209,14 @@ impl Drop for Server {
 }
 
 /// A `heddle sm` that stays, with a control socket of its own. Ended by SIGTERM when dropped.
-pub struct Resident {
+pub struct SmDaemon {
     child: Child,
     control: PathBuf,
     stdout: PathBuf,
     stderr: PathBuf,
 }
 
-impl Resident {
+impl SmDaemon {
     /// Starts it on `node` with the state of this server and frequent sweeps.
     pub fn start(server: &Server, node: &str, options: &[&str]) -> Self {
         Self::start_by(&[], server, node, (&server.file("state.json"), options))
@@ -250,9 +250,9 @@ impl Resident {
 
     /// Starts it, and returns once the fabric is equal to the plan.
     pub fn up(server: &Server, node: &str, options: &[&str]) -> Self {
-        let mut resident = Self::start(server, node, options);
-        resident.wait_for_up(1);
-        resident
+        let mut daemon = Self::start(server, node, options);
+        daemon.wait_for_up(1);
+        daemon
     }
 
     /// Waits until the fabric has become equal to the plan `times` times, and returns how that was told.
@@ -338,7 +338,7 @@ impl Resident {
     }
 }
 
-impl Drop for Resident {
+impl Drop for SmDaemon {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             signal("TERM", &self.child);
