@@ -1,4 +1,6 @@
-//! Rules of the workspace that the compiler does not know. A failure names the place and says what to do.
+//! Rules of the workspace that the compiler does not check. A failure names the file and line and says what to do.
+
+mod language;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
