@@ -29,7 +29,7 @@ const ANSWERS_WAITING_MAX: usize = 4096;
 
 /// A request on its way to the thread that can carry it out.
 #[derive(Debug)]
-pub struct ControlRequest<R> {
+pub struct PendingRequest<R> {
     /// What is asked.
     pub request: R,
     /// Where answers go.
@@ -85,7 +85,7 @@ pub fn listen<R>(
     path: &Path,
     request_max: u64,
     waker: Waker,
-) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<R>>)>
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<R>>)>
 where
     R: DeserializeOwned + Send + 'static,
 {
@@ -137,7 +137,7 @@ fn remove_dead(path: &Path) -> anyhow::Result<()> {
 fn serve<R: DeserializeOwned>(
     mut stream: UnixStream,
     request_max: u64,
-    commands: &Sender<ControlRequest<R>>,
+    commands: &Sender<PendingRequest<R>>,
     waker: &Waker,
 ) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
@@ -150,7 +150,7 @@ fn serve<R: DeserializeOwned>(
     };
     drop(line);
     let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
-    if commands.send(ControlRequest { request, answers: Replies(sender) }).is_err() {
+    if commands.send(PendingRequest { request, answers: Replies(sender) }).is_err() {
         return say(&mut stream, Err("it is stopping".to_owned().into()));
     }
     waker.wake();

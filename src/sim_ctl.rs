@@ -8,7 +8,7 @@ use fabric_sim::{FunctionKey, Probability};
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
-use crate::sim::control::{self, Request};
+use crate::sim::control::{self, SimRequest};
 
 /// Act on a running emulation.
 ///
@@ -141,22 +141,22 @@ pub fn run(args: SimCtlArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn request(action: Action) -> anyhow::Result<Request> {
+fn request(action: Action) -> anyhow::Result<SimRequest> {
     Ok(match action {
-        Action::Link { change: LinkChange::Down, node, port, .. } => Request::LinkDown { node, port },
-        Action::Link { change: LinkChange::Up, node, port, .. } => Request::LinkUp { node, port },
+        Action::Link { change: LinkChange::Down, node, port, .. } => SimRequest::LinkDown { node, port },
+        Action::Link { change: LinkChange::Up, node, port, .. } => SimRequest::LinkUp { node, port },
         Action::Link { change: LinkChange::Flap, node, port, down_ms } => {
-            Request::LinkFlap { node, port, down_ms }
+            SimRequest::LinkFlap { node, port, down_ms }
         }
-        Action::Reboot { node } => Request::Reboot { node },
-        Action::Rename { node, description } => Request::Rename { node, description },
-        Action::Loss { probability, node, port, data } => Request::Loss { probability, node, port, data },
-        Action::Duplicate { probability } => Request::Duplicate { probability },
-        Action::Delay { longest_ms } => Request::Delay { longest_ms },
-        Action::Counters { node, port } => Request::Counters { node, port },
-        Action::Tables { node } => Request::Tables { node },
-        Action::Status => Request::Status {},
-        Action::Attach(args) => Request::Attach {
+        Action::Reboot { node } => SimRequest::Reboot { node },
+        Action::Rename { node, description } => SimRequest::Rename { node, description },
+        Action::Loss { probability, node, port, data } => SimRequest::Loss { probability, node, port, data },
+        Action::Duplicate { probability } => SimRequest::Duplicate { probability },
+        Action::Delay { longest_ms } => SimRequest::Delay { longest_ms },
+        Action::Counters { node, port } => SimRequest::Counters { node, port },
+        Action::Tables { node } => SimRequest::Tables { node },
+        Action::Status => SimRequest::Status {},
+        Action::Attach(args) => SimRequest::Attach {
             node: args.node,
             port: args.port,
             function: args.function,
@@ -169,8 +169,8 @@ fn request(action: Action) -> anyhow::Result<Request> {
             guest: std::path::absolute(args.guest)?,
             fabric: std::path::absolute(args.fabric)?,
         },
-        Action::Detach { node, port, function } => Request::Detach { node, port, function },
-        Action::Functions => Request::Functions {},
+        Action::Detach { node, port, function } => SimRequest::Detach { node, port, function },
+        Action::Functions => SimRequest::Functions {},
     })
 }
 

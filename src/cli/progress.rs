@@ -12,13 +12,13 @@ const TICK: Duration = Duration::from_millis(120);
 
 /// Shows that something goes on. What it shows goes to standard error: results do not mix with it.
 #[derive(Debug)]
-pub struct Progress {
+pub struct WaitProgress {
     started: Instant,
     /// Only on a terminal.
     spinner: Option<ProgressBar>,
 }
 
-impl Progress {
+impl WaitProgress {
     /// Begins to wait for `what`.
     pub fn new(what: &str) -> Self {
         let spinner = io::stderr().is_terminal().then(|| {
@@ -64,7 +64,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for WaitProgress {
     fn drop(&mut self) {
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();

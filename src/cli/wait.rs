@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use super::output::took;
-use super::progress::Progress;
+use super::progress::WaitProgress;
 
 /// How often the controller is asked.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
@@ -59,7 +59,7 @@ pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> a
 
 async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
     let cluster = ClusterRef { name: operation.cluster.clone(), tenant: Some(operation.tenant.clone()) };
-    let progress = Progress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
+    let progress = WaitProgress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
     let (mut latest, mut told, mut answered) = (operation, 0, Instant::now());
     let mut standing = doing(latest.kind).to_owned();
     loop {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::frames::{GuestFrames, GuestSockets};
 use super::request_counts::RequestCounts;
-use crate::control_socket::{self, ControlRequest, ControlSocket};
+use crate::control_socket::{self, ControlSocket, PendingRequest};
 
 /// Longest request line: node names are short, so anything longer is nonsense.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
@@ -22,7 +22,7 @@ const REQUEST_BYTES_MAX: u64 = 16 * 1024;
 /// What can be asked of a running emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum SimRequest {
     /// Pull a cable.
     LinkDown { node: String, port: PortNum },
     /// Plug it again.
@@ -87,7 +87,7 @@ pub struct EmulationState<'a> {
 }
 
 /// Carries a request out and answers it.
-pub fn answer(command: ControlRequest<Request>, emulation: EmulationState<'_>) {
+pub fn answer(command: PendingRequest<SimRequest>, emulation: EmulationState<'_>) {
     let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
@@ -97,7 +97,7 @@ pub fn answer(command: ControlRequest<Request>, emulation: EmulationState<'_>) {
 pub fn listen(
     name: &str,
     waker: Waker,
-) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<Request>>)> {
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<SimRequest>>)> {
     let path = socket_path(name)?;
     if let Some(directory) = path.parent() {
         control_socket::create_private_directory(directory)?;
@@ -109,12 +109,12 @@ pub fn listen(
 pub fn listen_at(
     path: &Path,
     waker: Waker,
-) -> anyhow::Result<(ControlSocket, Receiver<ControlRequest<Request>>)> {
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<SimRequest>>)> {
     control_socket::listen(path, REQUEST_BYTES_MAX, waker)
 }
 
 /// Asks a running emulation, by its name or by the path of its control socket, which has a slash.
-pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
+pub fn ask(name: &str, request: &SimRequest) -> anyhow::Result<Value> {
     let path = if name.contains('/') { PathBuf::from(name) } else { socket_path(name)? };
     control_socket::request_one(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
@@ -133,31 +133,31 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     Ok(directory.join(format!("sim-{name}.sock")))
 }
 
-fn carry_out(request: Request, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
+fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
     let EmulationState { now, fabric, frames, counters, request_counts } = emulation;
     let linked = |linked: bool, what: &str| {
         if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
     };
     match request {
-        Request::LinkDown { node, port } => {
+        SimRequest::LinkDown { node, port } => {
             linked(fabric.unplug(now, find_port(fabric, &node, port)?), "link down")
         }
-        Request::LinkUp { node, port } => {
+        SimRequest::LinkUp { node, port } => {
             linked(fabric.plug(now, find_port(fabric, &node, port)?), "link up")
         }
-        Request::LinkFlap { node, port, down_ms } => {
+        SimRequest::LinkFlap { node, port, down_ms } => {
             let port = find_port(fabric, &node, port)?;
             linked(fabric.flap(now, port, Duration::from_millis(down_ms)), "link flaps")
         }
-        Request::Reboot { node } => {
+        SimRequest::Reboot { node } => {
             fabric.reboot(now, find_node(fabric, &node)?);
             Ok(json!("rebooted"))
         }
-        Request::Rename { node, description } => {
+        SimRequest::Rename { node, description } => {
             fabric.rename(now, find_node(fabric, &node)?, &description);
             Ok(json!("renamed"))
         }
-        Request::Loss { probability, node, port, data } => {
+        SimRequest::Loss { probability, node, port, data } => {
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
@@ -170,36 +170,36 @@ fn carry_out(request: Request, emulation: EmulationState<'_>) -> anyhow::Result<
             }
             Ok(json!("loss set"))
         }
-        Request::Duplicate { probability } => {
+        SimRequest::Duplicate { probability } => {
             fabric.set_duplication(probability);
             Ok(json!("duplication set"))
         }
-        Request::Delay { longest_ms } => {
+        SimRequest::Delay { longest_ms } => {
             fabric.set_delay_max(Duration::from_millis(longest_ms));
             Ok(json!("delay set"))
         }
-        Request::Ping {} => Ok(json!("pong")),
-        Request::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
-        Request::Counters { node, port: Some(port) } => {
+        SimRequest::Ping {} => Ok(json!("pong")),
+        SimRequest::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
+        SimRequest::Counters { node, port: Some(port) } => {
             Ok(json!(fabric.port_view(find_port(fabric, &node, port)?)))
         }
-        Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
-        Request::Status {} => {
+        SimRequest::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
+        SimRequest::Status {} => {
             let (statistics, requests) = (fabric.statistics(), request_counts.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
-        Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
+        SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             let sockets = GuestSockets { guest, fabric: socket };
             let keys = [FunctionKey { pkey, group }].into_iter().chain(further).collect();
             frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))
         }
-        Request::Detach { node, port, function } => {
+        SimRequest::Detach { node, port, function } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
         }
-        Request::Functions {} => Ok(frames.view(fabric)),
+        SimRequest::Functions {} => Ok(frames.view(fabric)),
     }
 }
 

@@ -8,23 +8,23 @@ use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
-use super::control::{self, EmulationState, Request};
+use super::control::{self, EmulationState, SimRequest};
 use super::frames::GuestFrames;
 use super::request_counts::RequestCounts;
-use crate::control_socket::ControlRequest;
+use crate::control_socket::PendingRequest;
 
 /// An emulated fabric as the host of a server.
 #[derive(Debug)]
 pub struct SimHost {
     fabric: Fabric,
     started: Instant,
-    commands: Receiver<ControlRequest<Request>>,
+    commands: Receiver<PendingRequest<SimRequest>>,
     request_counts: RequestCounts,
     frames: GuestFrames,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, frames: GuestFrames, commands: Receiver<ControlRequest<Request>>) -> Self {
+    pub fn new(fabric: Fabric, frames: GuestFrames, commands: Receiver<PendingRequest<SimRequest>>) -> Self {
         Self { fabric, started: Instant::now(), commands, request_counts: RequestCounts::default(), frames }
     }
 

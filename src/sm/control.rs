@@ -10,7 +10,7 @@ use subnet_manager::{Discovery, Event, Location};
 
 use super::daemon::Daemon;
 use super::metrics;
-use crate::control_socket::{ControlRequest, Replies};
+use crate::control_socket::{PendingRequest, Replies};
 
 /// Longest request: a plan for the largest fabrics.
 pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -18,7 +18,7 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// What can be asked of a running subnet manager.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
-pub enum Request {
+pub enum SmRequest {
     /// Whether the manager works: answered by the thread that does the work.
     Ping {},
     /// What happened so far.
@@ -32,7 +32,7 @@ pub enum Request {
     /// Read the file of partitions again; answered when the fabric is equal to the plan.
     Reload {},
     /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
-    AdoptNode { node: Guid, behind: Option<PortName> },
+    AdoptNode { node: Guid, behind: Option<PortAddress> },
     /// What happened so far, for Prometheus.
     Metrics {},
     /// Read every table that the plan in force speaks of; answered with that plan, its tables as devices hold them.
@@ -47,10 +47,10 @@ struct Fields {
     command: String,
     plan: Option<Box<FabricPlan>>,
     node: Option<Guid>,
-    behind: Option<PortName>,
+    behind: Option<PortAddress>,
 }
 
-impl TryFrom<Fields> for Request {
+impl TryFrom<Fields> for SmRequest {
     type Error = String;
     fn try_from(fields: Fields) -> Result<Self, String> {
         match fields {
@@ -76,27 +76,27 @@ impl TryFrom<Fields> for Request {
 
 /// A port, by node and number.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct PortName {
+pub struct PortAddress {
     pub node: Guid,
     pub port: PortNum,
 }
 
 /// Does what is asked, and answers.
-pub fn carry_out(daemon: &mut Daemon, command: ControlRequest<Request>) {
-    let ControlRequest { request, answers } = command;
+pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
+    let PendingRequest { request, answers } = command;
     daemon.stats.count(daemon.manager.counts());
     match request {
-        Request::Ping {} => {
+        SmRequest::Ping {} => {
             answers.send(Ok(json!("pong")));
         }
-        Request::Status {} => {
+        SmRequest::Status {} => {
             answers.send(Ok(json!(daemon.stats)));
         }
-        Request::Metrics {} => {
+        SmRequest::Metrics {} => {
             let text = metrics::text(&daemon.stats).map(Value::String);
             answers.send(text.map_err(|error| error.to_string().into()));
         }
-        Request::Watch {} => {
+        SmRequest::Watch {} => {
             let now = match daemon.planner.discovery() {
                 Some(discovery) => fabric(discovery),
                 None => json!({ "event": "discovering" }),
@@ -105,16 +105,16 @@ pub fn carry_out(daemon: &mut Daemon, command: ControlRequest<Request>) {
                 daemon.watchers.push(answers);
             }
         }
-        Request::Plan { plan } => match daemon.planner.take(*plan) {
+        SmRequest::Plan { plan } => match daemon.planner.take(*plan) {
             Ok(plan) => apply(daemon, Ok(plan), answers),
             Err(rejection) => drop(answers.send(Err(rejection.into()))),
         },
-        Request::Reload {} => {
+        SmRequest::Reload {} => {
             let plan = daemon.planner.reread();
             apply(daemon, plan, answers);
         }
-        Request::ReadBack {} => daemon.read_back.wanted.push(answers),
-        Request::AdoptNode { node, behind } => {
+        SmRequest::ReadBack {} => daemon.read_back.wanted.push(answers),
+        SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
             let now = daemon.started.elapsed();
             daemon.manager.rebind(now, location, node);
@@ -208,8 +208,10 @@ mod tests {
         let mut intents = Intents::new(port);
         intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;").unwrap();
         let sent = compile(&tree, &intents, &Decisions::default()).unwrap();
-        let text = serde_json::to_string(&Request::Plan { plan: Box::new(sent.clone()) }).unwrap();
-        let Request::Plan { plan } = serde_json::from_str(&text).unwrap() else { panic!("another request") };
+        let text = serde_json::to_string(&SmRequest::Plan { plan: Box::new(sent.clone()) }).unwrap();
+        let SmRequest::Plan { plan } = serde_json::from_str(&text).unwrap() else {
+            panic!("another request")
+        };
         assert_eq!(*plan, sent);
         assert_eq!(plan.groups().len(), 1);
     }

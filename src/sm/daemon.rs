@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use subnet_manager::{Event, Manager};
 
 use super::adoption;
-use super::control::{self, Request};
+use super::control::{self, SmRequest};
 use super::metrics;
 use super::planner::{PlanProvider, PlanRejection};
 use super::progress::Bar;
 use super::state::{self, State};
-use super::stats::Statistics;
+use super::stats::SmStatistics;
 use super::{Outputs, Signal};
-use crate::control_socket::{ControlRequest, Replies};
+use crate::control_socket::{PendingRequest, Replies};
 
 /// How long the fabric may stay without any answer if only one pass is wanted.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -39,14 +39,14 @@ pub struct Daemon {
     pub manager: Manager,
     pub planner: PlanProvider,
     pub state: State,
-    pub stats: Statistics,
+    pub stats: SmStatistics,
     pub outputs: Outputs,
     pub started: Instant,
     /// One pass is all that is wanted.
     pub once: bool,
     pub waker: Waker,
     pub signals: Receiver<Signal>,
-    pub commands: Option<Receiver<ControlRequest<Request>>>,
+    pub commands: Option<Receiver<PendingRequest<SmRequest>>>,
     /// What is there is taken over first.
     pub adoption: Option<Adopt>,
     /// Who wants to know when the fabric is equal to the plan.

@@ -6,10 +6,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::stats::Statistics;
+use super::stats::SmStatistics;
 
 /// The metrics of a manager, as text.
-pub fn text(stats: &Statistics) -> anyhow::Result<String> {
+pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("heddle_sm");
     let mut count = |name: &str, help: &str, value: u64| {
         registry.register(name, help, ConstCounter::new(value));

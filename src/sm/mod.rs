@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
 
 use crate::control_socket;
-use control::Request;
+use control::SmRequest;
 pub use daemon::FabricGone;
 use daemon::{Adopt, Daemon, Stop};
 use planner::{PlanProvider, PlanSource};
@@ -30,7 +30,7 @@ use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
 pub use state::{replace, secret_mark};
-use stats::Statistics;
+use stats::SmStatistics;
 
 /// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
 ///
@@ -224,7 +224,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         manager: Manager::new(settings, secret, &memory),
         planner,
         state,
-        stats: Statistics::default(),
+        stats: SmStatistics::default(),
         outputs: Outputs { report: args.report, metrics: args.metrics },
         started: Instant::now(),
         once: args.once,
@@ -267,20 +267,20 @@ fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
 
 fn control_manager(command: SmCommand) -> anyhow::Result<()> {
     let (args, request) = match command {
-        SmCommand::Status(args) => (args, Request::Status {}),
-        SmCommand::Watch(args) => (args, Request::Watch {}),
-        SmCommand::Reload(args) => (args, Request::Reload {}),
-        SmCommand::Metrics(args) => (args, Request::Metrics {}),
-        SmCommand::ReadBack(args) => (args, Request::ReadBack {}),
+        SmCommand::Status(args) => (args, SmRequest::Status {}),
+        SmCommand::Watch(args) => (args, SmRequest::Watch {}),
+        SmCommand::Reload(args) => (args, SmRequest::Reload {}),
+        SmCommand::Metrics(args) => (args, SmRequest::Metrics {}),
+        SmCommand::ReadBack(args) => (args, SmRequest::ReadBack {}),
         SmCommand::Plan(args) => {
             let place = args.file.display();
             let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;
             let plan = serde_json::from_slice(&text).with_context(|| format!("{place} is no plan"))?;
-            (args.control, Request::Plan { plan })
+            (args.control, SmRequest::Plan { plan })
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };
-    let is_watch = matches!(request, Request::Watch {});
+    let is_watch = matches!(request, SmRequest::Watch {});
     let mut is_answered = false;
     for answer in control_socket::request(&args.control, &request)? {
         is_answered = true;
@@ -296,8 +296,9 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
 
 fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     if let Some(control) = args.control {
-        let behind = args.behind.map(|it| control::PortName { node: it.near, port: it.port });
-        let answer = control_socket::request_one(&control, &Request::AdoptNode { node: args.node, behind })?;
+        let behind = args.behind.map(|it| control::PortAddress { node: it.near, port: it.port });
+        let answer =
+            control_socket::request_one(&control, &SmRequest::AdoptNode { node: args.node, behind })?;
         return crate::say(answer.as_str().unwrap_or_default());
     }
     let path = args.state.context("--state or --control says whose nodes these are")?;

@@ -13,7 +13,7 @@ const LIST_MAX: usize = 256;
 
 /// What happened so far.
 #[derive(Debug, Default, Serialize)]
-pub struct Statistics {
+pub struct SmStatistics {
     /// Switches and adapters that were found.
     pub switches: usize,
     pub adapters: usize,
@@ -63,7 +63,7 @@ impl List {
     }
 }
 
-impl Statistics {
+impl SmStatistics {
     /// Writes an event down, and into the log.
     pub fn note(&mut self, event: &Event) {
         match event {

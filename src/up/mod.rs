@@ -25,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
-use crate::cli::progress::Progress;
+use crate::cli::progress::WaitProgress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
 use ready::{HostCapacity, ImageSource};
@@ -117,7 +117,7 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     let (mut supervisor, mut notices) = Supervisor::new(site.clone(), wrapper);
     let mut stop = StopSignals::new()?;
 
-    let progress = Progress::new("starting");
+    let progress = WaitProgress::new("starting");
     let outcome = {
         let starting = plan.start(&mut supervisor, &progress);
         tokio::pin!(starting);
@@ -222,7 +222,7 @@ impl StartPlan {
     }
 
     /// Starts everything, each as soon as what it needs is there.
-    async fn start(&self, supervisor: &mut Supervisor, progress: &Progress) -> anyhow::Result<Ready> {
+    async fn start(&self, supervisor: &mut Supervisor, progress: &WaitProgress) -> anyhow::Result<Ready> {
         let site = &self.site;
         // One of an earlier start leads nowhere.
         let _ = fs::remove_file(site.endpoint());

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::site::{HostPort, SiteDir};
 use crate::cli::connection::SiteArgs;
 use crate::cli::image::{self, MANIFEST_FILE};
-use crate::cli::progress::Progress;
+use crate::cli::progress::WaitProgress;
 
 /// How often to look whether a part is ready.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -146,7 +146,7 @@ pub async fn add_hosts(
 }
 
 /// Waits until the fabric is programmed and every host can be used.
-pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &Progress) -> anyhow::Result<()> {
+pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &WaitProgress) -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         // A controller that is being restarted is asked again.

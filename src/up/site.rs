@@ -41,7 +41,7 @@ pub struct SiteDir {
 
 /// The right to run a site. Given back when dropped, also by a process that is killed.
 #[derive(Debug)]
-pub struct Lock {
+pub struct SiteLock {
     _file: File,
 }
 
@@ -104,7 +104,7 @@ impl SiteDir {
     }
 
     /// Takes the right to run the site, unless another process has it.
-    pub fn lock(&self) -> anyhow::Result<Lock> {
+    pub fn lock(&self) -> anyhow::Result<SiteLock> {
         let path = self.path("run/up.lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
@@ -120,7 +120,7 @@ impl SiteDir {
             Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the directory"),
         }
         self.write_pid("up", std::process::id())?;
-        Ok(Lock { _file: file })
+        Ok(SiteLock { _file: file })
     }
 
     /// Whether a process runs the site.

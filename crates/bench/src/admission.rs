@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use serde::Serialize;
 
-use crate::stream::{Fabric, size};
+use crate::stream::{PlannedTree, size};
 
 /// Admit clusters whose places are given, one after the other, until all hosts were asked for: the share of hosts admitted.
 ///
@@ -73,7 +73,7 @@ pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
     let mut rows = Vec::new();
     for hosts in &args.hosts {
-        let fabric = Fabric::with_hosts(*hosts)?;
+        let fabric = PlannedTree::with_hosts(*hosts)?;
         for lanes in &args.lanes {
             let network = fabric.network(*lanes);
             for places in [Places::Aged, Places::Random] {

@@ -37,11 +37,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Compare the emulated fabric with ibsim and with an echo server, through the same sockets.
-    Sim(sim::SimArgs),
+    Sim(sim::BenchSimArgs),
     /// Time opensm on `heddle sim` and on ibsim, and check the routes it leaves.
     BringUp(bring_up::BringUpArgs),
     /// Compare `heddle sm` with opensm: bring-up, changes, path queries.
-    Sm(sm::SmArgs),
+    Sm(sm::BenchSmArgs),
     /// Let `heddle sm` configure fabrics of every shape, and check them with stock tools and a walk of all routes.
     Judge(judge::JudgeArgs),
     /// Count the clusters that a fabric admits at given places, next to the rule of a paper.
@@ -53,7 +53,7 @@ enum Command {
     /// Measure the CPU time of planning and verifying a fabric full of clusters, and of adding one.
     ///
     /// Waiting for a processor is not counted; other load on the machine still makes planning slower.
-    Plan(plan::PlanArgs),
+    Plan(plan::BenchPlanArgs),
     /// Measure what guaranteed clusters get while all others attack them, with and without Heddle.
     Guarantees(guarantees::GuaranteesArgs),
     /// Measure how close hostile neighbours come to the latency bound.

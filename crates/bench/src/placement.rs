@@ -17,7 +17,7 @@ use rand_pcg::Pcg64;
 use serde::Serialize;
 
 use crate::cpu::processor_time;
-use crate::stream::{Fabric, size, unit};
+use crate::stream::{PlannedTree, size, unit};
 
 /// Place clusters first come, first served, from a queue that never runs dry, on exclusive hosts with lanes and service
 /// levels of their own and a share of every link: time-averaged use of hosts, and how long a decision takes.
@@ -81,7 +81,7 @@ const TRACE_JOBS: usize = 10_000;
 pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
     let streams = streams(&args)?;
-    let fabric = Fabric::with_hosts(args.hosts)?;
+    let fabric = PlannedTree::with_hosts(args.hosts)?;
     let mut rows = Vec::new();
     for stream in &streams {
         let mut count = Count { hosts: args.hosts as usize, free: args.hosts as usize };

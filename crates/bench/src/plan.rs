@@ -30,7 +30,7 @@ use crate::stream::size;
 ///
 /// Beside it: the same steps without anything kept from before.
 #[derive(Debug, Args)]
-pub struct PlanArgs {
+pub struct BenchPlanArgs {
     /// Hosts of the fat-tree.
     #[arg(long, default_value_t = 11664)]
     hosts: u32,
@@ -152,7 +152,7 @@ impl Site {
     }
 }
 
-pub fn run(args: PlanArgs) -> anyhow::Result<()> {
+pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
     ensure!((0.0..=1.0).contains(&args.rate) && (0.0..=1.0).contains(&args.full), "parts are from 0 to 1");
     let mut random = Pcg64::seed_from_u64(args.seed);
     let mut site = Site::new(args.hosts, args.rate)?;

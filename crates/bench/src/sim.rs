@@ -27,7 +27,7 @@ use bench::scratch::ScratchDir;
 /// server on one core and on two; then load time and memory. Servers take turns in every round; each figure is the best
 /// of the rounds, so compare ratios.
 #[derive(Debug, Args)]
-pub struct SimArgs {
+pub struct BenchSimArgs {
     /// Hosts of the fat-trees to load; requests are measured on the first.
     #[arg(long, value_delimiter = ',', default_values_t = [1944, 11664])]
     hosts: Vec<u32>,
@@ -121,14 +121,14 @@ struct Report {
     loading: BTreeMap<u32, BTreeMap<Emulator, Loading>>,
 }
 
-pub fn run(args: &SimArgs, programs: &Programs) -> anyhow::Result<()> {
+pub fn run(args: &BenchSimArgs, programs: &Programs) -> anyhow::Result<()> {
     ensure!(!args.hosts.is_empty() && args.rounds > 0 && args.requests > 0, "nothing to measure");
     let scratch = ScratchDir::new("bench-sim")?;
     let report = measure(args, programs, scratch.path())?;
     crate::print(args.json, &report, |report| markdown(report))
 }
 
-fn measure(args: &SimArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
+fn measure(args: &BenchSimArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
     let mut report = Report { requests_hosts: args.hosts[0], ..Report::default() };
     for (index, hosts) in args.hosts.iter().enumerate() {
         let net = directory.join(format!("net-{hosts}"));
@@ -173,7 +173,7 @@ fn note_loading(
 
 fn note_throughput(
     report: &mut Report,
-    args: &SimArgs,
+    args: &BenchSimArgs,
     emulator: Emulator,
     server: &ServerProcess,
 ) -> anyhow::Result<()> {

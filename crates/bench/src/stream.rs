@@ -11,12 +11,12 @@ use rand::Rng;
 use rand_pcg::Pcg64;
 
 /// A tree and its routes.
-pub struct Fabric {
+pub struct PlannedTree {
     topology: Topology,
     plan: FabricPlan,
 }
 
-impl Fabric {
+impl PlannedTree {
     /// The tree of so many hosts: 648 in two levels of 36 ports; 1,728 in three of 24 ports; others in three of 36 ports.
     pub fn with_hosts(hosts: u32) -> anyhow::Result<Self> {
         let (radix, levels) = match hosts {

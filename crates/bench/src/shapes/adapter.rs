@@ -20,7 +20,7 @@ use super::{ShapesArgs, port_guids};
 #[derive(Debug, Serialize)]
 pub struct Row {
     bytes: u64,
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedAdapter>,
     /// Between two functions of the same adapter.
     inside_latency_us: f64,
     inside_gbps: f64,
@@ -28,7 +28,7 @@ pub struct Row {
 
 /// So many functions at once.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Shared {
+pub struct SharedAdapter {
     functions: u8,
     latency_us: f64,
     /// Payload of all functions.
@@ -64,7 +64,7 @@ pub fn measure(args: &ShapesArgs) -> anyhow::Result<Vec<Row>> {
         for functions in &args.functions {
             let latency_us = pair.latency_us(args, *functions, *bytes, pair.ends[1])?;
             let rates = pair.rates_gbps(args, *functions, *bytes, pair.ends[1])?;
-            shared.push(Shared {
+            shared.push(SharedAdapter {
                 functions: *functions,
                 latency_us,
                 gbps: rates.iter().sum(),
@@ -289,8 +289,8 @@ pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
         args.functions[0],
     )?;
     for row in rows {
-        let cell = |shared: &Shared| {
-            let Shared { gbps, least_gbps, most_gbps, .. } = shared;
+        let cell = |shared: &SharedAdapter| {
+            let SharedAdapter { gbps, least_gbps, most_gbps, .. } = shared;
             format!(" {gbps:.2} (×{:.2}; {least_gbps:.2}–{most_gbps:.2}) |", gbps / row.shared[0].gbps)
         };
         let cells: String = row.shared.iter().map(cell).collect();

@@ -30,13 +30,13 @@ const LOOK: Duration = Duration::from_micros(500);
 /// A partition of 16 ports that comes and goes.
 #[derive(Debug, Serialize)]
 pub struct PartitionChange {
-    pub add: Step,
-    pub remove: Step,
+    pub add: ChangeCost,
+    pub remove: ChangeCost,
 }
 
 /// One change of the file of partitions.
 #[derive(Debug, Serialize)]
-pub struct Step {
+pub struct ChangeCost {
     /// From the signal until the last member's table is right.
     pub in_force_ms: f64,
     /// Until the manager had nothing left to do.
@@ -81,7 +81,7 @@ pub fn partition(
     let list: Vec<String> = guids.map(|port| format!("{}=full", port.guid)).collect();
     let with = format!("{EVERYBODY}bench={PARTITION:#06x} : {};\n", list.join(", "));
     let mut signaller = Signaller::start()?;
-    let mut step = |text: &str, held: bool| -> anyhow::Result<Step> {
+    let mut step = |text: &str, held: bool| -> anyhow::Result<ChangeCost> {
         let before = (arena.requests()?, manager.cpu()?);
         std::fs::write(setup.partitions(), text)?;
         let started = Instant::now();
@@ -93,7 +93,7 @@ pub fn partition(
         let in_force = started.elapsed();
         let (settled, cpu) = manager.wait_idle(before.1)?;
         let requests = arena.requests()?.zip(before.0).map(|(now, before)| now.since(before));
-        Ok(Step {
+        Ok(ChangeCost {
             in_force_ms: ms(in_force),
             settled_ms: ms(settled.saturating_duration_since(started).max(in_force)),
             cpu_ms: ms(cpu),

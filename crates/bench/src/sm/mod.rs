@@ -31,7 +31,7 @@ use paths::PathQueries;
 /// from outside: what they say, /proc, the requests that `heddle sim` counted, and tables read back by a third party.
 /// Any step that does not come to its right end is an error, or a row that says so.
 #[derive(Debug, Args)]
-pub struct SmArgs {
+pub struct BenchSmArgs {
     /// Hosts of the fat-trees.
     #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 4860, 11664])]
     hosts: Vec<u32>,
@@ -192,7 +192,7 @@ impl Arena<'_> {
     }
 }
 
-pub fn run(args: &SmArgs, programs: &Programs) -> anyhow::Result<()> {
+pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
     let scratch = ScratchDir::new("sm")?;
     let mut report = Report { engine: args.engine.clone(), ..Report::default() };
     for hosts in &args.hosts {
@@ -232,7 +232,7 @@ fn route(hosts: u32, topology: &Topology) -> anyhow::Result<Routing> {
 }
 
 fn measure(
-    args: &SmArgs,
+    args: &BenchSmArgs,
     programs: &Programs,
     topology: &Topology,
     net: &Path,

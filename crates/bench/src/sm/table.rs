@@ -1,6 +1,6 @@
 //! The figures of a run as Markdown, opensm and heddle in one row, goals beside them.
 
-use super::change::Step;
+use super::change::ChangeCost;
 use super::manager::Side;
 use super::{Emulator, Outcome, Report, Row};
 
@@ -93,10 +93,16 @@ fn partition(text: &mut String, pairs: &[Pair]) {
     }
 }
 
-fn steps(text: &mut String, pair: &Pair, name: &str, opensm: Option<&Step>, heddle: Option<&Step>) {
-    let both = |of: fn(&Step) -> f64| (opensm.map(of), heddle.map(of));
+fn steps(
+    text: &mut String,
+    pair: &Pair,
+    name: &str,
+    opensm: Option<&ChangeCost>,
+    heddle: Option<&ChangeCost>,
+) {
+    let both = |of: fn(&ChangeCost) -> f64| (opensm.map(of), heddle.map(of));
     let (in_force, settled) = (both(|it| it.in_force_ms), both(|it| it.settled_ms));
-    let smps = |step: Option<&Step>| step.and_then(|it| it.requests).map(|it| it.all() as f64);
+    let smps = |step: Option<&ChangeCost>| step.and_then(|it| it.requests).map(|it| it.all() as f64);
     let counted = (smps(opensm), smps(heddle));
     let cpu = both(|it| it.cpu_ms);
     *text += &row(&[

@@ -9,7 +9,7 @@ use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
 use ib_wire::{Attribute, LidAddress, Mad, ManagementClass, Method, PortInfo, QueuePair};
 use serde::Serialize;
 
-use super::host::Site;
+use super::host::ViewSite;
 use super::{Side, ViewArgs, start_views};
 use crate::sim::{Placement, Throughput};
 use crate::sm::manager::{ManagerProcess, Setup, Side as Manager};
@@ -69,7 +69,7 @@ pub struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     pub fn new(nodes: u32, programs: &'a Programs, directory: &Path) -> anyhow::Result<Self> {
-        let topology = Site::new(nodes)?.view(0, nodes)?.topology().clone();
+        let topology = ViewSite::new(nodes)?.view(0, nodes)?.topology().clone();
         let net = directory.join("net");
         std::fs::write(&net, ibnetdiscover::write(&topology))?;
         Ok(Self { programs, nodes, topology, net })

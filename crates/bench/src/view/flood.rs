@@ -28,16 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Serialize)]
 pub struct Flood {
     /// Nobody else is there.
-    pub quiet: Latency,
+    pub quiet: ReadLatency,
     /// As much is sent to another process: what the machine has too little of.
-    pub elsewhere: Latency,
+    pub elsewhere: ReadLatency,
     /// It is sent to another view in the same process.
-    pub beside: Latency,
+    pub beside: ReadLatency,
 }
 
 /// Of Gets one after the other.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
+pub struct ReadLatency {
     pub gets: usize,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -59,7 +59,7 @@ pub fn measure(programs: &Programs, watch_s: f64) -> anyhow::Result<Flood> {
 }
 
 /// Asks in the second view of a process while the first of one is flooded.
-fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> anyhow::Result<Latency> {
+fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> anyhow::Result<ReadLatency> {
     eprintln!("Gets while {} is flooded", flooded.map_or("nothing", SocketName::as_str));
     let mut client = Client::connect(name, "1/", Role::Ordinary)?;
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -77,7 +77,7 @@ fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> a
             let place = ((latencies.len() as f64 * part).ceil() as usize).clamp(1, latencies.len()) - 1;
             latencies[place].as_secs_f64() * 1e6
         };
-        Ok(Latency {
+        Ok(ReadLatency {
             gets: latencies.len(),
             p50_us: part(0.5),
             p99_us: part(0.99),

@@ -35,7 +35,7 @@ pub struct ViewsArgs {
 
 /// Serves views until it is ended.
 pub fn serve(args: &ViewsArgs) -> anyhow::Result<()> {
-    let site = Site::new(args.nodes)?;
+    let site = ViewSite::new(args.nodes)?;
     let views = (0..args.views).map(|number| site.view(number, args.nodes));
     let mut views = Views {
         views: views.collect::<anyhow::Result<_>>()?,
@@ -50,13 +50,13 @@ pub fn serve(args: &ViewsArgs) -> anyhow::Result<()> {
 }
 
 /// A fat-tree and the plan it runs by.
-pub struct Site {
+pub struct ViewSite {
     topology: Topology,
     plan: FabricPlan,
     ports: Vec<Guid>,
 }
 
-impl Site {
+impl ViewSite {
     /// A tree with room for clusters of so many nodes.
     pub fn new(nodes: u32) -> anyhow::Result<Self> {
         let topology = FatTree::with_hosts(nodes.max(HOSTS_MIN)).generate()?;
@@ -97,23 +97,23 @@ struct Views {
 
 /// An adapter of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Spot {
+struct AdapterRef {
     view: u32,
     adapter: AdapterId,
 }
 
 impl Views {
-    fn at(&self, spot: Spot) -> (&Fabric, PortId) {
+    fn at(&self, spot: AdapterRef) -> (&Fabric, PortId) {
         let view = &self.views[spot.view as usize];
         (view.fabric(), view.port(spot.adapter).expect("virtual machines stay where they are"))
     }
 
     /// Hands on what a view has for clients.
-    fn pass_on(&mut self, number: u32, outbox: &mut Outbox<Spot>) {
+    fn pass_on(&mut self, number: u32, outbox: &mut Outbox<AdapterRef>) {
         while let Some(output) = self.views[number as usize].poll_output() {
             match output {
                 Output::Deliver { adapter, datagram } => {
-                    outbox.deliver(Spot { view: number, adapter }, datagram);
+                    outbox.deliver(AdapterRef { view: number, adapter }, datagram);
                 }
                 Output::Lost { datagram, .. } => outbox.lost_request(datagram),
             }
@@ -135,62 +135,62 @@ impl Views {
 }
 
 impl Host for Views {
-    type Port = Spot;
+    type Port = AdapterRef;
 
     /// `7/vm-1` is a virtual machine of the view with that number; without one it is of the first.
-    fn find_port(&self, node_id: &str) -> Option<Spot> {
+    fn find_port(&self, node_id: &str) -> Option<AdapterRef> {
         let (view, node) = node_id.split_once('/').unwrap_or(("0", node_id));
         let view = view.parse().ok()?;
         let adapter = self.views.get(view as usize)?.adapter(node)?;
-        Some(Spot { view, adapter })
+        Some(AdapterRef { view, adapter })
     }
 
-    fn node_id(&self, port: Spot) -> String {
+    fn node_id(&self, port: AdapterRef) -> String {
         let (fabric, port) = self.at(port);
         fabric.id_of(port).to_owned()
     }
 
-    fn vendor(&self, _: Spot) -> Vendor {
+    fn vendor(&self, _: AdapterRef) -> Vendor {
         Vendor::default()
     }
 
-    fn node_info(&self, port: Spot) -> [u8; 64] {
+    fn node_info(&self, port: AdapterRef) -> [u8; 64] {
         let (fabric, port) = self.at(port);
         fabric.node_info_of(port)
     }
 
-    fn port_info(&self, port: Spot, number: u8) -> Option<[u8; 64]> {
+    fn port_info(&self, port: AdapterRef, number: u8) -> Option<[u8; 64]> {
         let (fabric, port) = self.at(port);
         fabric.port_info_of(port, number)
     }
 
-    fn pkeys(&self, port: Spot) -> [u8; 64] {
+    fn pkeys(&self, port: AdapterRef) -> [u8; 64] {
         let (fabric, port) = self.at(port);
         fabric.pkeys_of(port)
     }
 
-    fn port_state(&self, port: Spot) -> (Option<Lid>, PortState) {
+    fn port_state(&self, port: AdapterRef) -> (Option<Lid>, PortState) {
         let (fabric, port) = self.at(port);
         (fabric.lid(port), fabric.state_of(port))
     }
 
-    fn port_guid(&self, port: Spot) -> Guid {
+    fn port_guid(&self, port: AdapterRef) -> Guid {
         let (fabric, port) = self.at(port);
         fabric.guid_of(port)
     }
 
-    fn port_gid(&self, port: Spot) -> Gid {
+    fn port_gid(&self, port: AdapterRef) -> Gid {
         let (fabric, port) = self.at(port);
         fabric.gid_of(port)
     }
 
-    fn set_is_sm(&mut self, port: Spot, on: bool) {
+    fn set_is_sm(&mut self, port: AdapterRef, on: bool) {
         let now = self.started.elapsed();
         self.views[port.view as usize].set_is_sm(now, port.adapter, on);
         self.restless.insert(port.view);
     }
 
-    fn handle(&mut self, from: Spot, sent: Sent, outbox: &mut Outbox<Spot>) {
+    fn handle(&mut self, from: AdapterRef, sent: Sent, outbox: &mut Outbox<AdapterRef>) {
         let now = outbox.now().duration_since(self.started);
         let view = &mut self.views[from.view as usize];
         match sent {
@@ -215,11 +215,11 @@ impl Host for Views {
         self.pass_on(from.view, outbox);
     }
 
-    fn pause(&self, port: Spot) -> Option<Instant> {
+    fn pause(&self, port: AdapterRef) -> Option<Instant> {
         self.views[port.view as usize].pause().map(|until| self.started + until)
     }
 
-    fn tick(&mut self, outbox: &mut Outbox<Spot>) -> Option<Duration> {
+    fn tick(&mut self, outbox: &mut Outbox<AdapterRef>) -> Option<Duration> {
         let now = outbox.now().duration_since(self.started);
         let mut touched = std::mem::take(&mut self.restless);
         touched.extend(self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, number)| *number));

@@ -1,7 +1,7 @@
 //! The figures of a run as Markdown, ibsim and the view in one row, goals beside them.
 
 use super::beside_ibsim::Addressing;
-use super::flood::Latency;
+use super::flood::ReadLatency;
 use super::idle::NODES;
 use super::{Report, Side};
 
@@ -79,7 +79,7 @@ fn flood(text: &mut String, report: &Report) {
     *text += "\n**A flood**: somebody sends garbage and Gets as fast as they are taken; Gets in another view, one after the \
               other. A flood of another process shows what is lost to the machine alone.\n\n\
               | flooded | Gets | p50 µs | p99 µs | max µs | flood datagrams/s |\n|---|---:|---:|---:|---:|---:|\n";
-    let mut row = |flooded: &str, seen: &Latency| {
+    let mut row = |flooded: &str, seen: &ReadLatency| {
         *text += &format!(
             "| {flooded} | {} | {:.0} | {:.0} | {:.0} | {:.0} |\n",
             seen.gets, seen.p50_us, seen.p99_us, seen.max_us, seen.flood_per_s
