@@ -80,14 +80,14 @@ clusters() {
 # Benchmarks of clusters
 
 Written by \`make bench\`: how many clusters a fabric takes, how long decisions take in CPU time, and what is left of
-promises under attack. Figures of different machines or different runs do not compare; shares and ratios do.
+guarantees under attack. Figures of different machines or different runs do not compare; shares and ratios do.
 
 $(machine)
 END
     section 'How many clusters a fabric takes whose places are given' admission
     section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
     section 'One more cluster' plan
-    section 'Promises under attack' guarantees
+    section 'Guarantees under attack' guarantees
     section 'How close neighbours come to the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }

@@ -22,19 +22,19 @@ use crate::stream::{PlannedTree, size};
 /// each direction of a path; on the routes as they are or with up-ports chosen per destination.
 #[derive(Debug, Args)]
 pub struct AdmissionArgs {
-    /// Hosts of the fat-trees.
+    /// Sizes of the fat-trees, in hosts.
     #[arg(long, value_delimiter = ',', default_values_t = [648, 1728, 11664])]
     hosts: Vec<u32>,
-    /// Lanes for guaranteed clusters on every link.
+    /// Data lanes for guaranteed clusters on every link, 1 to 14.
     #[arg(long, value_delimiter = ',', default_values_t = [14, 7])]
     lanes: Vec<u8>,
-    /// Seeds of the streams.
+    /// Seeds of the streams of clusters; one stream for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
     seeds: Vec<u64>,
-    /// Mean size of clusters.
+    /// Mean size of a cluster, in hosts.
     #[arg(long, default_value_t = 8.0)]
     mean: f64,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -68,6 +68,7 @@ struct Row {
     shares: Vec<Shares>,
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
     ensure!(!args.seeds.is_empty() && args.mean > 0.0, "nothing to measure");
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");

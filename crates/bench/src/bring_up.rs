@@ -21,19 +21,19 @@ use crate::stock::Stock;
 /// `--check-hosts` hosts), and random pairs are traced with ibtracert. Any failure ends the run.
 #[derive(Debug, Args)]
 pub struct BringUpArgs {
-    /// Hosts of the fat-trees.
+    /// Sizes of the fat-trees, in hosts.
     #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 11664])]
     pub hosts: Vec<u32>,
-    /// Pairs of hosts to trace.
+    /// Pairs of hosts to trace with ibtracert.
     #[arg(long, default_value_t = 200)]
     pub pairs: u32,
-    /// Largest fabric whose routes are checked path by path.
+    /// Largest fabric, in hosts, whose routes ibdmchk checks path by path.
     #[arg(long, default_value_t = 2000)]
     pub check_hosts: u32,
-    /// Leave ibsim out.
+    /// Measure `heddle sim` only, without ibsim.
     #[arg(long)]
     pub alone: bool,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     pub json: bool,
 }

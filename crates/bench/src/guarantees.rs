@@ -21,36 +21,37 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::Serialize;
 
-/// Fill fabrics with guaranteed clusters, each promised the most that is admitted, until they refuse, and let one half of the
-/// clusters attack the other: what the attacked get of their promises, as planned and with one class for all.
+/// Fill fabrics with guaranteed clusters, each with the largest rate that is admitted, until no more are admitted, and let one half of the
+/// clusters attack the other: what the attacked get of their guarantees, as planned and with one class for all.
 ///
-/// Half of the clusters do what they were promised, all to all; the others are hostile: they send everything to everybody on
+/// Half of the clusters send all to all at their guaranteed rate; the others are hostile: they send everything to everybody on
 /// all levels, or fill their turns with packets that go beyond them, or stop draining what they are sent. Then the halves
-/// change places. A few hosts belong to a cluster that was promised nothing and sends as much as it can.
+/// change places. A few hosts belong to a best-effort cluster, which sends as much as it can.
 ///
 /// Rates are those on the wire, headers counted. Arbitration counts blocks of 64 bytes, the last one of a packet whole: what is
-/// promised to full-size packets is less for small ones, 0.47 of it for messages of 4 bytes, and that is what is asked for.
+/// guaranteed to full-size packets is less for small ones, 0.47 of it for messages of 4 bytes, and that is what is asked for.
 ///
-/// The exit status tells whether every promise was kept.
+/// The exit status is 0 if every guarantee held.
 #[derive(Debug, Args)]
 pub struct GuaranteesArgs {
-    /// Which fabrics.
+    /// Shapes of the fabrics to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Shape::ALL)]
     fabrics: Vec<Shape>,
-    /// Data lanes of every port.
+    /// Data lanes of every port: 1, 2, 4, 8 or 15.
     #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 15])]
     lanes: Vec<u8>,
-    /// Entries of arbitration tables.
+    /// Entries of each arbitration table, 8 to 64.
     #[arg(long, value_delimiter = ',', default_values_t = [8, 64])]
     entries: Vec<u8>,
-    /// Seeds: which hosts clusters get, and how large they are.
+    /// Seeds of the placement and the sizes of clusters; one run for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5])]
     seeds: Vec<u64>,
-    /// Sizes of messages, of all clusters but the one that was promised nothing: one size, or `any`, where each draws its
-    /// own, hostile ones from 4 bytes to 1 MiB, the others up to 64 KiB. Runs with `any` take a quarter of the network time.
+    /// Message size of all clusters but the best-effort one: a size in bytes such as 4k, or `any`, where each cluster draws
+    /// its own: hostile ones from 4 bytes to 1 MiB, the others up to 64 KiB. Runs with `any` simulate a quarter of
+    /// `--duration`.
     #[arg(long, value_delimiter = ',', default_value = "4k,any")]
     messages: Vec<Messages>,
-    /// Network time of each run.
+    /// Simulated time of each run, such as 600us or 1ms.
     #[arg(long, default_value = "1ms", value_parser = |text: &str| text.parse::<Span>())]
     duration: Span,
     /// Print JSON instead of Markdown.
@@ -99,7 +100,7 @@ impl std::fmt::Display for Messages {
 const DRAWN: RangeInclusive<u32> = 2..=20;
 
 /// Those of clusters that are attacked: no more than the buffer of a lane. Who sends more to one node before it sends to the
-/// next is not uniform, and nothing else was promised.
+/// next is not uniform, and nothing else is guaranteed.
 const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
 
 /// Runs with messages of any size are shorter by this: small packets are many.
@@ -165,7 +166,7 @@ struct Row {
     attack: Pattern,
     /// Clusters that were attacked.
     attacked: usize,
-    /// The least that one of their nodes got, as part of the promise.
+    /// The least that one of their nodes got, as a fraction of the guarantee.
     rate: f64,
     rate_one_class: f64,
     /// The latest packet that found its lane empty, as part of the bound.
@@ -173,7 +174,7 @@ struct Row {
     /// Guarantees that were broken.
     broken: usize,
     broken_one_class: usize,
-    /// Mean Gb/s of a node that was promised nothing.
+    /// Mean Gb/s of a best-effort node.
     rest: f64,
     /// What they took of what all others left on the tightest link of their ways.
     of_rest: f64,
@@ -181,6 +182,7 @@ struct Row {
 
 const ATTACKS: [Pattern; 3] = [Pattern::Everything, Pattern::Overshoot, Pattern::Stall];
 
+/// Measures, and prints the figures. The exit status is a failure if any guarantee was violated.
 pub fn run(args: &GuaranteesArgs) -> Result<ExitCode> {
     ensure!(!args.seeds.is_empty(), "nothing to measure");
     let mut rows = Vec::new();
@@ -267,7 +269,7 @@ impl Row {
     }
 }
 
-/// The cluster that was promised nothing.
+/// The best-effort cluster.
 const REST: &str = "rest";
 
 /// Its nodes.
@@ -282,10 +284,10 @@ const LEAST: u64 = 1_000_000_000;
 /// The most that a cluster asks for, so that several find room on a link.
 const MOST: u64 = 80_000_000_000;
 
-/// How near to the largest rate that is admitted a promise is.
+/// How near the guaranteed rate is to the largest rate that is admitted.
 const NEAR: u64 = 50_000_000;
 
-/// A fabric full of promises.
+/// A fabric full of guaranteed clusters.
 struct Filled {
     plan: FabricPlan,
     seats: BTreeMap<String, Vec<Guid>>,
@@ -346,7 +348,7 @@ impl Filled {
         duration: Span,
     ) -> Scenario {
         let mut random = Pcg64::seed_from_u64(seed);
-        let promised = self.seats.keys().filter(|name| *name != REST);
+        let guaranteed = self.seats.keys().filter(|name| *name != REST);
         let mut act = |cluster: &str, send, rate| Act {
             cluster: cluster.to_owned(),
             send,
@@ -357,7 +359,7 @@ impl Filled {
             bursts: None,
             compute: Span::default(),
         };
-        let mut acts: Vec<Act> = (promised.enumerate())
+        let mut acts: Vec<Act> = (guaranteed.enumerate())
             .map(|(place, name)| match place % 2 == half {
                 true => act(name, attack, Rate::Full),
                 false => act(name, Pattern::AllToAll, Rate::Promised),
@@ -404,13 +406,13 @@ fn with_cluster(intents: &Intents, name: &str, ports: &[Guid], rate: u64) -> Int
 
 fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
-        "The least that a node of an attacked cluster got of its promise, as planned and with one class for all; the latest \
-         packet that found its lane empty next to its bound; clusters whose promise was broken; what best effort got, and \
+        "The least that a node of an attacked cluster got of its guarantee, as planned and with one class for all; the latest \
+         packet that found its lane empty next to its bound; clusters whose guarantee was violated; what best effort got, and \
          how much that is of what all others left on the tightest link of its ways. The worst of all seeds.\n\n\
-         Broken is the promise of a node that got less than its rate gives in the time of the run without the latency bound, \
+         A guarantee is violated if a node got less than its rate gives in the time of the run without the latency bound, \
          less two packets. Runs are short, with messages of any size a quarter as long, so what waits at their end shows \
          in the rates.\n\n\
-         | fabric | lanes | table | messages | attack | attacked | rate ÷ promise | one class | latency ÷ bound | broken | one class \
+         | fabric | lanes | table | messages | attack | attacked | rate ÷ guarantee | one class | latency ÷ bound | violated | one class \
          | best effort Gb/s | of what was left |\n\
          |---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );

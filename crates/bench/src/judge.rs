@@ -26,20 +26,20 @@ use crate::{Programs, subnet_list, walk};
 /// walks random pairs; ibroute and smpquery have to print what was read. Any failure ends the run.
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
-    /// What to configure: `fat-tree:HOSTS[:RADIX]`, `torus:AxBxC`, `dragonfly-plus:GROUPS`, `random:SWITCHES:DEGREE:SEED`, or
+    /// Fabric to configure, may be repeated: `fat-tree:HOSTS[:RADIX]`, `torus:AxBxC`, `dragonfly-plus:GROUPS`, `random:SWITCHES:DEGREE:SEED`, or
     /// a topology file.
     #[arg(long = "fabric", default_values = DEFAULT_FABRICS)]
     pub fabrics: Vec<FabricSpec>,
-    /// Pairs of adapters to trace.
+    /// Pairs of adapters to trace with ibtracert.
     #[arg(long, default_value_t = 200)]
     pub pairs: usize,
-    /// Largest fabric that ibdmchk judges: it takes minutes beyond.
+    /// Largest fabric, in hosts, that ibdmchk checks: it takes minutes for larger ones.
     #[arg(long, default_value_t = 2000)]
     pub check_hosts: usize,
-    /// Leave ibsim out.
+    /// Check on `heddle sim` only, without ibsim.
     #[arg(long)]
     pub alone: bool,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     pub json: bool,
 }
@@ -92,7 +92,10 @@ impl FromStr for FabricSpec {
                 Source::Random(RandomFabric::new(switches.parse()?, degree.parse()?, seed.parse()?))
             }
             [path] if Path::new(path).exists() => Source::File(path.into()),
-            _ => bail!("{text:?} is neither a fabric by rule nor a file"),
+            _ => bail!(
+                "expected fat-tree:HOSTS[:RADIX], torus:AxBxC, dragonfly-plus:GROUPS, random:SWITCHES:DEGREE:SEED or a topology \
+             file, got {text:?}"
+            ),
         };
         Ok(Self { text: text.to_owned(), source })
     }

@@ -26,22 +26,22 @@ use crate::stream::{PlannedTree, size, unit};
 /// (94.83 % for mean size 8) or were measured with its program (91.30 % for 64, 86.77 % for the trace), not in this run.
 #[derive(Debug, Args)]
 pub struct PlacementArgs {
-    /// Hosts of the fat-tree.
+    /// Size of the fat-tree, in hosts.
     #[arg(long, default_value_t = 11664)]
     hosts: u32,
-    /// Lanes for guaranteed clusters on every link.
+    /// Data lanes for guaranteed clusters on every link, 1 to 14.
     #[arg(long, value_delimiter = ',', default_values_t = [14, 7])]
     lanes: Vec<u8>,
-    /// Guaranteed rates, as parts of the usable rate of a link.
+    /// Guaranteed rates, as fractions (0 to 1) of the usable rate of a link; 0 is best effort.
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.5, 1.0])]
     rates: Vec<f64>,
-    /// A trace of jobs in the standard workload format, whose first 10,000 jobs are placed too.
+    /// Also place the first 10,000 jobs of this trace, a file in the Standard Workload Format.
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Seed of the streams.
+    /// Seed of the streams of clusters.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -78,6 +78,7 @@ struct Row {
 /// Jobs of the trace that are placed.
 const TRACE_JOBS: usize = 10_000;
 
+/// Measures, and prints the figures.
 pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
     ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
     let streams = streams(&args)?;
@@ -150,7 +151,7 @@ trait Takes {
     fn give_back(&mut self, number: u32, nodes: usize);
 }
 
-/// Host count only.
+/// Only the number of free hosts counts.
 struct Count {
     hosts: usize,
     free: usize,
@@ -172,7 +173,7 @@ impl Takes for Count {
     }
 }
 
-/// The engine.
+/// The admission control of Heddle.
 struct Shared {
     places: Places,
     wish: Wish,

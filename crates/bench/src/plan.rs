@@ -31,28 +31,28 @@ use crate::stream::size;
 /// Beside it: the same steps without anything kept from before.
 #[derive(Debug, Args)]
 pub struct BenchPlanArgs {
-    /// Hosts of the fat-tree.
+    /// Size of the fat-tree, in hosts.
     #[arg(long, default_value_t = 11664)]
     hosts: u32,
-    /// Mean size of clusters.
+    /// Mean size of a cluster, in hosts.
     #[arg(long, default_value_t = 8.0)]
     mean: f64,
-    /// Guaranteed rate, as a part of the usable rate of a link.
+    /// Guaranteed rate, as a fraction (0 to 1) of the usable rate of a link.
     #[arg(long, default_value_t = 0.5)]
     rate: f64,
-    /// Part of the hosts that are in use.
+    /// Fraction (0 to 1) of the hosts that are in use.
     #[arg(long, default_value_t = 0.95)]
     full: f64,
-    /// Clusters that come.
+    /// Clusters to add one after the other.
     #[arg(long, default_value_t = 500)]
     changes: usize,
-    /// Newcomers that are planned and proved from the beginning, for comparison.
+    /// Clusters, of those, for which the whole fabric is planned and verified anew, for comparison.
     #[arg(long, default_value_t = 5)]
     whole: usize,
-    /// Seed of sizes and departures.
+    /// Seed of the sizes of clusters and of which are removed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -88,7 +88,6 @@ struct Site {
     network: Arc<Network>,
     places: Places,
     bandwidth: Bandwidth,
-    /// By number.
     names: BTreeMap<ClusterNumber, String>,
     next: u32,
 }
@@ -152,6 +151,7 @@ impl Site {
     }
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
     ensure!((0.0..=1.0).contains(&args.rate) && (0.0..=1.0).contains(&args.full), "parts are from 0 to 1");
     let mut random = Pcg64::seed_from_u64(args.seed);

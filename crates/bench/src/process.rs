@@ -15,13 +15,11 @@ use crate::Programs;
 /// How long a server may take to load the largest fabric on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The servers there are to compare.
+/// A server of the fabric under ibsim's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Emulator {
-    /// The installed ibsim.
     Ibsim,
-    /// `heddle sim`.
     Heddle,
     /// A server that answers every request with itself.
     Echo,

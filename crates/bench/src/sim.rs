@@ -31,16 +31,16 @@ pub struct BenchSimArgs {
     /// Hosts of the fat-trees to load; requests are measured on the first.
     #[arg(long, value_delimiter = ',', default_values_t = [1944, 11664])]
     hosts: Vec<u32>,
-    /// Requests per measurement.
+    /// Requests of each measurement.
     #[arg(long, default_value_t = 200_000)]
     requests: u32,
-    /// Rounds.
+    /// Rounds; the best of them counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Requests in flight.
+    /// Requests kept in flight, one measurement each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 32])]
     outstanding: Vec<usize>,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -121,8 +121,12 @@ struct Report {
     loading: BTreeMap<u32, BTreeMap<Emulator, Loading>>,
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: &BenchSimArgs, programs: &Programs) -> anyhow::Result<()> {
-    ensure!(!args.hosts.is_empty() && args.rounds > 0 && args.requests > 0, "nothing to measure");
+    ensure!(
+        !args.hosts.is_empty() && args.rounds > 0 && args.requests > 0,
+        "--hosts, --rounds and --requests must not be empty or 0"
+    );
     let scratch = ScratchDir::new("bench-sim")?;
     let report = measure(args, programs, scratch.path())?;
     crate::print(args.json, &report, |report| markdown(report))

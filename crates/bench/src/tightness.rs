@@ -32,20 +32,20 @@ use serde::Serialize;
 ///
 /// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4058 bytes for each other
 /// entry, the packet itself, and 250 ns. Two more stand beside it: one that counts the packet once, and for other links only
-/// what a switch has to see of it before it sends it on; and what clusters are promised, which counts every other entry with
+/// what a switch has to see of it before it sends it on; and the guaranteed bound, which counts every other entry with
 /// the largest weight there is, as somebody who comes later may have it.
 #[derive(Debug, Args)]
 pub struct TightnessArgs {
-    /// Links on the way, the sender's own and the receiver's included.
+    /// Links on the path, those of the sender and the receiver included.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5])]
     hops: Vec<usize>,
-    /// Entries of the arbitration tables.
+    /// Entries of each arbitration table, 8 to 64.
     #[arg(long, value_delimiter = ',', default_values_t = [8, 16, 32, 64])]
     entries: Vec<u8>,
-    /// Weight of the entries of other lanes.
+    /// Weight of the entries of other lanes, 1 to 255, in units of 64 bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [65, 128, 255])]
     weights: Vec<u8>,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -71,20 +71,20 @@ const WARM_UP: Time = Time::from_us(40);
 /// How often the neighbours of a link try to begin at a better moment.
 const ATTEMPTS: usize = 6;
 
-/// One cell.
+/// Figures of one combination of hops, entries and weight.
 #[derive(Debug, Serialize)]
 struct Row {
     entries: u8,
     weight: u8,
     hops: usize,
-    /// Without anybody else.
+    /// Latency without other traffic.
     free_us: f64,
     worst_us: f64,
     bound_us: f64,
     /// The bound that counts the packet once.
     once_us: f64,
     /// The bound that counts other entries with the largest weight.
-    promised_us: f64,
+    guaranteed_us: f64,
 }
 
 impl Row {
@@ -96,11 +96,12 @@ impl Row {
         self.once_us / self.worst_us
     }
 
-    fn promised_ratio(&self) -> f64 {
-        self.promised_us / self.worst_us
+    fn guaranteed_ratio(&self) -> f64 {
+        self.guaranteed_us / self.worst_us
     }
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: TightnessArgs) -> anyhow::Result<()> {
     ensure!(args.hops.iter().all(|hops| (1..=HOPS_MAX).contains(hops)), "1 to {HOPS_MAX} hops are possible");
     ensure!(args.entries.iter().all(|entries| (2..=64).contains(entries)), "2 to 64 entries are possible");
@@ -117,12 +118,12 @@ pub fn run(args: TightnessArgs) -> anyhow::Result<()> {
     crate::print(args.json, &rows, |rows| markdown(rows))
 }
 
-/// The worst that neighbours can do to a packet on one chain, and what was promised.
+/// The worst that neighbours can do to a packet on one chain, and the guaranteed bound.
 fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
     let table = table(entries, weight);
     let hop = hop_of(&table)?;
     let (bound_s, once_s) = (packet_bound_s(&vec![hop; hops]), once_bound_s(hop, hops));
-    let promised_s = packet_bound_s(&vec![hop_of(&self::table(entries, u8::MAX))?; hops]);
+    let guaranteed_s = packet_bound_s(&vec![hop_of(&self::table(entries, u8::MAX))?; hops]);
 
     let gap = Time::from_ps((hop.wait_s * 1e12).round() as u64);
     let chain = Chain::new(hops, table)?;
@@ -136,7 +137,7 @@ fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
         worst_us: worst.us(),
         bound_us: us(bound_s),
         once_us: us(once_s),
-        promised_us: us(promised_s),
+        guaranteed_us: us(guaranteed_s),
     };
     // Half a picosecond, as times are whole ones.
     ensure!(
@@ -425,7 +426,7 @@ fn markdown(rows: &[Row]) -> String {
          for the packet, {:.0} ns.\n\
          Counted once: {PACKET_BYTES_MAX} bytes on the last link, {ROUTED_BYTES} on the others.\n\
          Guaranteed: w is 255 for every other entry, as somebody who comes later may have it.\n\n\
-         | entries | weight | links | alone | worst reached | bound | bound ÷ worst | counted once | ÷ worst | promised \
+         | entries | weight | links | alone | worst reached | bound | bound ÷ worst | counted once | ÷ worst | guaranteed \
          | ÷ worst |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         passage().us() * 1e3,
@@ -442,8 +443,8 @@ fn markdown(rows: &[Row]) -> String {
             row.ratio(),
             row.once_us,
             row.once_ratio(),
-            row.promised_us,
-            row.promised_ratio(),
+            row.guaranteed_us,
+            row.guaranteed_ratio(),
         );
     }
     let most = |of: fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max);

@@ -192,7 +192,7 @@ pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(
         text,
-        "A job of 4 nodes beside a neighbour of 11, all at the same 4 leaves, links of {}; both are promised {:.0} % of what \
+        "A job of 4 nodes beside a neighbour of 11, all at the same 4 leaves, links of {}; both have a guarantee of {:.0} % of what \
          clusters may use of a link. Exchange: median and slowest in µs. Round: its time as a multiple of alone.\n\n\
          | neighbour | message | compute µs | exchange alone | with lanes | one class | round with lanes | one class \
          | one class ÷ lanes |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -21,35 +21,35 @@ use serde::Serialize;
 /// clusters apart.
 #[derive(Debug, Args)]
 pub struct ShapesArgs {
-    /// Functions of a shared adapter; the first is what others are compared with.
+    /// Virtual functions of a shared adapter; the first number is the baseline of the ratios.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 7])]
     functions: Vec<u8>,
-    /// Bytes of the messages of shared adapters.
+    /// Message sizes of shared adapters, in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 128, 256, 1024, 2048, 4096, 16384, 65536])]
     sizes: Vec<u64>,
-    /// What guest and function take for a message that is answered, in ns. With 1648 a message of 128 bytes takes the
+    /// Processing time of guest and function for a message that is answered, in ns. With 1648 a message of 128 bytes takes the
     /// 2.235 µs of table I.
     #[arg(long, default_value_t = 1648)]
     answer_ns: u64,
-    /// What a guest takes to post one of many messages, in ns.
+    /// Time a guest takes to post one of many messages, in ns.
     #[arg(long, default_value_t = 500)]
     post_ns: u64,
-    /// Bytes of the messages of the job.
+    /// Message sizes of the job, in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 4096, 65536])]
     messages: Vec<u64>,
-    /// How long the job computes, in µs.
+    /// Computing time of the job between messages, in µs.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100])]
     compute: Vec<u64>,
-    /// Network time of a run of the job, in µs.
+    /// Simulated time of a run of the job, in µs.
     #[arg(long, default_value_t = 3000)]
     duration: u64,
-    /// What job and neighbour are promised each, as a part of the usable rate of a link.
+    /// Guaranteed rate of the job and of the neighbour each, as a fraction (0 to 1) of the usable rate of a link.
     #[arg(long, default_value_t = 0.45)]
     rate: f64,
-    /// Seeds of when functions and neighbours begin, and of what neighbours do.
+    /// Seeds of the start times of functions and neighbours and of the actions of neighbours.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
     seeds: Vec<u64>,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -60,16 +60,23 @@ struct Shapes {
     job: Vec<job::Row>,
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: ShapesArgs) -> anyhow::Result<()> {
-    ensure!(!args.functions.is_empty() && !args.seeds.is_empty(), "nothing to measure");
+    ensure!(
+        !args.functions.is_empty() && !args.seeds.is_empty(),
+        "--functions and --seeds need at least one value"
+    );
     ensure!(
         args.functions.iter().all(|count| (1..=FUNCTIONS_MAX).contains(count)),
-        "1 to {FUNCTIONS_MAX} functions are possible"
+        "--functions must be between 1 and {FUNCTIONS_MAX}"
     );
-    ensure!(args.sizes.iter().chain(&args.messages).all(|bytes| *bytes > 0), "messages have bytes");
+    ensure!(
+        args.sizes.iter().chain(&args.messages).all(|bytes| *bytes > 0),
+        "message sizes must be at least 1 byte"
+    );
     ensure!(
         (0.0..=1.0).contains(&args.rate) && args.duration > 0,
-        "parts are from 0 to 1, runs have a length"
+        "--rate must be between 0 and 1, and --duration at least 1 µs"
     );
     let shapes = Shapes { adapter: adapter::measure(&args)?, job: job::measure(&args)? };
     let (adapter, job) = (adapter::markdown(&args, &shapes.adapter)?, job::markdown(&args, &shapes.job)?);

@@ -18,7 +18,7 @@ use bench::walk;
 /// Ports of the partition that comes and goes.
 const MEMBERS: usize = 16;
 
-/// Its number.
+/// Partition number of that partition.
 const PARTITION: u16 = 0x0100;
 
 /// Longest time until a change is in force: a sweep of opensm on 11,664 hosts on a busy machine.

@@ -24,7 +24,7 @@ const IDLE_WINDOW: Duration = Duration::from_millis(5);
 /// Windows without work after which a manager has finished: longer than any pause between its steps.
 const IDLE_WINDOWS: u32 = 100;
 
-/// The two sides.
+/// The subnet manager under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -35,9 +35,8 @@ pub enum Side {
 /// How a manager is started.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
-    /// The `heddle` program.
     pub heddle: &'a Path,
-    /// The emulation.
+    /// Socket name of the emulation (`IBSIM_SOCKNAME`).
     pub name: &'a str,
     /// The node it sits on.
     pub node: &'a str,
@@ -45,7 +44,7 @@ pub struct Setup<'a> {
     pub directory: &'a Path,
     /// opensm programs tables for quality of service. `heddle sm` has none yet.
     pub qos: bool,
-    /// opensm's routing engine.
+    /// Routing engine of opensm, as its option -R takes it.
     pub engine: &'a str,
 }
 
@@ -138,7 +137,7 @@ impl ManagerProcess {
         self.peak_kib
     }
 
-    /// Its process.
+    /// The process id of the manager.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -194,6 +193,7 @@ pub struct Signaller {
 }
 
 impl Signaller {
+    /// Starts the shell; it ends when this value is dropped.
     pub fn start() -> anyhow::Result<Self> {
         let shell = Command::new("sh").stdin(Stdio::piped()).spawn().context("cannot start a shell")?;
         Ok(Self { shell })

@@ -32,25 +32,25 @@ use paths::PathQueries;
 /// Any step that does not come to its right end is an error, or a row that says so.
 #[derive(Debug, Args)]
 pub struct BenchSmArgs {
-    /// Hosts of the fat-trees.
+    /// Sizes of the fat-trees, in hosts.
     #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 4860, 11664])]
     hosts: Vec<u32>,
-    /// What to measure.
+    /// Parts to measure, separated by commas.
     #[arg(long, value_delimiter = ',', default_values = ["bring-up", "partition", "link", "paths", "routing"])]
     parts: Vec<Part>,
-    /// On which emulations.
+    /// Emulators to measure on, separated by commas.
     #[arg(long, value_delimiter = ',', default_values = ["heddle", "ibsim"])]
     on: Vec<On>,
-    /// Largest fabric that opensm also brings up with quality of service.
+    /// Largest fabric, in hosts, that opensm also brings up with QoS (option -Q).
     #[arg(long, default_value_t = 4860)]
     qos_hosts: u32,
-    /// Routing engine of opensm.
+    /// Routing engine of opensm (option -R).
     #[arg(long, default_value = "minhop")]
     engine: String,
-    /// Seconds of queries for paths.
+    /// Duration of the path queries, in seconds.
     #[arg(long, default_value_t = 5)]
     query_s: u64,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
@@ -192,6 +192,7 @@ impl Arena<'_> {
     }
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
     let scratch = ScratchDir::new("sm")?;
     let mut report = Report { engine: args.engine.clone(), ..Report::default() };

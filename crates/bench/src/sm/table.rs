@@ -11,6 +11,7 @@ struct Pair<'a> {
     with_qos: Option<&'a Row>,
 }
 
+/// The figures as Markdown tables.
 pub fn markdown(report: &Report) -> String {
     let pairs = pairs(report);
     let mut text = format!(

@@ -21,9 +21,9 @@ use bench::process::{Emulator, ServerProcess};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Addressing {
-    /// Port by port, as they say themselves.
+    /// Directed route: the request lists its exit ports.
     Directed,
-    /// By forwarding tables.
+    /// LID-routed: switches forward by their tables.
     Lid,
 }
 
@@ -68,6 +68,7 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
+    /// Plans the view of `nodes` machines and writes its topology for ibsim into `directory`.
     pub fn new(nodes: u32, programs: &'a Programs, directory: &Path) -> anyhow::Result<Self> {
         let topology = ViewSite::new(nodes)?.view(0, nodes)?.topology().clone();
         let net = directory.join("net");

@@ -28,7 +28,7 @@ pub struct ViewsArgs {
     /// Virtual machines of each cluster.
     #[arg(long)]
     nodes: u32,
-    /// Clusters.
+    /// Number of clusters, each with a view.
     #[arg(long)]
     views: u32,
 }

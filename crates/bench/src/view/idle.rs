@@ -20,7 +20,7 @@ pub struct Idle {
     /// Memory of a process with one view, and with all of them besides.
     pub before_mib: f64,
     pub after_mib: f64,
-    /// For each view.
+    /// Memory of each view, in KiB.
     pub kib_each: f64,
     /// To build all of them.
     pub build_s: f64,

@@ -30,33 +30,33 @@ use idle::Idle;
 /// throughput is the best of the rounds, each bring-up the shortest, so compare ratios.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// Virtual machines of the view that is compared with ibsim.
+    /// Virtual machines of the view that is compared with ibsim, at least 2.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..))]
     nodes: u32,
     /// Requests per measurement. A view takes 131,072 without pause, and every round sends 12 times as many.
     #[arg(long, default_value_t = 10_000)]
     requests: u32,
-    /// Requests in flight.
+    /// Requests kept in flight, one measurement each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 32])]
     outstanding: Vec<usize>,
-    /// Rounds.
+    /// Rounds; the best of them counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Idle views, of 16 virtual machines each.
+    /// Number of idle views, of 16 virtual machines each.
     #[arg(long, default_value_t = 1000)]
     views: u32,
-    /// How long idle views are watched, and how long each flood takes, in seconds.
+    /// Duration of the measurement of idle views and of each flood, in seconds.
     #[arg(long, default_value_t = 5.0)]
     watch_s: f64,
-    /// Leave ibsim out.
+    /// Measure Heddle only, without ibsim.
     #[arg(long)]
     alone: bool,
-    /// Print JSON instead of Markdown.
+    /// Print the figures as JSON instead of Markdown.
     #[arg(long)]
     json: bool,
 }
 
-/// The two sides.
+/// What is measured: ibsim, or a tenant view of the same topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Side {
@@ -77,8 +77,12 @@ struct Report {
     flood: Flood,
 }
 
+/// Measures, and prints the figures.
 pub fn run(args: &ViewArgs, programs: &Programs) -> anyhow::Result<()> {
-    ensure!(args.rounds > 0 && args.requests > 0 && args.views > 0, "nothing to measure");
+    ensure!(
+        args.rounds > 0 && args.requests > 0 && args.views > 0,
+        "--rounds, --requests and --views must be at least 1"
+    );
     let scratch = ScratchDir::new("bench-view")?;
     let report = measure(args, programs, scratch.path())?;
     crate::print(args.json, &report, |report| table::markdown(report))

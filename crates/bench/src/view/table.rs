@@ -5,6 +5,7 @@ use super::flood::ReadLatency;
 use super::idle::NODES;
 use super::{Report, Side};
 
+/// The figures as Markdown tables.
 pub fn markdown(report: &Report) -> String {
     let mut text = String::new();
     for missing in &report.missing {
