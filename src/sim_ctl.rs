@@ -135,8 +135,8 @@ enum LinkChange {
 
 pub fn run(args: SimCtlArgs) -> anyhow::Result<()> {
     match control::ask(&args.name, &request(args.action)?)? {
-        Value::String(text) => crate::say(text)?,
-        value => crate::say(serde_json::to_string_pretty(&value)?)?,
+        Value::String(text) => crate::print_line(text)?,
+        value => crate::print_line(serde_json::to_string_pretty(&value)?)?,
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     let frames = GuestFrames::new()?;
     server.watch(frames.guests()).context("cannot watch the sockets of virtual machines")?;
     let mut host = SimHost::new(fabric, frames, commands);
-    crate::say(format_args!(
+    crate::print_line(format_args!(
         "ready {}: {switches} switches, {adapters} adapters, {links} links; attach with IBSIM_SOCKNAME={}",
         args.name, args.name
     ))?;

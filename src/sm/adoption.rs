@@ -23,15 +23,15 @@ pub fn print_differences(differences: &[Difference]) -> anyhow::Result<()> {
         })
         .collect();
     match differences.len() {
-        0 => crate::say("differs in nothing: 0 Sets")?,
-        count => crate::say(format_args!("differs in {count} places: {}", summary.join(", ")))?,
+        0 => crate::print_line("differs in nothing: 0 Sets")?,
+        count => crate::print_line(format_args!("differs in {count} places: {}", summary.join(", ")))?,
     }
     for difference in differences.iter().take(SHOWN_MAX) {
         let entries = match changed_entries(difference) {
             0 => String::new(),
             entries => format!(", {entries} entries"),
         };
-        crate::say(format_args!(
+        crate::print_line(format_args!(
             "  {} {} {:#x}{entries}",
             difference.node,
             kind(difference.attribute),
@@ -39,7 +39,7 @@ pub fn print_differences(differences: &[Difference]) -> anyhow::Result<()> {
         ))?;
     }
     if differences.len() > SHOWN_MAX {
-        crate::say(format_args!("  and {} more", differences.len() - SHOWN_MAX))?;
+        crate::print_line(format_args!("  and {} more", differences.len() - SHOWN_MAX))?;
     }
     Ok(())
 }

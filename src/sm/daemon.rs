@@ -184,7 +184,7 @@ impl Daemon {
         let why = format!("{error:#}");
         tracing::error!("what was decided cannot be kept, so it is not done: {why}");
         if self.stats.unsaved.is_none() {
-            crate::complain(format_args!(
+            crate::print_warning(format_args!(
                 "what was decided cannot be kept, so the fabric stays as it is until it can: {why}"
             ));
             self.send_to_watchers(json!({ "event": "state-unsaved", "error": why }));
@@ -336,7 +336,7 @@ impl Daemon {
     /// Tells people. A manager that stays does so also where nobody listens any more.
     fn say(&mut self, line: &str) -> anyhow::Result<()> {
         self.bar.clear();
-        match crate::say(line) {
+        match crate::print_line(line) {
             Err(error) if !self.once => {
                 tracing::warn!("cannot print: {error:#}");
                 Ok(())
@@ -353,7 +353,7 @@ impl Daemon {
                 Ok(Signal::Reload) => match self.planner.reread() {
                     Ok(plan) => self.apply(plan)?,
                     Err(error) => {
-                        crate::complain(format_args!("nothing was changed: {error:#}"));
+                        crate::print_warning(format_args!("nothing was changed: {error:#}"));
                         tracing::error!("nothing was changed: {error:#}");
                     }
                 },

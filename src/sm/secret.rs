@@ -34,7 +34,7 @@ pub fn show_key(args: NodeKeyArgs) -> anyhow::Result<()> {
     let key = read(&args.secret)?.key(args.node).to_wire();
     match args.config {
         Some(path) => replace_private(&path, format!("m_key={key:#018x}\n").as_bytes()),
-        None => crate::say(format_args!("{key:#018x}")),
+        None => crate::print_line(format_args!("{key:#018x}")),
     }
 }
 

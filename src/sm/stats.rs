@@ -90,13 +90,15 @@ impl SmStatistics {
                 let last = last.map_or("nobody".to_owned(), |guid| guid.to_string());
                 let place = place(*location);
                 tracing::warn!(%place, %last, "no answer from behind a port");
-                crate::complain(format_args!("no answer from behind {place}, where {last} was last met"));
+                crate::print_warning(format_args!(
+                    "no answer from behind {place}, where {last} was last met"
+                ));
                 self.unmet.insert(place, format!("no answer; last met: {last}"));
             }
             Event::Stranger { location, claims } => {
                 let place = place(*location);
                 tracing::warn!(%place, %claims, "somebody without its key answers as a node met elsewhere");
-                crate::complain(format_args!(
+                crate::print_warning(format_args!(
                     "behind {place} somebody without its key answers as {claims}, met elsewhere"
                 ));
                 self.unmet.insert(place, format!("answers as {claims} without its key"));
@@ -132,7 +134,7 @@ impl SmStatistics {
                     None => "silent".to_owned(),
                 };
                 tracing::warn!(%node, %port, %says, "another subnet manager");
-                crate::complain(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
+                crate::print_warning(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
                 self.foreign_managers.insert(format!("{node}[{port}]"), says);
             }
             Event::ForeignManagerGone { node, port } => {
