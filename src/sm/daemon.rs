@@ -1,4 +1,4 @@
-//! A manager and the device it sits behind: moves datagrams, time, plans and commands.
+//! The daemon loop: moves datagrams, time, plans and control commands between the device and the manager.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -21,19 +21,19 @@ use super::stats::SmStatistics;
 use super::{Outputs, Signal};
 use crate::control_socket::{PendingRequest, Replies};
 
-/// How long the fabric may stay without any answer if only one pass is wanted.
+/// With `--once`: longest time without any answer from the fabric.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// How often one pass may be interrupted before it is given up.
+/// With `--once`: interruptions of the programming run before the daemon gives up.
 const INTERRUPTIONS_MAX: u64 = 20;
 
-/// How often metrics are written while nothing happens.
+/// Interval of writing metrics while idle.
 const METRICS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Datagrams that are taken before new ones are sent: the fabric works on those meanwhile.
+/// Datagrams received in a row before new ones are sent, so that the fabric always has requests to work on.
 const BURST: usize = 32;
 
-/// A manager and everything around it.
+/// The subnet manager with its device, state file, control socket and outputs.
 pub struct Daemon {
     pub device: Device,
     pub manager: Manager,
@@ -42,65 +42,65 @@ pub struct Daemon {
     pub stats: SmStatistics,
     pub outputs: Outputs,
     pub started: Instant,
-    /// One pass is all that is wanted.
+    /// End after the first programming run.
     pub once: bool,
     pub waker: Waker,
     pub signals: Receiver<Signal>,
     pub commands: Option<Receiver<PendingRequest<SmRequest>>>,
-    /// What is there is taken over first.
+    /// Set while the configuration of another subnet manager has still to be taken over.
     pub adoption: Option<Adopt>,
-    /// Who wants to know when the fabric is equal to the plan.
+    /// Requests that are answered when the fabric is programmed.
     pub waiting: Vec<Replies>,
-    /// Who wants to know everything.
+    /// Connections of `heddle sm watch`.
     pub watchers: Vec<Replies>,
     pub read_back: ReadBack,
     pub bar: Bar,
-    /// Kept for its memory.
+    /// Reused buffer.
     pub unsent: Vec<Datagram>,
     pub metrics_written: Option<Instant>,
 }
 
-/// Who wants to know what devices hold.
+/// Requests for a read-back.
 #[derive(Default)]
 pub struct ReadBack {
-    /// Those who asked since the last reading began.
+    /// Received since the last read-back began.
     pub wanted: Vec<Replies>,
-    /// Those for whom it is being read.
+    /// Answered by the read-back that is running.
     pub begun: Vec<Replies>,
 }
 
-/// What to do with a fabric that somebody else runs.
+/// What to do with a fabric that another subnet manager configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adopt {
-    /// Tell what would change.
+    /// Print what would change.
     Only,
-    /// Tell, and change it.
+    /// Print what changes, and change it.
     AndApply,
 }
 
-/// The device has failed under a manager that was using it: whoever started it may start it again.
+/// The device failed while it was in use. A supervisor may restart the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricGone;
 
 impl std::fmt::Display for FabricGone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the fabric is gone")
+        f.write_str("the device of the fabric has failed")
     }
 }
 
-/// Why a daemon stops.
+/// Why the daemon loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// One pass was wanted, and it is done.
+    /// `--once`: the fabric is programmed.
     Programmed,
-    /// A comparison was wanted, and it was told.
+    /// `--adopt` without `--apply`: the differences were printed.
     Compared,
-    /// Somebody asked it to.
+    /// SIGINT or SIGTERM arrived.
     Asked,
 }
 
 impl Daemon {
-    /// Runs until the fabric is equal to the plan for the first time, if that is all, or until it is asked to stop.
+    /// Runs until a signal stops it, or with `--once` until the fabric is programmed.
     pub fn run(&mut self) -> anyhow::Result<Stop> {
         let once = self.once;
         let mut heard = Instant::now();
@@ -129,7 +129,7 @@ impl Daemon {
                 heard = Instant::now();
             }
             if once && heard.elapsed() > SILENCE_MAX {
-                bail!("nobody has answered for {SILENCE_MAX:?}");
+                bail!("no node has answered for {SILENCE_MAX:?}");
             }
             self.manager.handle_timeout(self.now());
             if self.handle_signals()? {
@@ -145,7 +145,7 @@ impl Daemon {
         self.started.elapsed()
     }
 
-    /// Takes what came, but not too much at once; how much.
+    /// Receives up to `BURST` datagrams and returns their number.
     fn receive(&mut self) -> anyhow::Result<usize> {
         let now = self.now();
         for count in 0..BURST {
@@ -159,13 +159,13 @@ impl Daemon {
         Ok(BURST)
     }
 
-    /// What has to be safe is made safe; only then the manager goes on.
+    /// Writes the state file; the manager sends the Sets that depend on it only afterwards.
     fn persist(&mut self) -> anyhow::Result<()> {
         if let Some(memory) = self.manager.poll_persist() {
             let began = Instant::now();
             match self.state.write(memory) {
                 Ok(()) => {
-                    tracing::debug!(elapsed = ?began.elapsed(), "what was decided is safe");
+                    tracing::debug!(elapsed = ?began.elapsed(), "state written");
                     self.record_state_saved()?;
                     self.manager.handle_persisted(self.now());
                 }
@@ -179,13 +179,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// What was decided cannot be kept: the fabric stays as it is, and it is tried again.
+    /// Records that the state cannot be written. The fabric stays as it is, and the write is retried.
     fn record_state_unsaved(&mut self, error: &anyhow::Error) {
         let why = format!("{error:#}");
-        tracing::error!("what was decided cannot be kept, so it is not done: {why}");
+        tracing::error!("cannot write the state, so the fabric is not changed: {why}");
         if self.stats.unsaved.is_none() {
             crate::print_warning(format_args!(
-                "what was decided cannot be kept, so the fabric stays as it is until it can: {why}"
+                "cannot write the state, so the fabric is not changed until it can be written: {why}"
             ));
             self.send_to_watchers(json!({ "event": "state-unsaved", "error": why }));
         }
@@ -194,18 +194,18 @@ impl Daemon {
         self.metrics_written = None;
     }
 
-    /// What was decided is kept, perhaps after it could not be.
+    /// Records that the state is written, and reports it if it could not be written before.
     fn record_state_saved(&mut self) -> anyhow::Result<()> {
         if self.stats.unsaved.take().is_some() {
-            tracing::info!("what was decided can be kept again");
+            tracing::info!("the state can be written again");
             self.send_to_watchers(json!({ "event": "state-saved" }));
             self.metrics_written = None;
-            self.say("what was decided can be kept again")?;
+            self.print("the state can be written again")?;
         }
         Ok(())
     }
 
-    /// Tells what happened, and decides what has to be decided; whether that was all that was wanted.
+    /// Handles the events of the manager; returns why to stop, if it is time to.
     fn handle_events(&mut self, once: bool) -> anyhow::Result<Option<Stop>> {
         let mut stop = None;
         while let Some(event) = self.manager.poll_event() {
@@ -219,7 +219,7 @@ impl Daemon {
                         self.stats.adapters,
                         self.started.elapsed()
                     );
-                    self.say(&found)?;
+                    self.print(&found)?;
                     self.planner.found(discovery)?;
                     match self.adoption {
                         Some(_) => self.manager.survey(self.now()),
@@ -245,14 +245,16 @@ impl Daemon {
                     stop = once.then_some(Stop::Programmed);
                 }
                 Event::Alone if once => bail!(
-                    "nobody answers, not even the node this manager sits on; is it under a key that --secret and --state \
-                     do not know? heddle sm adopt-node --here tells which node it is"
+                    "no node answers, not even the one that this manager runs on. If it has an M_Key that --secret and --state \
+                     do not give, name the node with heddle sm adopt-node --here"
                 ),
                 Event::Inconsistent(error) if once => {
-                    return Err(error).context("what answers is no fabric");
+                    return Err(error).context("the discovered topology is inconsistent");
                 }
                 Event::Interrupted if once && self.stats.interruptions > INTERRUPTIONS_MAX => {
-                    bail!("interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered");
+                    bail!(
+                        "programming was interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered"
+                    );
                 }
                 _ => {}
             }
@@ -267,7 +269,7 @@ impl Daemon {
                 for answers in self.waiting.drain(..) {
                     answers.send(Err(PlanRejection::FabricChanged.into()));
                 }
-                self.say("waits for a plan")
+                self.print("waiting for a plan")
             }
             Err(error) if once => Err(error),
             Err(error) => {
@@ -280,10 +282,10 @@ impl Daemon {
         }
     }
 
-    /// Takes over what is there, and tells how it will differ.
+    /// Plans with the LIDs and routes that were found, and compares the fabric with that plan.
     fn adopt(&mut self, found: &Found) -> anyhow::Result<()> {
         let (adoption, plan) = self.planner.adopt(found)?;
-        self.say(&format!(
+        self.print(&format!(
             "adopted: {} of {} LIDs and {} of {} routes to adapters stay",
             adoption.lids_kept,
             plan.lids().len(),
@@ -296,7 +298,7 @@ impl Daemon {
 
     pub fn apply(&mut self, plan: Arc<FabricPlan>) -> anyhow::Result<()> {
         for finding in plan.findings() {
-            self.say(&format!("finding: {finding}"))?;
+            self.print(&format!("finding: {finding}"))?;
         }
         let began = Instant::now();
         self.manager.apply(self.now(), plan);
@@ -304,7 +306,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The fabric is equal to the plan: everybody who wants to know is told.
+    /// Reports that the fabric is programmed: output line, waiting requests, report file.
     fn report_programmed(&mut self) -> anyhow::Result<()> {
         let counts = self.manager.counts();
         self.stats.count(counts);
@@ -319,8 +321,8 @@ impl Daemon {
             counts.sets,
             self.started.elapsed(),
         );
-        self.say(&up)?;
-        // While a plan is held back, it is the one before that the fabric is equal to.
+        self.print(&up)?;
+        // While a plan is held back, the fabric is programmed with the plan before it.
         if !self.manager.is_holding_back() {
             for answers in self.waiting.drain(..) {
                 answers.send(Ok(json!(up)));
@@ -333,8 +335,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells people. A manager that stays does so also where nobody listens any more.
-    fn say(&mut self, line: &str) -> anyhow::Result<()> {
+    /// Prints a line. Without `--once`, a closed standard output is not an error.
+    fn print(&mut self, line: &str) -> anyhow::Result<()> {
         self.bar.clear();
         match crate::print_line(line) {
             Err(error) if !self.once => {
@@ -345,7 +347,7 @@ impl Daemon {
         }
     }
 
-    /// Does what signals ask for; whether it is to stop.
+    /// Handles signals that arrived; returns whether to stop.
     fn handle_signals(&mut self) -> anyhow::Result<bool> {
         loop {
             match self.signals.try_recv() {
@@ -353,8 +355,8 @@ impl Daemon {
                 Ok(Signal::Reload) => match self.planner.reread() {
                     Ok(plan) => self.apply(plan)?,
                     Err(error) => {
-                        crate::print_warning(format_args!("nothing was changed: {error:#}"));
-                        tracing::error!("nothing was changed: {error:#}");
+                        crate::print_warning(format_args!("reload failed, nothing was changed: {error:#}"));
+                        tracing::error!("reload failed, nothing was changed: {error:#}");
                     }
                 },
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
@@ -368,7 +370,7 @@ impl Daemon {
         }
     }
 
-    /// Whoever wants to know what devices hold gets it read after he asked, once nothing else is going on.
+    /// Starts a read-back for the waiting requests as soon as the manager is idle.
     fn start_read_back(&mut self) {
         let is_due = !self.read_back.wanted.is_empty() && self.read_back.begun.is_empty();
         if is_due && self.manager.read_back(self.now()) {
@@ -397,7 +399,7 @@ impl Daemon {
     }
 }
 
-/// Files beside the work of a manager are no reason to stop it.
+/// Logs a failed write of a report or metrics file; the daemon goes on.
 fn warn(written: anyhow::Result<()>) {
     if let Err(error) = written {
         tracing::warn!("{error:#}");

@@ -1,4 +1,4 @@
-//! What happened while a manager ran: for the log, the report and the metrics.
+//! Statistics of a running manager, for the log, `heddle sm status`, the report file and the metrics.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,45 +8,42 @@ use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
 use subnet_manager::{Counts, Event, Location};
 
-/// Entries of each list that a report shows at most; the rest is counted.
+/// Entries kept of each list; older ones are only counted.
 const LIST_MAX: usize = 256;
 
-/// What happened so far.
+/// Counters and the latest entries since the daemon started.
 #[derive(Debug, Default, Serialize)]
 pub struct SmStatistics {
-    /// Switches and adapters that were found.
     pub switches: usize,
     pub adapters: usize,
-    /// The plan in force.
+    /// LIDs in the plan in force.
     pub lids: usize,
     pub partitions: usize,
     pub findings: Vec<String>,
-    /// Datagrams sent.
+    /// Get requests sent, without retries.
     pub gets: u64,
     pub sets: u64,
     pub retries: u64,
-    /// Times the fabric was made equal to a plan, or repaired.
+    /// Completed programming runs, repairs included.
     pub programmed: u64,
-    /// Seconds since the start until it last was.
+    /// Time from the start of the daemon to the last change of plan, in seconds.
     pub seconds: f64,
-    /// Who does not answer, or answers as somebody else.
+    /// Locations whose node does not answer, or answers as another node, with the reason.
     pub unmet: BTreeMap<String, String>,
-    /// Other subnet managers.
+    /// Other subnet managers, by location, with state and priority.
     pub foreign_managers: BTreeMap<String, String>,
-    /// Requests that were not answered, refused, not supported; what others changed; traps by number.
     pub silent: List,
     pub refused: List,
     pub unsupported: List,
     pub drift: List,
     pub interruptions: u64,
-    /// Why what was decided cannot be kept, while that is so: nothing that depends on it is written.
+    /// Error of the last write of the state, while it fails: the fabric is not changed meanwhile.
     pub unsaved: Option<String>,
-    /// How often it could not.
     pub state_write_failures: u64,
     pub traps: BTreeMap<u16, u64>,
 }
 
-/// The last entries of a list that may get long.
+/// The last entries of a list, with the number of all.
 #[derive(Debug, Default, Serialize)]
 pub struct List {
     pub count: u64,
@@ -64,7 +61,7 @@ impl List {
 }
 
 impl SmStatistics {
-    /// Writes an event down, and into the log.
+    /// Records an event and logs it.
     pub fn note(&mut self, event: &Event) {
         match event {
             Event::Discovered(discovery) => {
@@ -72,39 +69,39 @@ impl SmStatistics {
                     (discovery.topology.switches().count(), discovery.topology.end_nodes().count());
                 tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
             }
-            Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "read what is there"),
-            Event::ReadBack(_) => tracing::info!("read what the plan speaks of"),
+            Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "surveyed"),
+            Event::ReadBack(_) => tracing::info!("read back"),
             Event::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
-            Event::Alone => tracing::error!("nobody answers, not even the node this manager sits on"),
-            Event::Inconsistent(error) => tracing::error!(%error, "what answers is no fabric"),
+            Event::Alone => tracing::error!("no node answers, not even the one that this manager runs on"),
+            Event::Inconsistent(error) => tracing::error!(%error, "the discovered topology is inconsistent"),
             Event::Programmed(counts) => {
                 self.count(*counts);
                 self.programmed += 1;
-                tracing::info!(gets = counts.gets, sets = counts.sets, "the fabric is equal to the plan");
+                tracing::info!(gets = counts.gets, sets = counts.sets, "programmed");
             }
             Event::Interrupted => {
                 self.interruptions += 1;
-                tracing::warn!("interrupted: somebody did not answer");
+                tracing::warn!("programming interrupted: a node did not answer");
             }
             Event::SilentLocation { location, last } => {
-                let last = last.map_or("nobody".to_owned(), |guid| guid.to_string());
-                let place = place(*location);
+                let last = last.map_or("no node".to_owned(), |guid| guid.to_string());
+                let place = location_name(*location);
                 tracing::warn!(%place, %last, "no answer from behind a port");
                 crate::print_warning(format_args!(
-                    "no answer from behind {place}, where {last} was last met"
+                    "no answer from behind {place}, where {last} was last found"
                 ));
-                self.unmet.insert(place, format!("no answer; last met: {last}"));
+                self.unmet.insert(place, format!("no answer; last found: {last}"));
             }
             Event::Stranger { location, claims } => {
-                let place = place(*location);
-                tracing::warn!(%place, %claims, "somebody without its key answers as a node met elsewhere");
+                let place = location_name(*location);
+                tracing::warn!(%place, %claims, "a node without the key answers with the GUID of a node found elsewhere");
                 crate::print_warning(format_args!(
-                    "behind {place} somebody without its key answers as {claims}, met elsewhere"
+                    "behind {place} a node without the key of {claims} answers with its GUID; {claims} was found elsewhere"
                 ));
                 self.unmet.insert(place, format!("answers as {claims} without its key"));
             }
             Event::Answered { location } => {
-                let place = place(*location);
+                let place = location_name(*location);
                 tracing::info!(%place, "no longer silent");
                 self.unmet.remove(&place);
             }
@@ -114,15 +111,15 @@ impl SmStatistics {
             }
             Event::Refused { node, attribute, modifier, status } => {
                 tracing::warn!(%node, ?attribute, modifier, ?status, "refused");
-                self.refused.push(format!("{} {status:?}", what(*node, *attribute, *modifier)));
+                self.refused.push(format!("{} {status:?}", attribute_name(*node, *attribute, *modifier)));
             }
             Event::Unsupported { node, attribute, modifier } => {
                 tracing::info!(%node, ?attribute, modifier, "not supported");
-                self.unsupported.push(what(*node, *attribute, *modifier));
+                self.unsupported.push(attribute_name(*node, *attribute, *modifier));
             }
             Event::Drift { node, attribute, modifier } => {
-                tracing::warn!(%node, ?attribute, modifier, "somebody else changed it; it is repaired");
-                self.drift.push(what(*node, *attribute, *modifier));
+                tracing::warn!(%node, ?attribute, modifier, "drift: changed by another writer; repairing");
+                self.drift.push(attribute_name(*node, *attribute, *modifier));
             }
             Event::Trapped { node, trap } => {
                 tracing::info!(%node, trap = trap.number(), "trap");
@@ -144,24 +141,24 @@ impl SmStatistics {
         }
     }
 
-    /// Notes the plan that is in force since `elapsed`.
+    /// Records the plan in force; `elapsed` is the time since the daemon started.
     pub fn note_plan(&mut self, plan: &FabricPlan, elapsed: Duration) {
         (self.lids, self.partitions) = (plan.lids().len(), plan.partitions().len());
         self.findings = plan.findings().iter().map(ToString::to_string).collect();
         self.seconds = elapsed.as_secs_f64();
     }
 
-    /// Notes how many datagrams were sent.
+    /// Copies the counters of datagrams sent.
     pub fn count(&mut self, counts: Counts) {
         (self.gets, self.sets, self.retries) = (counts.gets, counts.sets, counts.retries);
     }
 }
 
-fn what(node: Guid, attribute: Attribute, modifier: u32) -> String {
+fn attribute_name(node: Guid, attribute: Attribute, modifier: u32) -> String {
     format!("{node} {attribute:?} {modifier:#x}")
 }
 
-fn place(location: Option<Location>) -> String {
+fn location_name(location: Option<Location>) -> String {
     location.map_or("the manager's own node".to_owned(), |it| format!("{}[{}]", it.near, it.port))
 }
 
@@ -171,6 +168,6 @@ fn state(state: SmState) -> &'static str {
         SmState::Standby => "standby",
         SmState::Discovering => "discovering",
         SmState::NotActive => "not active",
-        SmState::Unknown(_) => "in a state of its own",
+        SmState::Unknown(_) => "in an unknown state",
     }
 }

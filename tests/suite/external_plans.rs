@@ -123,7 +123,7 @@ fn nothing_is_written_before_the_first_plan() {
     let seen = controller.wait_for("discovered");
     two_sweeps(&manager);
     assert_eq!(sets_asked(&server), 0);
-    assert!(manager.stdout().contains("waits for a plan"), "{}", manager.stdout());
+    assert!(manager.stdout().contains("waiting for a plan"), "{}", manager.stdout());
     assert!(!std::path::Path::new(&server.file("state.json")).exists(), "nothing was decided");
 
     let plan = controller.plan(&seen, BLUE);

@@ -158,7 +158,7 @@ fn nonsense_on_the_control_socket_is_answered_by_an_error_and_harms_nobody() {
     assert!(say(&manager, b"\xff\xfe\xfd\n").is_empty(), "what is no text is not read");
     assert!(say(&manager, b"{\"command\":\"status\"}\n").starts_with("{\"ok\":{"), "the control");
     let gone = Command::new(rig::HEDDLE).args(["sm", "status", "--control", "/no/such"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("nobody answers at /no/such"), "{gone:?}");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no process listens at /no/such"), "{gone:?}");
     assert_eq!(changed(&before, &snapshot(&server)), Vec::<String>::new());
     assert_eq!(manager.ups().len(), 1);
 }
