@@ -1,4 +1,4 @@
-//! The control socket of a running emulation: one line of JSON asks, one line of JSON answers.
+//! The control socket of a running emulation: a request is one line of JSON, a reply too.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -16,22 +16,22 @@ use super::frames::{GuestFrames, GuestSockets};
 use super::request_counts::RequestCounts;
 use crate::control_socket::{self, ControlSocket, PendingRequest};
 
-/// Longest request line: node names are short, so anything longer is nonsense.
+/// Longest request line in bytes; requests hold little more than names and paths.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
 
-/// What can be asked of a running emulation.
+/// A request to a running emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SimRequest {
-    /// Pull a cable.
+    /// Unplug the cable of a port.
     LinkDown { node: String, port: PortNum },
-    /// Plug it again.
+    /// Plug the cable of a port in again.
     LinkUp { node: String, port: PortNum },
-    /// Pull it and plug it again after a while.
+    /// Unplug the cable of a port and plug it in again after `down_ms` milliseconds.
     LinkFlap { node: String, port: PortNum, down_ms: u64 },
-    /// Restart a node: it loses its tables and keys.
+    /// Reboot a node: it loses its LIDs, tables, counters and M_Key.
     Reboot { node: String },
-    /// Let a node call itself something else, as its own software can.
+    /// Change the NodeDescription of a node, as its own software can.
     Rename { node: String, description: String },
     /// Lose packets on every link, or on the link of one port.
     Loss {
@@ -41,20 +41,20 @@ pub enum SimRequest {
         #[serde(default)]
         data: bool,
     },
-    /// Handle requests twice.
+    /// Handle each request twice with this probability.
     Duplicate { probability: Probability },
-    /// Hold answers back.
+    /// Delay each answer by a random time of at most `longest_ms` milliseconds.
     Delay { longest_ms: u64 },
-    /// Whether the emulation works.
+    /// Liveness check, answered by the thread of the emulation.
     Ping {},
     /// The ports of a node, or one of them, with their counters.
     Counters { node: String, port: Option<PortNum> },
     /// The tables of a node.
     Tables { node: String },
-    /// What was dropped and reported, what clients did, and what they asked for.
+    /// Drops by reason, traps, counters of clients, and requests by node.
     Status {},
-    /// Put a virtual machine behind a virtual function of an adapter, in place of the one that was there. The machine
-    /// binds a datagram socket at `guest` and sends its frames to `fabric`.
+    /// Attach a virtual machine to a virtual function of an adapter, replacing the one before. The machine binds a datagram
+    /// socket at `guest` and sends its frames to `fabric`.
     Attach {
         node: String,
         port: PortNum,
@@ -65,19 +65,19 @@ pub enum SimRequest {
         sl: ServiceLevel,
         #[serde(default)]
         group: Option<MulticastLid>,
-        /// Partitions that it is in besides.
+        /// Additional partitions of the virtual function.
         #[serde(default)]
         further: Vec<FunctionKey>,
         guest: PathBuf,
         fabric: PathBuf,
     },
-    /// Take it away again.
+    /// Detach the virtual machine of a virtual function.
     Detach { node: String, port: PortNum, function: u8 },
-    /// All virtual functions, with what became of their frames.
+    /// All virtual functions, with counters of their frames.
     Functions {},
 }
 
-/// Everything a request may look at and change.
+/// Everything that a request may read and change.
 pub struct EmulationState<'a> {
     pub now: Duration,
     pub fabric: &'a mut Fabric,
@@ -86,14 +86,14 @@ pub struct EmulationState<'a> {
     pub request_counts: &'a RequestCounts,
 }
 
-/// Carries a request out and answers it.
+/// Executes a request and replies.
 pub fn answer(command: PendingRequest<SimRequest>, emulation: EmulationState<'_>) {
     let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
 
-/// Opens the control socket of the emulation `name`; `waker` is used whenever a command waits. The name of the
-/// emulation is taken already, so a socket that is there belongs to a dead one.
+/// Listens at the control socket of the emulation `name`, and wakes `waker` for each request. Call it after the name of the
+/// emulation is bound: a socket that exists then belongs to a process that has ended.
 pub fn listen(
     name: &str,
     waker: Waker,
@@ -105,7 +105,7 @@ pub fn listen(
     control_socket::listen(&path, REQUEST_BYTES_MAX, waker)
 }
 
-/// Opens a control socket at a place of the caller's choosing.
+/// Listens at a control socket with the given path.
 pub fn listen_at(
     path: &Path,
     waker: Waker,
@@ -113,18 +113,18 @@ pub fn listen_at(
     control_socket::listen(path, REQUEST_BYTES_MAX, waker)
 }
 
-/// Asks a running emulation, by its name or by the path of its control socket, which has a slash.
-pub fn ask(name: &str, request: &SimRequest) -> anyhow::Result<Value> {
+/// Sends a request to the emulation of this name; a name with a slash is the path of its control socket.
+pub fn request(name: &str, request: &SimRequest) -> anyhow::Result<Value> {
     let path = if name.contains('/') { PathBuf::from(name) } else { socket_path(name)? };
     control_socket::request_one(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
 
-/// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
+/// The path of the control socket, in a directory that only the user of the emulation can enter.
 fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     ensure!(
         plain && !name.is_empty() && !name.starts_with('.'),
-        "{name:?} is not a name: letters, digits, - _ ."
+        "a name must consist of letters, digits, -, _ and ., and must not begin with a dot; got {name:?}"
     );
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
@@ -136,7 +136,7 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
 fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
     let EmulationState { now, fabric, frames, counters, request_counts } = emulation;
     let linked = |linked: bool, what: &str| {
-        if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
+        if linked { Ok(json!(what)) } else { bail!("the port has no cable") }
     };
     match request {
         SimRequest::LinkDown { node, port } => {
@@ -161,11 +161,11 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
-                _ => bail!("loss of one link needs both its node and its port"),
+                _ => bail!("loss on one link needs both a node and a port"),
             };
             match (port, data) {
                 (Some(port), true) => fabric.set_data_loss(port, probability),
-                (None, true) => bail!("loss of data needs a node and its port"),
+                (None, true) => bail!("loss of data packets needs a node and a port"),
                 (port, false) => fabric.set_loss(port, probability),
             }
             Ok(json!("loss set"))
@@ -207,7 +207,7 @@ fn find_node(fabric: &Fabric, name: &str) -> anyhow::Result<DeviceId> {
     let mut found = fabric.find_devices(name);
     match (found.next(), found.count()) {
         (Some(node), 0) => Ok(node),
-        (Some(_), more) => bail!("{} nodes are called {name:?}: name one by its id or GUID", more + 1),
+        (Some(_), more) => bail!("{} nodes are called {name:?}: use an id or a GUID", more + 1),
         (None, _) => bail!("no node has the id, description or GUID {name:?}"),
     }
 }

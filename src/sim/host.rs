@@ -1,4 +1,4 @@
-//! The fabric behind the sockets: what clients send becomes datagrams of the port they sit on.
+//! The emulated fabric behind the sockets: messages of a client become datagrams of the port it is attached to.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -32,8 +32,7 @@ impl SimHost {
         self.started.elapsed()
     }
 
-    /// Takes a message of a client that sees only LIDs and queue pairs: the adapter adds its own address and the key of
-    /// table index 0.
+    /// Handles a message that has only LIDs and queue pairs: the adapter adds its own address and the P_Key of index 0.
     fn handle_bare(
         &mut self,
         from: PortId,
@@ -49,8 +48,7 @@ impl SimHost {
         }
     }
 
-    /// Takes a whole datagram, if the adapter behind the port would send it: a partition key it holds. The source is
-    /// the port's own, whatever the client says.
+    /// Handles a whole datagram, if the adapter holds its P_Key. The source address is set to that of the port.
     fn handle_whole(
         &mut self,
         from: PortId,

@@ -1,4 +1,4 @@
-//! Who asked for what: requests of subnet management by the port they came from.
+//! Counters of subnet management requests, by the port that sent them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use fabric_sim::{Fabric, PortId};
 use ib_wire::{Attribute, Mad, Method};
 use serde_json::{Value, json};
 
-/// The attributes told apart; clients choose numbers freely, and a count of each would have no bound.
+/// Attributes with a counter of their own; all others share one, as clients choose attribute numbers freely.
 const NAMED: [Attribute; 13] = [
     Attribute::NODE_DESCRIPTION,
     Attribute::NODE_INFO,
@@ -23,10 +23,10 @@ const NAMED: [Attribute; 13] = [
     Attribute::MLNX_EXT_PORT_INFO,
 ];
 
-/// One count for each named attribute and one for the others.
+/// A counter for each named attribute and one for all others.
 type Counts = [u64; NAMED.len() + 1];
 
-/// What one port asked for.
+/// Requests that one port sent.
 #[derive(Debug, Default)]
 struct PortRequests {
     gets: Counts,
@@ -38,7 +38,7 @@ struct PortRequests {
 pub struct RequestCounts(BTreeMap<PortId, PortRequests>);
 
 impl RequestCounts {
-    /// Counts a datagram that software sends from a port, if it reads or writes.
+    /// Counts a datagram that a client sends from a port, if it is a Get or Set of subnet management.
     pub fn count(&mut self, from: PortId, mad: &Mad) {
         let (is_get, is_set) = (mad.method() == Method::GET, mad.method() == Method::SET);
         if !mad.class().is_subnet_management() || !(is_get || is_set) {
@@ -51,7 +51,7 @@ impl RequestCounts {
         counts[place] += 1;
     }
 
-    /// The counts that are not 0, by node, as the control socket tells them.
+    /// The counters above 0, by node, as `heddle sim-ctl status` prints them.
     pub fn view(&self, fabric: &Fabric) -> Value {
         let by_attribute = |counts: &Counts| -> BTreeMap<String, u64> {
             let names = NAMED.iter().map(|it| format!("{it:?}")).chain(["other".to_owned()]);
