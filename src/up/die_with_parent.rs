@@ -1,8 +1,8 @@
-//! `heddle wrapper`: a program that does not outlive its supervisor.
+//! `heddle die-with-parent`: runs a program that ends with its supervisor.
 //!
-//! The kernel ends it when the supervisor ends, however that happens. A process has to ask for this itself, before it
-//! becomes the program: so the supervisor starts `heddle wrapper`, which asks and then becomes the program, with the same
-//! process id.
+//! `PR_SET_PDEATHSIG` makes the kernel kill a process when its parent thread ends, for whatever reason. A process has to
+//! request this itself, before it execs the program. So the supervisor starts `heddle die-with-parent`, which requests the
+//! signal and then execs the program under the same process id.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,26 +18,26 @@ use nix::unistd::getppid;
 
 use super::supervisor::Program;
 
-/// Become a program that ends with its supervisor.
+/// Exec a program that ends with its parent.
 #[derive(Debug, Args)]
 pub struct DieWithParentArgs {
-    /// The supervisor's process.
+    /// Process id of the supervisor.
     #[arg(long)]
     parent: u32,
-    /// In a network namespace of its own: nothing it starts can send to a network of this machine.
+    /// Run in a new network namespace: nothing that the program starts can use a network of this machine.
     #[arg(long)]
     own_network: bool,
-    /// The program and its arguments.
+    /// Program to run, with its arguments.
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
 
-/// A command that becomes `program`, on the leash of this process.
+/// A command that runs `program` and ends with this process.
 ///
-/// The kernel watches the thread that starts it, not the process: start it on one that stays.
+/// The kernel watches the thread that spawns the command, not the process: spawn it on a thread that lives as long.
 pub fn command(heddle: &Path, program: &Program) -> Command {
     let mut command = Command::new(heddle);
-    command.args(["wrapper", "--parent", &std::process::id().to_string()]);
+    command.args(["die-with-parent", "--parent", &std::process::id().to_string()]);
     if program.own_network {
         command.arg("--own-network");
     }
@@ -45,15 +45,15 @@ pub fn command(heddle: &Path, program: &Program) -> Command {
     command
 }
 
-/// Becomes the program; returns only if that is impossible.
+/// Execs the program; returns only on an error.
 pub fn run(args: DieWithParentArgs) -> anyhow::Result<std::process::ExitCode> {
-    prctl::set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the supervisor")?;
-    // Whoever ended before we asked is not waited for.
+    prctl::set_pdeathsig(Signal::SIGKILL).context("cannot set the parent death signal")?;
+    // The supervisor may have ended before the signal was set.
     ensure!(getppid().as_raw() as u32 == args.parent, "the supervisor has ended already");
     if args.own_network {
-        unshare(CloneFlags::CLONE_NEWNET).context("cannot make a network namespace: is this root?")?;
+        unshare(CloneFlags::CLONE_NEWNET).context("cannot create a network namespace: this needs root")?;
     }
-    let (program, arguments) = args.program.split_first().context("no program was named")?;
+    let (program, arguments) = args.program.split_first().context("the program is missing")?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot run {}", Path::new(program).display()))
 }

@@ -1,4 +1,4 @@
-//! `heddle down` and `heddle status`: a site from outside.
+//! `heddle down` and `heddle status`: stop a site and show its state.
 
 use std::fs;
 use std::process::ExitCode;
@@ -19,18 +19,18 @@ use super::site::SiteDir;
 use crate::cli::connection::{API_SOCKET, SiteArgs};
 use crate::cli::output::{Format, count, facts, print, took};
 
-/// How often to look whether it has stopped.
+/// Interval of checking whether the site has stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long it may take: every part may use its own time to the full.
+/// Longest time for a stop: each program may use its own limit.
 const STOP_LIMIT: Duration = Duration::from_secs(150);
 
-/// The parts of a site, as their process files are called.
+/// The programs of a site, by the names of their pid files.
 const PARTS: [&str; 6] = ["sim", "sm", "controller", "agent", "libvirtd", "virtlogd"];
 
-/// StopSignals a site that `heddle up` runs, with its virtual machines.
+/// Stop the site that `heddle up` runs, and its virtual machines.
 ///
-/// They come back with the next `heddle up`.
+/// The next `heddle up` boots them again.
 ///
 ///     heddle down
 #[derive(Debug, Args)]
@@ -40,9 +40,9 @@ pub struct DownArgs {
     home: HomeArgs,
 }
 
-/// Tell how a site on this machine stands: its processes, fabric, hosts and clusters.
+/// Show the state of a site on this machine: its processes, fabric, hosts and clusters.
 ///
-/// The exit status is 0 only if it runs and all of it is well.
+/// The exit status is 0 only if the site runs and all its parts are healthy.
 ///
 ///     heddle status
 #[derive(Debug, Args)]
@@ -50,22 +50,21 @@ pub struct DownArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     home: HomeArgs,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// Asks a site to stop, and waits until it has.
+/// Stops a site and waits until it has ended.
 pub async fn down(args: DownArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     let place = site.directory().display();
-    ensure!(site.is_running(), "`heddle up` does not run in {place}");
-    // Who holds the lock wrote the file.
-    let pid =
-        site.pid("up").with_context(|| format!("{place}/run/up.pid does not say which process runs it"))?;
+    ensure!(site.is_running(), "no `heddle up` is running in {place}");
+    // The process that holds the lock wrote the file.
+    let pid = site.pid("up").with_context(|| format!("{place}/run/up.pid does not hold a process id"))?;
     let asked = Instant::now();
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM)
-        .with_context(|| format!("cannot ask process {pid} to stop"))?;
+        .with_context(|| format!("cannot send SIGTERM to process {pid}"))?;
     while site.is_running() {
         if asked.elapsed() > STOP_LIMIT {
             bail!("process {pid} has not stopped after {}", took(STOP_LIMIT));
@@ -76,15 +75,15 @@ pub async fn down(args: DownArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a site stands.
+/// The state of a site, as `heddle status -o json` prints it.
 #[derive(Debug, Default, Serialize)]
 struct SiteStatus {
     directory: String,
     is_running: bool,
     url: Option<String>,
-    /// Where the controller listens besides, if it was asked to.
+    /// Loopback address of the controller, if it listens at one.
     listens_at: Option<String>,
-    /// What stock tools call the fabric.
+    /// Value of IBSIM_SOCKNAME for stock tools.
     ibsim_name: String,
     processes: Vec<Process>,
     fabric: Option<FabricState>,
@@ -93,9 +92,9 @@ struct SiteStatus {
     hosts_up: usize,
     clusters: usize,
     clusters_ready: usize,
-    /// Clusters of which something does not answer.
+    /// Clusters whose health is degraded or unknown.
     clusters_unhealthy: usize,
-    /// Why the controller could not be asked.
+    /// Why the controller could not be queried.
     problem: Option<String>,
 }
 
@@ -105,7 +104,7 @@ struct Process {
     pid: u32,
 }
 
-/// Tells how a site stands.
+/// Shows the state of a site.
 pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     let is_running = site.is_running();
@@ -119,7 +118,7 @@ pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     };
     if status.is_running {
         status.processes = processes(&site);
-        if let Err(error) = ask(&site, &mut status).await {
+        if let Err(error) = query(&site, &mut status).await {
             status.problem = Some(format!("{error:#}"));
         }
     }
@@ -132,7 +131,7 @@ fn processes(site: &SiteDir) -> Vec<Process> {
     PARTS.into_iter().filter_map(|name| Some(Process { name, pid: site.pid(name).filter(alive)? })).collect()
 }
 
-async fn ask(site: &SiteDir, status: &mut SiteStatus) -> anyhow::Result<()> {
+async fn query(site: &SiteDir, status: &mut SiteStatus) -> anyhow::Result<()> {
     let client = SiteArgs::of_home(site.directory())?;
     let fabric = client.fabric_show().await?;
     status.fabric = Some(fabric.state);
@@ -156,7 +155,7 @@ fn is_healthy(status: &SiteStatus) -> bool {
 
 fn show(status: &SiteStatus) -> String {
     if !status.is_running {
-        return format!("not running in {}; `heddle up` starts it", status.directory);
+        return format!("not running in {}; start it with `heddle up`", status.directory);
     }
     let processes: Vec<String> =
         status.processes.iter().map(|it| format!("{} {}", it.name, it.pid)).collect();
@@ -172,8 +171,8 @@ fn show(status: &SiteStatus) -> String {
             let state = match state {
                 FabricState::Programmed => "programmed",
                 FabricState::Programming => "being programmed",
-                FabricState::ManagerSilent => "its manager does not answer",
-                FabricState::Stuck => "its manager does not program it",
+                FabricState::ManagerSilent => "the subnet manager does not answer",
+                FabricState::Stuck => "the subnet manager does not program it",
             };
             known.extend([
                 ("fabric", format!("{state}, {}", count(status.partitions, "partition"))),

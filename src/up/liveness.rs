@@ -1,7 +1,7 @@
-//! Whether a program that runs still works: it is asked at its socket, and looked at from outside.
+//! Liveness probes: requests at the socket of a program, and its CPU time in `/proc`.
 //!
-//! A busy machine must not cost a program its life. So one that does not answer is looked at in `/proc`: only if it does nothing at all
-//! meanwhile is it taken for hung after a minute. One that computes, waits for a disk, or would run if it got a core has ten.
+//! A busy machine must not cause restarts. A program that does not answer is considered hung after one minute if it used
+//! no CPU time meanwhile, and after ten minutes if it computes, waits for a disk, or waits for a core.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,41 +13,36 @@ use tokio::time::{sleep, timeout};
 
 use crate::cli::output::took;
 
-/// CPU time in a hundred that makes a program busy: one that waits wakes up now and then.
+/// CPU usage in percent above which a program counts as busy: an idle one wakes up now and then.
 const BUSY_PERCENT: u64 = 1;
 
 /// Ticks of CPU time in a second: `USER_HZ`, the same on all Linux machines.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// How a program is asked whether it works. Any answer will do.
+/// A liveness probe. Any reply counts as success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LivenessProbe {
-    /// A line of JSON at a control socket, answered by the thread that does the work.
+    /// A `ping` at a control socket, answered by the main loop of the program.
     Ping(PathBuf),
-    /// A request of HTTP at a socket.
-    Get {
-        /// Where.
-        socket: PathBuf,
-        /// What.
-        path: &'static str,
-    },
+    /// An HTTP GET of `path` at a unix socket.
+    Get { socket: PathBuf, path: &'static str },
 }
 
-/// How patient to be.
+/// Intervals and limits of liveness probes.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeTiming {
-    /// Time between questions.
+    /// Time between two probes.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// Timeout of a probe.
     pub answer: Duration,
-    /// Questions in a row that a program may leave unanswered while it does nothing.
+    /// Failed probes in a row after which an idle program is hung.
     pub idle_misses: u32,
-    /// The same while it is busy.
+    /// Failed probes in a row after which a busy program is hung.
     pub busy_misses: u32,
 }
 
 impl ProbeTiming {
-    /// A minute while it does nothing, ten minutes while it is busy.
+    /// One minute for an idle program, ten minutes for a busy one.
     pub const DEFAULT: Self = Self {
         interval: Duration::from_secs(5),
         answer: Duration::from_secs(5),
@@ -60,7 +55,7 @@ impl ProbeTiming {
     }
 }
 
-/// A program that does not work any more.
+/// A program that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hung {
     silent: Duration,
@@ -69,12 +64,12 @@ pub struct Hung {
 
 impl fmt::Display for Hung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let meanwhile = if self.is_busy { "was busy" } else { "did nothing" };
+        let meanwhile = if self.is_busy { "was busy" } else { "was idle" };
         write!(f, "did not answer for {} and {meanwhile}", took(self.silent))
     }
 }
 
-/// Asks a process again and again; returns when it hangs. One that has never answered is left alone: whoever starts it waits for it.
+/// Probes a process until it is hung. Probes count only after the first success: the start of a program is not limited here.
 pub async fn until_hung(pid: u32, probe: &LivenessProbe, timing: ProbeTiming) -> Hung {
     while !answers(probe, timing.answer).await {
         sleep(timing.interval).await;
@@ -90,7 +85,7 @@ pub async fn until_hung(pid: u32, probe: &LivenessProbe, timing: ProbeTiming) ->
         }
         let now = Activity::of(pid);
         if now.is_traced {
-            // Somebody looks at it with a debugger.
+            // A debugger has stopped it.
             (misses, idle_misses, before) = (0, 0, now);
             continue;
         }
@@ -106,10 +101,10 @@ pub async fn until_hung(pid: u32, probe: &LivenessProbe, timing: ProbeTiming) ->
 }
 
 async fn answers(probe: &LivenessProbe, limit: Duration) -> bool {
-    matches!(timeout(limit, ask(probe)).await, Ok(Ok(1..)))
+    matches!(timeout(limit, send(probe)).await, Ok(Ok(1..)))
 }
 
-async fn ask(probe: &LivenessProbe) -> std::io::Result<usize> {
+async fn send(probe: &LivenessProbe) -> std::io::Result<usize> {
     let (socket, text): (&Path, String) = match probe {
         LivenessProbe::Ping(socket) => (socket, "{\"command\":\"ping\"}\n".to_owned()),
         LivenessProbe::Get { socket, path } => {
@@ -121,14 +116,14 @@ async fn ask(probe: &LivenessProbe) -> std::io::Result<usize> {
     stream.read(&mut [0; 64]).await
 }
 
-/// What a process does, as the kernel sees it.
+/// Activity of a process, from `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Activity {
-    /// CPU time it has used.
+    /// CPU time used, in ticks.
     ticks: u64,
-    /// A thread of it runs, would run, or waits for a disk.
+    /// A thread is running, runnable, or waits for a disk.
     wants_to_run: bool,
-    /// A debugger holds it.
+    /// A debugger has stopped it.
     is_traced: bool,
 }
 
@@ -150,7 +145,7 @@ impl Activity {
     }
 }
 
-/// The state of a thread and the CPU time it has used, from its line in `/proc`. Its name, in brackets, may hold anything.
+/// Parses the state and the CPU time of a thread from its `stat` line. The name, in brackets, may hold any character.
 fn read_stat(stat: &str) -> Option<(char, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
