@@ -1,4 +1,4 @@
-//! What became of a scenario, to look at.
+//! Charts of a simulated scenario.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,10 +14,10 @@ use ib_wire::{Guid, PortNum};
 
 use super::Run;
 
-/// The least part of packets that a chart of latencies shows.
+/// Smallest fraction of packets that the latency chart shows.
 const PART_MIN: f64 = 1e-6;
 
-/// Draws latencies, throughput and links into a directory.
+/// Writes the charts of latency, throughput and link load to a directory.
 pub(super) fn draw(directory: &Path, topology: &Topology, planned: &Run, shared: Option<&Run>) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let runs = [(Some(planned), "planned", "as planned"), (shared, "one-class", "one class for all")];
@@ -35,7 +35,7 @@ pub(super) fn draw(directory: &Path, topology: &Topology, planned: &Run, shared:
     Ok(())
 }
 
-/// What part of packets took longer than a time.
+/// The fraction of packets that took longer than a given time.
 fn latency(report: &Report, title: &str) -> Lines {
     let parties = || report.parties.iter().enumerate();
     let series = parties()
@@ -46,10 +46,10 @@ fn latency(report: &Report, title: &str) -> Lines {
     });
     Lines {
         title: format!("Latency of packets, {title}"),
-        subtitle: "part of packets that took longer; bounds are for packets that find their lane empty"
+        subtitle: "fraction of packets that took longer; bounds are for packets that find their lane empty"
             .into(),
-        x: Axis::log("µs from post to arrival"),
-        y: Axis::log("part of packets").within(PART_MIN, 1.0),
+        x: Axis::log("latency in µs, from post to arrival"),
+        y: Axis::log("fraction of packets").within(PART_MIN, 1.0),
         series: series.collect(),
         marks: bounds.collect(),
     }
@@ -66,7 +66,7 @@ fn tail(histogram: &Histogram) -> Vec<(f64, f64)> {
     points
 }
 
-/// What arrived of a node's messages, over time.
+/// The received payload of a node over time.
 fn throughput(report: &Report, title: &str) -> Lines {
     let slice = report.slice;
     let parties = || report.parties.iter().enumerate();
@@ -79,17 +79,17 @@ fn throughput(report: &Report, title: &str) -> Lines {
             party.slices[..whole].iter().enumerate().map(|(number, bytes)| (at(number), gbps(*bytes)));
         Series::new(named(party), points.collect()).coloured(colour)
     });
-    let promises = parties().filter_map(|(colour, party)| {
+    let guarantees = parties().filter_map(|(colour, party)| {
         let gbps = party.promise?.bits_per_s() as f64 / 1e9;
-        Some(Mark::at_y(format!("promise to {}", party.name), gbps).coloured(colour))
+        Some(Mark::at_y(format!("guarantee of {}", party.name), gbps).coloured(colour))
     });
     Lines {
         title: format!("Throughput of a node, {title}"),
-        subtitle: "payload that arrived, mean of a cluster's nodes".into(),
+        subtitle: "received payload, mean of the nodes of a cluster".into(),
         x: Axis::linear("µs"),
         y: Axis::linear("Gb/s"),
         series: series.collect(),
-        marks: promises.collect(),
+        marks: guarantees.collect(),
     }
 }
 
@@ -100,8 +100,8 @@ fn links(topology: &Topology, run: &Run, title: &str) -> String {
         run.report.links.iter().map(|(port, load)| (place(*port), *load)).collect();
     to_heat_svg(
         topology,
-        &format!("What links carried, {title}"),
-        &format!("part of each link's rate in {}", run.report.duration),
+        &format!("Link load, {title}"),
+        &format!("fraction of the rate of each link in {}", run.report.duration),
         |node, port| loads.get(&(node, port)).copied(),
     )
 }
