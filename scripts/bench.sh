@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Measures Heddle next to the software and the schemes it is compared with, and rewrites the pages of figures:
 # docs/benchmarks.md (fabric) and docs/benchmarks-clusters.md (clusters). Names one of them to rewrite it alone.
-# A page changes only when every measurement of it came to its end. With HEDDLE_BIN, a directory, the heddle in it is measured and
+# A page changes only when every measurement of it came to its end. With HEDDLE_BIN, a directory, the heddle and heddle-bench in it are used and
 # nothing is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-heddle=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle
+bench=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle-bench
 what=${1:-all}
-# A trace of jobs in the standard workload format, for `heddle bench placement`; without it that stream is left out.
+# A trace of jobs in the standard workload format, for `heddle-bench placement`; without it that stream is left out.
 trace=${HEDDLE_TRACE:-}
 
 case $what in
@@ -19,7 +19,7 @@ case $what in
         ;;
 esac
 
-[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet -p heddle -p bench
 
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown
@@ -53,8 +53,8 @@ END
 # A section: its title, and the benchmark with its arguments.
 section() {
     printf '\n## %s\n\n' "$1"
-    echo "bench: heddle bench ${*:2}" >&2
-    "$heddle" bench "${@:2}"
+    echo "bench: heddle-bench ${*:2}" >&2
+    "$bench" "${@:2}"
 }
 
 fabric() {
@@ -80,14 +80,14 @@ clusters() {
 # Benchmarks of clusters
 
 Written by \`make bench\`: how many clusters a fabric takes, how long decisions take in CPU time, and what is left of
-promises under attack. Figures of different machines or different runs do not compare; shares and ratios do.
+guarantees under attack. Figures of different machines or different runs do not compare; shares and ratios do.
 
 $(machine)
 END
     section 'How many clusters a fabric takes whose places are given' admission
     section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
     section 'One more cluster' plan
-    section 'Promises under attack' promises
+    section 'Guarantees under attack' guarantees
     section 'How close neighbours come to the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }

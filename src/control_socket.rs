@@ -1,4 +1,5 @@
-//! Control sockets: one line of JSON asks, lines of JSON answer. Only who owns the socket may use it.
+//! Control sockets: a request is one line of JSON, a reply is one or more lines of JSON (`{"ok": …}` or `{"error": …}`).
+//! Only the owner of the socket can connect.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -18,74 +19,74 @@ use serde_json::{Value, json};
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How long a connection may keep its thread waiting.
+/// Timeout of a read or write on a connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How soon it is noticed that nobody waits for answers any more.
+/// Interval at which a connection is checked for a peer that has gone.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Answers that may wait for a reader before it is cut off.
+/// Replies queued for a slow reader before the connection is closed.
 const ANSWERS_WAITING_MAX: usize = 4096;
 
-/// A request on its way to the thread that can carry it out.
+/// A request on its way to the thread that executes it.
 #[derive(Debug)]
-pub struct Command<R> {
-    /// What is asked.
+pub struct PendingRequest<R> {
     pub request: R,
-    /// Where answers go.
-    pub answers: Answers,
+    pub answers: Replies,
 }
 
-/// Where the answers to a request go: one, or many. Dropped, it ends the connection.
+/// Sends the replies to one request. Dropping it closes the connection.
 #[derive(Debug)]
-pub struct Answers(SyncSender<Result<Value, Refusal>>);
+pub struct Replies(SyncSender<Result<Value, ControlError>>);
 
-/// Why a request was not carried out.
+/// Why a request was rejected.
 #[derive(Clone, Debug)]
-pub struct Refusal {
-    /// For people.
+pub struct ControlError {
+    /// Message for people.
     pub text: String,
-    /// For programs, where they may have to tell it from others.
+    /// Stable code for programs, if they have to distinguish this error.
     pub code: Option<&'static str>,
 }
 
-impl From<String> for Refusal {
+impl From<String> for ControlError {
     fn from(text: String) -> Self {
         Self { text, code: None }
     }
 }
 
-impl Answers {
-    /// Sends an answer; whether anybody still reads them fast enough.
-    pub fn send(&self, answer: Result<Value, Refusal>) -> bool {
+impl Replies {
+    /// Queues a reply. Returns `false` if the peer has gone or its queue is full.
+    pub fn send(&self, answer: Result<Value, ControlError>) -> bool {
         match self.0.try_send(answer) {
             Ok(()) => true,
-            // Whoever asked may have gone; what was done stays done.
+            // The peer may have gone; the request has been executed all the same.
             Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => false,
         }
     }
 }
 
-/// A control socket while it is served; removed when dropped.
+/// A control socket that is being served. The file is removed when this value is dropped.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ControlSocket {
     path: PathBuf,
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // A file that stays behind is replaced by the next one of the same name.
+        // A file that stays behind is replaced by the next listener.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Opens a control socket that takes requests of up to `request_max` bytes; `waker` is used whenever one waits. A socket
-/// that nobody serves any more is replaced; anything else that is there stays.
+/// Listens at `path` for requests of up to `request_max` bytes, and wakes `waker` for each.
+///
+/// # Errors
+/// If another process serves the socket, or the file is not a socket. A socket that no process serves is replaced.
 pub fn listen<R>(
     path: &Path,
     request_max: u64,
     waker: Waker,
-) -> anyhow::Result<(Socket, Receiver<Command<R>>)>
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<R>>)>
 where
     R: DeserializeOwned + Send + 'static,
 {
@@ -114,30 +115,31 @@ where
             }
         }
     })?;
-    Ok((Socket { path: path.to_owned() }, commands))
+    Ok((ControlSocket { path: path.to_owned() }, commands))
 }
 
 fn refuse(mut stream: UnixStream) {
     let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
-    // Whoever is refused may have gone already.
-    let _ = say(&mut stream, Err(format!("{CONNECTIONS_MAX} others are served already").into()));
+    // The peer may have gone already.
+    let _ =
+        send(&mut stream, Err(format!("too many connections: {CONNECTIONS_MAX} are open already").into()));
 }
 
 fn remove_dead(path: &Path) -> anyhow::Result<()> {
     let place = path.display();
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found.with_context(|| format!("cannot look at {place}"))?,
+        found => found.with_context(|| format!("cannot stat {place}"))?,
     };
     ensure!(found.file_type().is_socket(), "{place} exists and is not a socket");
-    ensure!(UnixStream::connect(path).is_err(), "somebody else serves {place}");
+    ensure!(UnixStream::connect(path).is_err(), "another process listens at {place}");
     fs::remove_file(path).with_context(|| format!("cannot replace {place}"))
 }
 
 fn serve<R: DeserializeOwned>(
     mut stream: UnixStream,
     request_max: u64,
-    commands: &Sender<Command<R>>,
+    commands: &Sender<PendingRequest<R>>,
     waker: &Waker,
 ) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
@@ -146,17 +148,17 @@ fn serve<R: DeserializeOwned>(
     BufReader::new(stream.try_clone()?.take(request_max)).read_line(&mut line)?;
     let request = match serde_json::from_str(&line) {
         Ok(request) => request,
-        Err(error) => return say(&mut stream, Err(format!("not a request: {error}").into())),
+        Err(error) => return send(&mut stream, Err(format!("invalid request: {error}").into())),
     };
     drop(line);
     let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
-    if commands.send(Command { request, answers: Answers(sender) }).is_err() {
-        return say(&mut stream, Err("it is stopping".to_owned().into()));
+    if commands.send(PendingRequest { request, answers: Replies(sender) }).is_err() {
+        return send(&mut stream, Err("the daemon is stopping".to_owned().into()));
     }
     waker.wake();
     loop {
         match answers.recv_timeout(LIVENESS_INTERVAL) {
-            Ok(answer) => say(&mut stream, answer)?,
+            Ok(answer) => send(&mut stream, answer)?,
             Err(RecvTimeoutError::Timeout) if is_gone(&mut stream) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -164,60 +166,60 @@ fn serve<R: DeserializeOwned>(
     }
 }
 
-/// Whether nobody waits for answers any more.
+/// Whether the peer has closed the connection.
 fn is_gone(stream: &mut UnixStream) -> bool {
     let quickly = stream.set_read_timeout(Some(Duration::from_millis(1)));
     quickly.is_err() || matches!(stream.read(&mut [0; 64]), Ok(0))
 }
 
-fn say(stream: &mut UnixStream, answer: Result<Value, Refusal>) -> anyhow::Result<()> {
+fn send(stream: &mut UnixStream, answer: Result<Value, ControlError>) -> anyhow::Result<()> {
     let reply = match answer {
         Ok(value) => json!({ "ok": value }),
-        Err(Refusal { text, code: None }) => json!({ "error": text }),
-        Err(Refusal { text, code: Some(code) }) => json!({ "error": text, "code": code }),
+        Err(ControlError { text, code: None }) => json!({ "error": text }),
+        Err(ControlError { text, code: Some(code) }) => json!({ "error": text, "code": code }),
     };
     Ok(writeln!(stream, "{reply}")?)
 }
 
-/// The answers to a request, as they come.
-pub fn ask(
+/// Sends a request and returns its replies as they arrive.
+pub fn request(
     path: &Path,
     request: &impl Serialize,
 ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
     let place = path.display();
-    let mut stream = UnixStream::connect(path).with_context(|| format!("nobody answers at {place}"))?;
+    let mut stream = UnixStream::connect(path).with_context(|| format!("no process listens at {place}"))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     Ok(BufReader::new(stream).lines().map(|line| {
-        let line = line.context("the connection broke")?;
-        let mut reply: Value = serde_json::from_str(&line).context("the answer is nonsense")?;
+        let line = line.context("the connection was lost")?;
+        let mut reply: Value = serde_json::from_str(&line).context("unexpected reply")?;
         match reply.get("error") {
-            Some(text) => Err(anyhow!("{}", text.as_str().unwrap_or("it says nothing of why"))),
-            None => Ok(reply.get_mut("ok").context("the answer is nonsense")?.take()),
+            Some(text) => Err(anyhow!("{}", text.as_str().unwrap_or("no reason given"))),
+            None => Ok(reply.get_mut("ok").context("unexpected reply")?.take()),
         }
     }))
 }
 
-/// The one answer to a request.
-pub fn ask_once(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
-    ask(path, request)?.next().context("the connection was closed without an answer")?
+/// Sends a request and returns its first reply.
+pub fn request_one(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
+    self::request(path, request)?.next().context("the connection was closed without a reply")?
 }
 
-/// Makes sure that a directory is there and that nobody but this user can enter it, or put something else in its place.
-pub fn own_directory(directory: &Path) -> anyhow::Result<()> {
+/// Creates a directory with mode 700, or checks that an existing one belongs to this user and has that mode.
+pub fn create_private_directory(directory: &Path) -> anyhow::Result<()> {
     let place = directory.display();
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {place}"));
+            return Err(error).with_context(|| format!("cannot create {place}"));
         }
         _ => {}
     }
-    let found = fs::symlink_metadata(directory).with_context(|| format!("cannot look at {place}"))?;
-    let private = found.is_dir() && found.uid() == owner()? && found.mode() & 0o077 == 0;
-    ensure!(private, "{place} is not a directory that only its owner can enter: remove it, or chmod 700");
+    let found = fs::symlink_metadata(directory).with_context(|| format!("cannot stat {place}"))?;
+    let private = found.is_dir() && found.uid() == effective_user()? && found.mode() & 0o077 == 0;
+    ensure!(private, "{place} must be a directory that only its owner can enter: remove it, or chmod 700");
     Ok(())
 }
 
-/// The user this process runs as.
-pub fn owner() -> anyhow::Result<u32> {
-    Ok(fs::metadata("/proc/self").context("cannot tell who runs this")?.uid())
+/// The effective user id of this process.
+pub fn effective_user() -> anyhow::Result<u32> {
+    Ok(fs::metadata("/proc/self").context("cannot read the user id of this process")?.uid())
 }

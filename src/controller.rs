@@ -1,4 +1,4 @@
-//! `heddle controller`: keeps what tenants asked for, and makes it so.
+//! `heddle controller`: stores the clusters that tenants request, and reconciles hosts and fabric with them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::connection::{API_SOCKET, ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
 use crate::cli::output::{count, print};
 
-/// Run the controller: keep what tenants asked for, and make it so.
+/// Run the controller: store the clusters that tenants request, and reconcile hosts and fabric with them.
 ///
-/// Needs a subnet manager that takes its plans (`heddle sm --guided`) and the agents of hosts; `heddle up` starts them
-/// all on one machine. Users of this machine reach it at the socket `api/heddle.sock` in the state directory; the first
-/// start writes a token for the operator to `operator.token` there.
+/// It needs a subnet manager that takes its plans (`heddle sm --external-plans`) and an agent on each host; `heddle up`
+/// starts all of them on one machine. Local users connect to the socket `api/heddle.sock` in the state directory; the
+/// first start writes a token for the operator to `operator.token` there.
 ///
 ///     heddle controller --state /var/lib/heddle --sm-control /run/heddle/sm.sock
 ///
-/// It may be killed at any instant: started again, it goes on where it was.
+/// It may be killed at any time: after a restart it continues where it was.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct ControllerArgs {
@@ -31,20 +31,20 @@ pub struct ControllerArgs {
     serve: Option<ServeArgs>,
 }
 
-/// What can be done besides running the controller.
+/// Maintenance commands.
 #[derive(Debug, Subcommand)]
 pub enum ControllerCommand {
-    /// Seal the private keys in the store with a new key
+    /// Encrypt the private keys in the store with a new key
     ///
-    /// The controller must be stopped. The new key takes the place of the old one in the key file; a change that was
-    /// interrupted is finished or undone by the next start.
+    /// The controller must be stopped. The new key replaces the old one in the key file. If the command is interrupted, the
+    /// next start finishes or undoes the change.
     #[command(after_help = "Example:
   heddle controller rekey --state /var/lib/heddle")]
     Rekey(RekeyArgs),
-    /// Go on with a store that was lost or restored from an older copy
+    /// Continue with a store that was lost or restored from an older copy
     ///
-    /// The controller must be stopped. Agents of hosts accept its orders again; all tokens are revoked, and the next start writes
-    /// a new one for the operator. Virtual machines that the store does not know keep running: `heddle host unlisted` lists them.
+    /// The controller must be stopped. Agents accept its host specs again; all tokens are revoked, and the next start writes a
+    /// new one for the operator. Virtual machines that the store does not list keep running: see `heddle host unlisted`.
     #[command(after_help = "Example:
   heddle controller recover --state /var/lib/heddle --accept-older-store")]
     Recover(RecoverArgs),
@@ -53,10 +53,10 @@ pub enum ControllerCommand {
 /// Arguments of `rekey`.
 #[derive(Debug, Args)]
 pub struct RekeyArgs {
-    /// Directory of the controller's database
+    /// State directory of the controller
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// The key file [default: store.key in the state directory]
+    /// Key file [default: store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -64,10 +64,10 @@ pub struct RekeyArgs {
 /// Arguments of `recover`.
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
-    /// Directory of the controller's database
+    /// State directory of the controller
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// The key file [default: store.key in the state directory]
+    /// Key file [default: store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Accept that everything after this copy of the store is lost
@@ -81,27 +81,26 @@ pub struct RecoverArgs {
 /// Arguments of the controller itself.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Directory of its database, the operator's token and the socket it listens at.
+    /// State directory: database, token of the operator, and socket.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Listen at this loopback address too, for tunnels. Without TLS, commands cannot tell the controller from another
-    /// program that listens there: whoever takes the address while the controller is down receives the tokens
+    /// Also listen at this loopback address, such as 127.0.0.1:8080, for tunnels. There is no TLS: a program that listens
+    /// there while the controller is down receives the tokens of clients
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// The control socket of the subnet manager.
+    /// Control socket of the subnet manager.
     #[arg(long, value_name = "SOCKET")]
     sm_control: PathBuf,
-    /// Where to serve the networks of clusters as tenants see them, for agents of hosts [default: views.sock in the state
-    /// directory]
+    /// Unix socket that serves the network views of clusters to agents [default: views.sock in the state directory]
     #[arg(long, value_name = "SOCKET")]
     views: Option<PathBuf>,
-    /// The key that private keys in the database are sealed with; keep it where no backup of the state directory goes
+    /// File with the key that encrypts private keys in the database; keep it out of backups of the state directory
     /// [default: the service credential store.key if there is one, else store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 
-/// The file of the key that private keys are sealed with.
+/// Name of the file with the key that encrypts private keys.
 const KEY_FILE: &str = "store.key";
 
 pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
@@ -109,7 +108,7 @@ pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         (Some(ControllerCommand::Rekey(args)), _) => rekey(args),
         (Some(ControllerCommand::Recover(args)), _) => recover(args),
         (None, Some(args)) => serve(args),
-        (None, None) => bail!("--state and --sm-control are needed"),
+        (None, None) => bail!("--state and --sm-control are required"),
     }
 }
 
@@ -118,11 +117,11 @@ fn rekey(args: RekeyArgs) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     runtime.block_on(controller::rekey(&args.state.join("controller.db"), &key_file))?;
-    print(&format!("private keys are sealed with a new key, which is in {}", key_file.display()))?;
+    print(&format!("private keys are encrypted with a new key, which is in {}", key_file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the key is: as said, as systemd provides it, or beside the database.
+/// The key file: the argument, else the credential of systemd, else the one in the state directory.
 fn key_file(args: &ServeArgs) -> PathBuf {
     let credential = || {
         let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
@@ -140,7 +139,7 @@ fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
     let recovered = runtime.block_on(controller::recover(&database, &key_file, accept))?;
     print(&format!(
         "epoch {} begins; {} revoked, the next start writes a new one for the operator to {}; \
-         `heddle host unlisted` then lists virtual machines that the store does not know",
+         `heddle host unlisted` then lists virtual machines that are not in the store",
         recovered.epoch,
         count(usize::try_from(recovered.tokens).unwrap_or(usize::MAX), "token"),
         args.state.join(OPERATOR_TOKEN_FILE).display(),
@@ -149,7 +148,7 @@ fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(&args.state).with_context(|| format!("cannot make {}", args.state.display()))?;
+    fs::create_dir_all(&args.state).with_context(|| format!("cannot create {}", args.state.display()))?;
     let settings = controller::Settings {
         key_file: key_file(&args),
         database: args.state.join("controller.db"),

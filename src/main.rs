@@ -1,6 +1,5 @@
 //! `heddle`: one binary for operators and tenants.
 
-mod bench;
 mod cli;
 mod control_socket;
 mod controller;
@@ -21,9 +20,9 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Noun, block_on};
 
-/// Turns a shared InfiniBand cluster into many private ones.
+/// Carve isolated virtual clusters out of one shared InfiniBand fabric.
 ///
-/// Try it without hardware: a site with an emulated fabric and real virtual machines, on this machine.
+/// To try it without hardware, start a site with an emulated fabric and real virtual machines on this machine:
 ///
 ///     heddle up                                     # in one terminal, as root
 ///     heddle tenant create acme                     # in another
@@ -41,26 +40,26 @@ enum Command {
     Up(up::UpArgs),
     Down(up::DownArgs),
     Status(up::StatusArgs),
-    /// Virtual clusters: create, look, resize, delete, log in, run commands.
+    /// Manage virtual clusters: create, show, resize, delete, log in, run commands.
     Cluster(Noun<cli::cluster::ClusterCommand>),
-    /// The network of a cluster, as its tenant sees it: stock InfiniBand tools look at it and manage it.
+    /// Inspect and manage the network view of a cluster with stock InfiniBand tools.
     View(Noun<cli::view::ViewCommand>),
-    /// Who owns clusters.
+    /// Manage tenants and their quotas.
     Tenant(Noun<cli::tenant::TenantCommand>),
-    /// By which the controller knows who asks.
+    /// Manage API tokens.
     Token(Noun<cli::token::TokenCommand>),
-    /// Machines that virtual machines run on.
+    /// Manage the hosts that run virtual machines.
     Host(Noun<cli::host::HostCommand>),
-    /// What virtual machines boot from.
+    /// Manage the images that virtual machines boot from.
     Image(Noun<cli::image::ImageCommand>),
-    /// What happened.
+    /// List and follow events.
     Event(Noun<cli::event::EventCommand>),
-    /// The fabric as it was seen and programmed.
+    /// Show and verify the physical fabric.
     Fabric(Noun<cli::fabric::FabricCommand>),
     Controller(controller::ControllerArgs),
     #[command(hide = true)]
-    Leash(up::leash::LeashArgs),
-    /// Generate topologies, and look at them.
+    DieWithParent(up::die_with_parent::DieWithParentArgs),
+    /// Generate and show topology files.
     #[command(subcommand)]
     Topology(topology::TopologyCommand),
     Plan(plan::PlanArgs),
@@ -68,20 +67,33 @@ enum Command {
     Traffic(traffic::TrafficArgs),
     /// Emulate a fabric that stock InfiniBand tools can attach to.
     Sim(sim::SimArgs),
-    /// Act on a running emulation: pull cables, restart nodes, lose packets, look inside.
+    /// Control a running emulation: pull cables, reboot nodes, inject faults, show tables.
     SimCtl(sim_ctl::SimCtlArgs),
     Sm(sm::SmArgs),
     Smp(smp::SmpArgs),
-    /// Show the management key of a node to who owns the site secret.
+    /// Print the management key (M_Key) of a node, derived from the site secret.
     NodeKey(sm::NodeKeyArgs),
-    /// Compare with other software, side by side in one run.
-    #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    #[command(hide = true)]
+    Bench(MovedArgs),
     /// Print a completion script for a shell.
     Completion {
-        /// The shell.
+        /// Shell to print the script for.
         shell: clap_complete::Shell,
     },
+}
+
+/// Arguments of a command that has become a program of its own.
+#[derive(Debug, clap::Args)]
+struct MovedArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl MovedArgs {
+    fn reject(self) -> anyhow::Result<ExitCode> {
+        let command = [vec!["heddle-bench".to_owned()], self.arguments].concat().join(" ");
+        anyhow::bail!("`heddle bench` is now the program heddle-bench: run `{command}`")
+    }
 }
 
 fn main() -> ExitCode {
@@ -95,14 +107,14 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(status) => status,
         Err(error) => {
-            // Some of it may come from strangers.
+            // Parts of the message may come from untrusted peers.
             eprintln!("heddle: {}", cli::output::harmless(&format!("{error:#}")));
             status(&error)
         }
     }
 }
 
-/// Tells supervisors what is worth another try.
+/// The exit status that tells a supervisor whether a restart may help.
 fn status(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<sm::FabricGone>() {
         Some(_) => ExitCode::from(up::supervisor::EXIT_OTHERS),
@@ -110,15 +122,15 @@ fn status(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Prints a line; where nobody can read it any more that is an error like others, not a panic.
-fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
+/// Prints a line to standard output. A closed pipe is an error, not a panic.
+fn print_line(line: impl std::fmt::Display) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
 }
 
-/// Tells people on standard error, if that can take it: a log on a full disk stops nobody.
-fn complain(line: impl std::fmt::Display) {
+/// Prints a warning to standard error. A failure to write is ignored: a full disk must not stop a daemon.
+fn print_warning(line: impl std::fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "heddle: {line}");
 }
 
@@ -136,7 +148,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Event(noun) => block_on(cli::event::run(noun)),
         Command::Fabric(noun) => block_on(cli::fabric::run(noun)),
         Command::Controller(args) => controller::run(args),
-        Command::Leash(args) => up::leash::run(args),
+        Command::DieWithParent(args) => up::die_with_parent::run(args),
         Command::Topology(command) => done(topology::run(command)),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => plan::verify(&args),
@@ -146,12 +158,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sm(args) => done(sm::run(args)),
         Command::Smp(args) => done(smp::run(args)),
         Command::NodeKey(args) => done(sm::show_key(args)),
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(args) => args.reject(),
         Command::Completion { shell } => done(complete(shell)),
     }
 }
 
-/// Success, for commands that either succeed or say why not.
+/// Exit status 0 for commands that either succeed or return an error.
 fn done(outcome: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `heddle sim-ctl`: acts on a running emulation.
+//! `heddle sim-ctl`: controls a running emulation.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use fabric_sim::{FunctionKey, Probability};
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
-use crate::sim::control::{self, Request};
+use crate::sim::control::{self, SimRequest};
 
-/// Act on a running emulation.
+/// Control a running emulation.
 ///
-/// Nodes are named by their id in the topology file, their description or their GUID.
+/// A node is named by its id in the topology file, its NodeDescription or its GUID.
 ///
 ///     heddle sim-ctl demo link down leaf-01 3
 ///     heddle sim-ctl demo loss 0.01
@@ -21,7 +21,7 @@ use crate::sim::control::{self, Request};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SimCtlArgs {
-    /// Name of the emulation (`heddle sim --name`), or the path of its control socket (`--control`) with a slash in it.
+    /// Name of the emulation (`heddle sim --name`), or the path of its control socket (`--control`), with a slash in it.
     name: String,
     #[command(subcommand)]
     action: Action,
@@ -29,60 +29,60 @@ pub struct SimCtlArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Pull a cable, plug it again, or both in turn.
+    /// Unplug a cable, plug it in, or let the link flap.
     Link {
         change: LinkChange,
-        /// Node at one end.
+        /// Node at one end of the link.
         node: String,
-        /// Its port.
+        /// Port of that node.
         port: PortNum,
-        /// How long a flapping link stays down.
+        /// Time that a flapping link stays down, in milliseconds.
         #[arg(long, default_value_t = 100)]
         down_ms: u64,
     },
-    /// Restart a node: it loses LIDs, tables, counters and keys.
+    /// Reboot a node: it loses its LIDs, tables, counters and M_Key.
     Reboot { node: String },
-    /// Let a node call itself something else, as its own software can; commands go on naming it by its old name.
+    /// Change the NodeDescription of a node; commands keep using its old name.
     Rename {
         node: String,
-        /// Its new NodeDescription, up to 63 bytes.
+        /// New NodeDescription, at most 63 bytes.
         description: String,
     },
-    /// Lose packets on every link, or on the link of one port; 0 ends it.
+    /// Drop packets at random on every link, or on the link of one port; 0 stops it.
     Loss {
-        /// Probability per link, 0 to 1.
+        /// Probability of a drop on each link, 0 to 1.
         #[arg(value_parser = probability)]
         probability: Probability,
         #[arg(requires = "port")]
         node: Option<String>,
         port: Option<PortNum>,
-        /// Lose data only: subnet management passes, and the device looks sound
+        /// Drop data packets only: subnet management passes, so the device looks healthy
         #[arg(long, requires = "port")]
         data: bool,
     },
-    /// Handle requests twice; 0 ends it.
+    /// Handle requests twice at random; 0 stops it.
     Duplicate {
-        /// Probability per request, 0 to 1.
+        /// Probability for each request, 0 to 1.
         #[arg(value_parser = probability)]
         probability: Probability,
     },
-    /// Hold answers back for a random time; 0 ends it.
+    /// Delay answers by a random time; 0 stops it.
     Delay {
-        /// Longest time in milliseconds.
+        /// Longest delay in milliseconds.
         longest_ms: u64,
     },
-    /// Show the ports of a node, or one of them: state, violations, counters.
+    /// Show the ports of a node, or one port: state, violations, counters.
     Counters { node: String, port: Option<PortNum> },
-    /// Show the tables of a node: partition keys, routes, service levels. Keys that guard are never shown.
+    /// Show the tables of a node: P_Keys, routes, SL-to-VL maps. M_Keys are never shown.
     Tables { node: String },
-    /// Show what was dropped and why, traps sent, what clients did, and which node asked for what.
+    /// Show drops by reason, traps, counters of clients, and requests by node.
     Status,
-    /// Put a virtual machine on the fabric, in place of what the virtual function had before.
+    /// Attach a virtual machine to a virtual function, replacing the one before.
     ///
     /// QEMU gets `-netdev dgram,id=n0,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC` and a device
-    /// with the same address; it may be started before or after.
+    /// with the same MAC address. QEMU may be started before or after this command.
     Attach(AttachArgs),
-    /// Take a virtual machine off the fabric. Its socket goes.
+    /// Detach a virtual machine from the fabric and remove its socket.
     Detach {
         /// Node of the adapter.
         node: String,
@@ -91,7 +91,7 @@ enum Action {
         /// Number of the virtual function.
         function: u8,
     },
-    /// Show all virtual functions, and what became of their frames.
+    /// Show all virtual functions with the counters of their frames.
     Functions,
 }
 
@@ -101,27 +101,27 @@ struct AttachArgs {
     node: String,
     /// Port of the adapter.
     port: PortNum,
-    /// Number of the virtual function at that port.
+    /// Number of the virtual function of that port.
     function: u8,
-    /// Its Ethernet address: 02, the LID of the port in two bytes, the number of the function, 00:00.
+    /// MAC address of the machine: 02, the LID of the port in two bytes, the number of the function, 00:00.
     #[arg(long)]
     mac: MacAddress,
-    /// Its partition key, such as 0x8001.
+    /// P_Key of the machine, such as 0x8001.
     #[arg(long)]
     pkey: Pkey,
-    /// The service level of what it sends to one other, 0 to 15.
+    /// Service level of unicast packets, 0 to 15.
     #[arg(long, default_value = "0", value_parser = service_level)]
     sl: ServiceLevel,
-    /// The multicast LID that broadcasts go to, such as 0xc001; without it, they are dropped.
+    /// Multicast LID of broadcasts, 0xc000 to 0xfffe; without it, broadcasts are dropped.
     #[arg(long, value_parser = multicast_lid)]
     group: Option<MulticastLid>,
-    /// A partition that it is in besides, as key and multicast LID, such as 0x8002:0xc002; may be repeated.
+    /// Additional partition, as P_Key and multicast LID, such as 0x8002:0xc002; may be repeated.
     #[arg(long, value_name = "PKEY[:GROUP]", value_parser = function_key)]
     further: Vec<FunctionKey>,
-    /// The datagram socket that the virtual machine binds.
+    /// Path of the datagram socket that the virtual machine binds.
     #[arg(long)]
     guest: PathBuf,
-    /// The datagram socket that it sends to, which is made here.
+    /// Path of the datagram socket that the machine sends to; the emulation creates it.
     #[arg(long)]
     fabric: PathBuf,
 }
@@ -134,29 +134,29 @@ enum LinkChange {
 }
 
 pub fn run(args: SimCtlArgs) -> anyhow::Result<()> {
-    match control::ask(&args.name, &request(args.action)?)? {
-        Value::String(text) => crate::say(text)?,
-        value => crate::say(serde_json::to_string_pretty(&value)?)?,
+    match control::request(&args.name, &request(args.action)?)? {
+        Value::String(text) => crate::print_line(text)?,
+        value => crate::print_line(serde_json::to_string_pretty(&value)?)?,
     }
     Ok(())
 }
 
-fn request(action: Action) -> anyhow::Result<Request> {
+fn request(action: Action) -> anyhow::Result<SimRequest> {
     Ok(match action {
-        Action::Link { change: LinkChange::Down, node, port, .. } => Request::LinkDown { node, port },
-        Action::Link { change: LinkChange::Up, node, port, .. } => Request::LinkUp { node, port },
+        Action::Link { change: LinkChange::Down, node, port, .. } => SimRequest::LinkDown { node, port },
+        Action::Link { change: LinkChange::Up, node, port, .. } => SimRequest::LinkUp { node, port },
         Action::Link { change: LinkChange::Flap, node, port, down_ms } => {
-            Request::LinkFlap { node, port, down_ms }
+            SimRequest::LinkFlap { node, port, down_ms }
         }
-        Action::Reboot { node } => Request::Reboot { node },
-        Action::Rename { node, description } => Request::Rename { node, description },
-        Action::Loss { probability, node, port, data } => Request::Loss { probability, node, port, data },
-        Action::Duplicate { probability } => Request::Duplicate { probability },
-        Action::Delay { longest_ms } => Request::Delay { longest_ms },
-        Action::Counters { node, port } => Request::Counters { node, port },
-        Action::Tables { node } => Request::Tables { node },
-        Action::Status => Request::Status {},
-        Action::Attach(args) => Request::Attach {
+        Action::Reboot { node } => SimRequest::Reboot { node },
+        Action::Rename { node, description } => SimRequest::Rename { node, description },
+        Action::Loss { probability, node, port, data } => SimRequest::Loss { probability, node, port, data },
+        Action::Duplicate { probability } => SimRequest::Duplicate { probability },
+        Action::Delay { longest_ms } => SimRequest::Delay { longest_ms },
+        Action::Counters { node, port } => SimRequest::Counters { node, port },
+        Action::Tables { node } => SimRequest::Tables { node },
+        Action::Status => SimRequest::Status {},
+        Action::Attach(args) => SimRequest::Attach {
             node: args.node,
             port: args.port,
             function: args.function,
@@ -165,23 +165,23 @@ fn request(action: Action) -> anyhow::Result<Request> {
             sl: args.sl,
             group: args.group,
             further: args.further,
-            // The emulation may run elsewhere in the file system.
+            // The emulation may have another working directory.
             guest: std::path::absolute(args.guest)?,
             fabric: std::path::absolute(args.fabric)?,
         },
-        Action::Detach { node, port, function } => Request::Detach { node, port, function },
-        Action::Functions => Request::Functions {},
+        Action::Detach { node, port, function } => SimRequest::Detach { node, port, function },
+        Action::Functions => SimRequest::Functions {},
     })
 }
 
 fn service_level(text: &str) -> Result<ServiceLevel, String> {
     let level = text.parse().ok().and_then(ServiceLevel::from_wire);
-    level.ok_or_else(|| "a number from 0 to 15".to_owned())
+    level.ok_or_else(|| "a service level must be between 0 and 15".to_owned())
 }
 
 fn function_key(text: &str) -> Result<FunctionKey, String> {
     let (key, group) = text.split_once(':').map_or((text, None), |(key, group)| (key, Some(group)));
-    let pkey = key.parse().map_err(|_| format!("{key:?} is not a partition key, such as 0x8001"))?;
+    let pkey = key.parse().map_err(|_| format!("a P_Key must be a number such as 0x8001, got {key:?}"))?;
     Ok(FunctionKey { pkey, group: group.map(multicast_lid).transpose()? })
 }
 
@@ -191,7 +191,7 @@ fn multicast_lid(text: &str) -> Result<MulticastLid, String> {
         None => text.parse(),
     };
     let lid = raw.ok().and_then(MulticastLid::from_wire);
-    lid.ok_or_else(|| format!("{text:?} is not a multicast LID: 0xc000 to 0xfffe"))
+    lid.ok_or_else(|| format!("a multicast LID must be between 0xc000 and 0xfffe, got {text:?}"))
 }
 
 fn probability(text: &str) -> Result<Probability, String> {

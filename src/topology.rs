@@ -1,4 +1,4 @@
-//! `heddle topology`: makes fabrics by rule and shows what is in a topology file.
+//! `heddle topology`: generates topologies and shows topology files.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -13,20 +13,20 @@ use fabric_model::generate::{
 };
 use fabric_model::{Document, LinkRate, Summary, Topology, ibnetdiscover, picture};
 
-/// Makes and shows topology files.
+/// Commands of `heddle topology`.
 #[derive(Debug, Subcommand)]
 pub enum TopologyCommand {
-    /// Make a fabric by rule and write it as a topology file
+    /// Generate a fabric and write it as a topology file
     ///
-    /// The file is in the format of ibnetdiscover: heddle, ibsim and people read it. The same arguments always give
-    /// the same fabric.
+    /// The file is in the format of ibnetdiscover, which heddle and ibsim read. The same arguments always generate the same
+    /// fabric.
     #[command(subcommand)]
     Generate(GenerateCommand),
 
-    /// Show what is in a topology file
+    /// Show the contents of a topology file
     ///
-    /// Reads what ibnetdiscover prints and what ibsim reads, and checks it: a link has two ends that agree, ids and
-    /// GUIDs are unique.
+    /// Reads the formats of ibnetdiscover and ibsim, and checks that both ends of each link agree and that ids and GUIDs are
+    /// unique.
     #[command(after_help = "Examples:
   heddle topology show fabric.topo
   heddle topology show fabric.topo --format svg -o fabric.svg
@@ -34,59 +34,59 @@ pub enum TopologyCommand {
     Show(ShowArgs),
 }
 
-/// The kinds of fabric that can be made.
+/// The topologies that can be generated.
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
-    /// Leaves, spines and, with three levels, pods and cores
+    /// Generate a fat-tree: leaves and spines, and with three tiers also pods and cores
     #[command(after_help = "Examples:
   heddle topology generate fat-tree --hosts 324 -o fabric.topo
   heddle topology generate fat-tree --hosts 16 --radix 8
   heddle topology generate fat-tree --pods 6 --missing-links 20 --seed 7
 
-With 36-port switches, 648 hosts fit into two levels and 11,664 into three.")]
+With 36-port switches, 648 hosts fit into two tiers and 11,664 into three.")]
     FatTree(FatTreeArgs),
 
-    /// Switches at the points of a grid whose ends are joined
+    /// Generate a torus: a grid of switches with wrap-around links
     #[command(after_help = "Example:
   heddle topology generate torus --dimensions 4x4x4 --hosts-per-switch 2 -o torus.topo")]
     Torus(GridArgs),
 
-    /// Switches at the points of a grid
+    /// Generate a mesh: a grid of switches without wrap-around links
     #[command(after_help = "Example:
   heddle topology generate mesh --dimensions 8x8 -o mesh.topo")]
     Mesh(GridArgs),
 
-    /// Groups of leaves and spines, every two groups joined by cables between their spines
+    /// Generate a Dragonfly+: groups of leaves and spines, with links between the spines of every two groups
     #[command(after_help = "Example:
   heddle topology generate dragonfly-plus --groups 6 --leaves 4 --spines 4 --global-links 2 -o dragonfly.topo")]
     DragonflyPlus(DragonflyArgs),
 
-    /// Switches cabled at random, in one piece
+    /// Generate a connected random graph of switches
     #[command(after_help = "Example:
   heddle topology generate random --switches 40 --degree 5 --seed 7 -o random.topo")]
     Random(RandomArgs),
 }
 
-/// What every kind of fabric may be told.
+/// Arguments of all generators.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
-    /// Ports of every switch
+    /// Number of ports of every switch
     #[arg(long, default_value_t = DEFAULT_RADIX)]
     radix: u8,
 
-    /// What every link runs at: lanes and speed, such as 4xQDR, 4xEDR, 2xHDR, 4xNDR
+    /// Width and speed of every link, such as 4xQDR, 4xEDR, 2xHDR, 4xNDR
     #[arg(long, default_value_t = LinkRate::DEFAULT)]
     rate: LinkRate,
 
-    /// Take out so many cables between switches at random; no host is cut off
+    /// Remove K random cables between switches; every host stays reachable
     #[arg(long, value_name = "K", default_value_t = 0)]
     missing_links: usize,
 
-    /// Which of the random choices to make; the same seed makes the same fabric
+    /// Seed of random choices; the same seed gives the same fabric
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Write here instead of to standard output
+    /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -95,23 +95,23 @@ pub struct CommonArgs {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("size").required(true).args(["hosts", "leaves", "pods"])))]
 pub struct FatTreeArgs {
-    /// Take the smallest tree that holds so many hosts, and spread them evenly over its leaves
+    /// Generate the smallest tree for N hosts, and spread them evenly over its leaves
     #[arg(long, value_name = "N")]
     hosts: Option<u32>,
 
-    /// Take so many full leaves, in two levels
+    /// Generate N full leaves, in two tiers
     #[arg(long, value_name = "N")]
     leaves: Option<u16>,
 
-    /// Take so many full pods, in three levels
+    /// Generate N full pods, in three tiers
     #[arg(long, value_name = "N")]
     pods: Option<u16>,
 
-    /// Levels of switches, 2 or 3; as few as hold the hosts if not given
+    /// Tiers of switches, 2 or 3 [default: the fewest that hold the hosts]
     #[arg(long, value_name = "2|3", value_parser = clap::value_parser!(u8).range(2..=3), requires = "hosts")]
     levels: Option<u8>,
 
-    /// Ports of a leaf towards hosts for each towards spines; 2:1 has half the uplinks and half the bisection
+    /// Ratio of down-ports to up-ports of a leaf; 2:1 halves the uplinks and the bisection bandwidth
     #[arg(long, value_name = "DOWN:UP", default_value = "1:1")]
     oversubscription: Oversubscription,
 
@@ -122,11 +122,11 @@ pub struct FatTreeArgs {
 /// Arguments of `torus` and `mesh`.
 #[derive(Debug, Args)]
 pub struct GridArgs {
-    /// How many switches in each direction, such as 4x4 or 4x4x8
+    /// Number of switches in each dimension, such as 4x4 or 4x4x8
     #[arg(long, value_name = "AxBxC", value_parser = read_dimensions)]
     dimensions: Dimensions,
 
-    /// Hosts at every switch
+    /// Number of hosts at each switch
     #[arg(long, value_name = "N", default_value_t = 1)]
     hosts_per_switch: u8,
 
@@ -137,23 +137,23 @@ pub struct GridArgs {
 /// Arguments of `dragonfly-plus`.
 #[derive(Debug, Args)]
 pub struct DragonflyArgs {
-    /// How many groups
+    /// Number of groups
     #[arg(long, value_name = "N")]
     groups: u16,
 
-    /// Leaves of each group
+    /// Number of leaves in each group
     #[arg(long, value_name = "N", default_value_t = 4)]
     leaves: u8,
 
-    /// Spines of each group; every leaf has a cable to each
+    /// Number of spines in each group; every leaf has a link to each
     #[arg(long, value_name = "N", default_value_t = 4)]
     spines: u8,
 
-    /// Hosts at each leaf
+    /// Number of hosts at each leaf
     #[arg(long, value_name = "N", default_value_t = 4)]
     hosts_per_leaf: u8,
 
-    /// Cables between every two groups
+    /// Number of links between every two groups
     #[arg(long, value_name = "N", default_value_t = 1)]
     global_links: u8,
 
@@ -164,15 +164,15 @@ pub struct DragonflyArgs {
 /// Arguments of `random`.
 #[derive(Debug, Args)]
 pub struct RandomArgs {
-    /// How many switches
+    /// Number of switches
     #[arg(long, value_name = "N")]
     switches: u32,
 
-    /// Cables from each switch to others; some switches may get one or two fewer
+    /// Number of links from each switch to others; some switches may get one or two fewer
     #[arg(long, value_name = "N", default_value_t = 4)]
     degree: u8,
 
-    /// Hosts at every switch
+    /// Number of hosts at each switch
     #[arg(long, value_name = "N", default_value_t = 1)]
     hosts_per_switch: u8,
 
@@ -183,32 +183,32 @@ pub struct RandomArgs {
 /// Arguments of `show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// The topology file; - reads standard input
+    /// Topology file; - reads standard input
     file: PathBuf,
 
-    /// In which form
+    /// Output format
     #[arg(long, value_enum, default_value_t = ShowFormat::Summary)]
     format: ShowFormat,
 
-    /// Write here instead of to standard output
+    /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Forms in which a topology is shown.
+/// Output formats of `heddle topology show`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ShowFormat {
-    /// Counts, rates, levels, diameter
+    /// Counts, rates, tiers, diameter
     Summary,
-    /// Summary, nodes and links for other programs
+    /// Summary, nodes and links as JSON
     Json,
-    /// A graph for Graphviz
+    /// Graph in the DOT language of Graphviz
     Dot,
-    /// A drawing for people
+    /// Drawing as SVG
     Svg,
 }
 
-/// The lengths of a grid.
+/// The number of switches in each dimension of a grid.
 #[derive(Clone, Debug)]
 pub struct Dimensions(Vec<u16>);
 
@@ -227,7 +227,7 @@ pub fn run(command: TopologyCommand) -> Result<()> {
     }
 }
 
-/// Makes a fabric and says where it is to be written.
+/// Generates a fabric; returns it with the output file.
 fn generate(command: GenerateCommand) -> Result<(Topology, Option<PathBuf>)> {
     let (topology, common) = match command {
         GenerateCommand::FatTree(args) => (fat_tree(&args).generate(), args.common),
@@ -237,7 +237,7 @@ fn generate(command: GenerateCommand) -> Result<(Topology, Option<PathBuf>)> {
         GenerateCommand::Random(args) => (random(&args).generate(), args.common),
     };
     let thinned = topology.and_then(|topology| thin_out(topology, &common));
-    Ok((thinned.context("cannot make this fabric")?, common.output))
+    Ok((thinned.context("cannot generate this fabric")?, common.output))
 }
 
 fn thin_out(topology: Topology, common: &CommonArgs) -> Result<Topology, GenerateError> {
@@ -295,7 +295,7 @@ fn random(args: &RandomArgs) -> RandomFabric {
 
 fn read_dimensions(text: &str) -> Result<Dimensions, String> {
     let lengths: Option<_> = text.split('x').map(|length| length.parse().ok()).collect();
-    lengths.map(Dimensions).ok_or_else(|| "numbers with x between, such as 4x4".to_owned())
+    lengths.map(Dimensions).ok_or_else(|| "expected numbers separated by x, such as 4x4".to_owned())
 }
 
 /// Reads a topology file, or standard input for `-`.
@@ -309,8 +309,8 @@ pub fn read_topology(file: &Path) -> Result<Topology> {
         (file.display().to_string(), bytes)
     };
     let topology = ibnetdiscover::read(&bytes).with_context(|| format!("{name} is not a topology file"))?;
-    // Lines that mean nothing are ignored, so any text without a node would pass for an empty fabric.
-    ensure!(topology.node_count() > 0, "there is no node in {name}: no line such as `Switch 36 \"S-…\"`");
+    // The parser ignores unknown lines, so any text would pass for an empty fabric.
+    ensure!(topology.node_count() > 0, "{name} has no node: expected lines such as `Switch 36 \"S-…\"`");
     Ok(topology)
 }
 
@@ -323,7 +323,7 @@ fn show(topology: &Topology, format: ShowFormat, title: &str) -> Result<String> 
     })
 }
 
-/// What a drawing is called: the name of its file.
+/// The title of a drawing: the name of its file.
 fn title(file: &Path) -> String {
     match file.file_stem() {
         Some(stem) if file != Path::new("-") => stem.to_string_lossy().into_owned(),
@@ -336,7 +336,7 @@ fn write_output(file: Option<&Path>, text: &str) -> Result<()> {
         return fs::write(file, text).with_context(|| format!("cannot write {}", file.display()));
     }
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough: `heddle topology generate … | head`.
+        // The reader has closed the pipe: `heddle topology generate … | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),
     }

@@ -1,4 +1,4 @@
-//! `heddle cluster`: virtual clusters.
+//! `heddle cluster`: manages virtual clusters.
 
 use std::env;
 use std::fs;
@@ -19,32 +19,32 @@ use jiff::Timestamp;
 use super::Noun;
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
-use super::partition::{self, PartitionArgs, told};
+use super::partition::{self, PartitionArgs, describe};
 use super::ssh::{self, ProxyArgs, SshArgs};
 use super::wait::{self, Ended, WaitArgs};
 
-/// Longest file of public keys: more than anybody has.
+/// Longest file of public keys in bytes.
 const KEYS_BYTES_MAX: usize = 64 * 1024;
 
-/// What ssh-keygen calls public keys, best first.
+/// Default names of public keys of ssh-keygen, preferred first.
 const USUAL_KEYS: [&str; 3] = ["id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub"];
 
-/// What a shell says of a program that Ctrl-C ended.
+/// The exit status of a program that Ctrl-C ended, as a shell reports it.
 const STATUS_INTERRUPTED: u8 = 130;
 
-/// What can be done with clusters.
+/// Commands of `heddle cluster`.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Create a cluster, and wait until every node says that it is ready
+    /// Create a cluster and wait until every node is ready
     ///
-    /// Its nodes are virtual machines on hosts of the site, in a partition of the fabric of their own. They know each
-    /// other by name, trust each other by a key of the cluster, and have a host file for MPI.
+    /// Its nodes are virtual machines on the hosts of the site, in an InfiniBand partition of their own. They resolve each
+    /// other by name, log in to each other with an ssh key of the cluster, and have a host file for MPI.
     #[command(after_help = "Examples:
   heddle cluster create blue --nodes 2 --cores 1 --memory 384M --image debian-mpi
   heddle cluster create exact --nodes 4 --cores 2 --memory 2G --mode dedicated --ssh-key ~/.ssh/work.pub
   heddle cluster create later --no-wait
 
-Ctrl-C ends the waiting, not the cluster.")]
+Ctrl-C stops waiting; the cluster is still created.")]
     Create(CreateArgs),
     /// List clusters
     #[command(after_help = "Examples:
@@ -54,45 +54,45 @@ Ctrl-C ends the waiting, not the cluster.")]
     /// Show a cluster and its nodes
     #[command(after_help = "Example:
   heddle cluster show blue")]
-    Show(Which),
-    /// Let a cluster grow or shrink; the nodes with the highest numbers go first
+    Show(ClusterArgs),
+    /// Change the number of nodes of a cluster; nodes with the highest numbers are removed first
     #[command(after_help = "Example:
   heddle cluster resize blue --nodes 3")]
     Resize(ResizeArgs),
     /// Show or change the partitions inside a cluster
     ///
-    /// Nodes of one partition reach each other; limited members reach its full members only. A node that is in one reaches
-    /// those of others no more, but still those that are in none.
+    /// Nodes of a partition reach each other; limited members reach full members only. A node in a partition does not reach
+    /// nodes of other partitions, but it does reach nodes that are in none.
     #[command(after_help = "Examples:
   heddle cluster partition blue
   heddle cluster partition blue --set io=1-2 --set compute=3-8
   heddle cluster partition blue --set storage=1,limited:2-8
   heddle cluster partition blue --clear")]
     Partition(PartitionArgs),
-    /// Delete clusters with all that is on their nodes
+    /// Delete clusters and the disks of their nodes
     ///
-    /// A node is gone when its host has said so. With --force, operators let nodes go whose hosts are silent: their ports are
-    /// closed on the fabric first, and should a host come back, it removes its virtual machines before anything else.
+    /// A node is deleted when its host has confirmed it. With --force, operators delete nodes whose hosts do not answer: their
+    /// ports are closed on the fabric first, and a host that comes back removes its virtual machines first of all.
     #[command(after_help = "Examples:
   heddle cluster delete blue green
   heddle cluster delete blue --tenant acme --force")]
     Delete(DeleteArgs),
     /// Log in to a node as root
     ///
-    /// The connection goes over the controller, so it needs no network to the node. It takes the ssh keys that the
+    /// The connection goes through the controller, so no network to the node is needed. Log in with an ssh key that the
     /// cluster was created with.
     #[command(after_help = "Examples:
   heddle cluster ssh blue
   heddle cluster ssh blue --node 2 -- uptime
   heddle cluster ssh blue -- -L 8080:localhost:80")]
     Ssh(SshArgs),
-    /// Carry the bytes of an ssh connection to a node; for ProxyCommand of ssh
+    /// Forward an ssh connection to a node, for ProxyCommand of ssh
     #[command(hide = true)]
     Proxy(ProxyArgs),
-    /// Run a command in a node, or in all of them
+    /// Run a command in one node or in all nodes
     ///
-    /// Its exit status is that of the command, or 255 if it was not run; with --all, that of the first node in which it
-    /// failed. A node takes eight commands at a time.
+    /// The exit status is that of the command, or 255 if it could not be run; with --all, that of the first node in which it
+    /// failed. A node runs at most eight commands at a time.
     #[command(after_help = "Examples:
   heddle cluster exec blue -- mpirun -np 2 mpi-ring
   heddle cluster exec blue --all -- hostname
@@ -100,25 +100,25 @@ Ctrl-C ends the waiting, not the cluster.")]
     Exec(ExecArgs),
 }
 
-/// A cluster by name.
+/// Arguments that name a cluster.
 #[derive(Clone, Debug, Args)]
-pub struct Which {
+pub struct ClusterArgs {
     /// Name of the cluster
     name: Name,
     #[command(flatten)]
-    whose: Whose,
+    tenant: TenantArgs,
 }
 
-/// Whose clusters are meant.
+/// The tenant that owns the cluster.
 #[derive(Clone, Debug, Args)]
-pub struct Whose {
-    /// Whose cluster; only operators have to say [env: HEDDLE_TENANT]
+pub struct TenantArgs {
+    /// Tenant that owns the cluster; required for operators only [env: HEDDLE_TENANT]
     #[arg(long)]
     tenant: Option<Name>,
 }
 
-impl Whose {
-    /// The tenant that was named, if any.
+impl TenantArgs {
+    /// The tenant of the argument or the environment, if any.
     fn tenant(&self) -> anyhow::Result<Option<Name>> {
         match (&self.tenant, env::var("HEDDLE_TENANT")) {
             (Some(tenant), _) => Ok(Some(tenant.clone())),
@@ -128,10 +128,10 @@ impl Whose {
     }
 }
 
-impl Which {
-    /// The cluster that is meant.
-    pub fn cluster(&self) -> anyhow::Result<ClusterRef> {
-        Ok(ClusterRef { name: self.name.clone(), tenant: self.whose.tenant()? })
+impl ClusterArgs {
+    /// The name of the cluster and its tenant, for the controller.
+    pub fn to_ref(&self) -> anyhow::Result<ClusterRef> {
+        Ok(ClusterRef { name: self.name.clone(), tenant: self.tenant.tenant()? })
     }
 }
 
@@ -139,50 +139,49 @@ impl Which {
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     #[command(flatten)]
-    which: Which,
-    /// Virtual machines
+    cluster: ClusterArgs,
+    /// Number of nodes (virtual machines), at least 1
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
-    /// Virtual cores of each
+    /// Virtual cores of each node, 1 to 512
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cores: u32,
-    /// Memory of each, such as 384M or 2G
+    /// Memory of each node, such as 384M or 2G
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     memory: MemorySize,
-    /// What they boot from; see `heddle image list`
+    /// Image that the nodes boot from; see `heddle image list`
     #[arg(long, default_value = "debian-mpi")]
     image: Name,
-    /// How they get their cores and memory
+    /// How cores and memory are assigned
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
-    /// Rate that every node can sustain while all send to all, such as 2.5G; makes it a guaranteed cluster, with ports and
-    /// lanes of its own
+    /// Guaranteed rate of every node while all send to all, in bit/s, such as 2.5G; the cluster gets ports and lanes of its
+    /// own [default: best effort]
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Latest arrival of a packet that finds its own lane empty, such as 80us; of a guaranteed cluster
+    /// Guaranteed latency of a packet that finds its own lane empty, such as 80us; needs --bandwidth
     #[arg(long, value_name = "TIME", requires = "bandwidth")]
     latency: Option<Latency>,
-    /// What tells its packets from others': one service level for all, or one by path, for software that asks for path
-    /// records
+    /// Service levels of a guaranteed cluster: one for all paths, or one for each path, for software that uses path records
     #[arg(long, value_enum, default_value_t, requires = "bandwidth")]
     sl_mode: Levels,
-    /// A partition inside it, such as io=1-4,limited:5; may be repeated
+    /// Partition inside the cluster, such as io=1-4,limited:5; may be repeated
     #[arg(long = "partition", value_name = "NAME=NODES", value_parser = partition::parse)]
     partitions: Vec<SubPartition>,
-    /// File with public keys that may log in; may be repeated [default: the usual ones in ~/.ssh]
+    /// File with public ssh keys that may log in; may be repeated [default: id_ed25519, id_ecdsa and id_rsa in ~/.ssh]
     #[arg(long, value_name = "FILE")]
     ssh_key: Vec<PathBuf>,
     #[command(flatten)]
     wait: WaitArgs,
 }
 
-/// How virtual machines get cores and memory.
+/// How cores and memory are assigned to virtual machines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Mode {
-    /// Cores float over those of the host and may be more than it has
+    /// Cores are not pinned and may be overcommitted
     #[default]
     Shared,
-    /// A core of the host for each, memory fully backed, nothing overcommitted
+    /// Each core is pinned to a core of the host, memory is fully backed, nothing is overcommitted
     Dedicated,
 }
 
@@ -195,13 +194,13 @@ impl From<Mode> for CpuMode {
     }
 }
 
-/// What tells the packets of a guaranteed cluster from others'.
+/// How service levels are assigned to a guaranteed cluster.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Levels {
-    /// One service level
+    /// One service level for the cluster
     #[default]
     Cluster,
-    /// A service level by path
+    /// A service level for each path
     Path,
 }
 
@@ -218,8 +217,8 @@ impl From<Levels> for SlMode {
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
     #[command(flatten)]
-    which: Which,
-    /// Virtual machines from now on
+    cluster: ClusterArgs,
+    /// New number of nodes, at least 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
     #[command(flatten)]
@@ -232,11 +231,11 @@ pub struct DeleteArgs {
     /// Names of the clusters
     #[arg(required = true)]
     names: Vec<Name>,
-    /// Do not wait for hosts that are silent; for operators
+    /// Do not wait for hosts that do not answer; operators only
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    whose: Whose,
+    tenant: TenantArgs,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -250,13 +249,13 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
             format.print(&client.cluster_list().await?, |clusters| list(clusters, Timestamp::now()))?;
             Ok(ExitCode::SUCCESS)
         }
-        ClusterCommand::Show(which) => {
-            format.print(&client.cluster_show(&which.cluster()?).await?, show)?;
+        ClusterCommand::Show(cluster) => {
+            format.print(&client.cluster_show(&cluster.to_ref()?).await?, show)?;
             Ok(ExitCode::SUCCESS)
         }
         ClusterCommand::Resize(args) => {
             let operation =
-                client.cluster_resize(&args.which.cluster()?, Resize { size: args.nodes }).await?;
+                client.cluster_resize(&args.cluster.to_ref()?, Resize { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await
         }
         ClusterCommand::Partition(args) => partitions(&client, format, args).await,
@@ -268,7 +267,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
 }
 
 async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
-    let ClusterRef { name, tenant } = args.which.cluster()?;
+    let ClusterRef { name, tenant } = args.cluster.to_ref()?;
     let new = NewCluster {
         name,
         size: args.nodes,
@@ -292,12 +291,12 @@ fn class(bandwidth: Option<Bandwidth>, latency: Option<Latency>) -> Class {
 }
 
 async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> anyhow::Result<ExitCode> {
-    let cluster = args.which.cluster()?;
+    let cluster = args.cluster.to_ref()?;
     if args.set.is_empty() && !args.clear {
         let partitions = client.cluster_show(&cluster).await?.partitions;
         format.print(&partitions, |partitions| match partitions.as_slice() {
-            [] => format!("cluster {} has no partitions inside", cluster.name),
-            partitions => partitions.iter().map(told).collect::<Vec<_>>().join("\n"),
+            [] => format!("cluster {} has no partitions of its own", cluster.name),
+            partitions => partitions.iter().map(describe).collect::<Vec<_>>().join("\n"),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -306,7 +305,7 @@ async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> any
 }
 
 async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
-    let tenant = args.whose.tenant()?;
+    let tenant = args.tenant.tenant()?;
     let mut operations = Vec::new();
     let mut refused = None;
     for name in args.names {
@@ -323,7 +322,7 @@ async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Re
             }
         }
     }
-    // What was asked for before somebody refused is seen through.
+    // Operations that were accepted before one was rejected are waited for.
     for operation in operations {
         let ended = conclude(client, format, operation, &args.wait).await?;
         if ended != ExitCode::SUCCESS {
@@ -333,7 +332,7 @@ async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Re
     refused.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
 }
 
-/// Waits for an operation if that is wanted, and tells what became of it.
+/// Waits for an operation unless --no-wait is given, and prints its result.
 async fn conclude(
     client: &Client,
     format: Format,
@@ -347,7 +346,7 @@ async fn conclude(
         OperationKind::Partition => format!("cluster {name} is being partitioned"),
         OperationKind::Delete => format!("cluster {name} is being deleted"),
     };
-    let goes_on = format!("{goes_on}; `heddle cluster show {name}` tells how far it is");
+    let goes_on = format!("{goes_on}; see `heddle cluster show {name}`");
     let Some(limit) = wait.limit() else {
         format.print(&operation, |_| goes_on)?;
         return Ok(ExitCode::SUCCESS);
@@ -356,7 +355,7 @@ async fn conclude(
     let done = match wait::follow(client, operation, limit).await? {
         Ended::Done(done) => done,
         Ended::Interrupted => {
-            eprintln!("not waiting any more: {goes_on}");
+            eprintln!("stopped waiting: {goes_on}");
             return Ok(ExitCode::from(STATUS_INTERRUPTED));
         }
     };
@@ -374,8 +373,7 @@ async fn conclude(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The phase, with what is to be known of the network, and of parts that do not answer: nobody is to take an unchecked one for a
-/// checked one.
+/// The phase, with the state of the network check and the health, so that an unchecked network is visible.
 fn phase(cluster: &Cluster) -> String {
     let phase = checked_phase(cluster);
     match cluster.health.state {
@@ -388,13 +386,13 @@ fn checked_phase(cluster: &Cluster) -> String {
     match (cluster.phase, cluster.network) {
         (Phase::Ready, NetworkState::Unchecked) => "ready (network unchecked)".to_owned(),
         (Phase::Ready | Phase::Starting, NetworkState::Broken) => {
-            format!("{} (network does not carry)", cluster.phase)
+            format!("{} (network broken)", cluster.phase)
         }
         (phase, _) => phase.to_string(),
     }
 }
 
-/// Why a node is not well, and where its packets stop while its network is checked or broken.
+/// Why a node is not ready, and where its packets stop while its network is broken.
 fn reason(node: &Node) -> String {
     let is_checked = matches!(node.network, NetworkState::Carries | NetworkState::Unchecked);
     let stop = node.stop.as_ref().filter(|_| !is_checked).map(|stop| format!("packets stop at {stop}"));
@@ -422,7 +420,7 @@ fn list(clusters: &[Cluster], now: Timestamp) -> String {
     )
 }
 
-/// The state of a node, with since when nothing better is known of it.
+/// The state of a node, with the time since its host does not answer.
 fn node_state(node: &Node) -> String {
     match node.since {
         Some(since) => format!("{} since {}", node.state, output::time(since)),
@@ -439,8 +437,8 @@ fn show(cluster: &Cluster) -> String {
         ("phase", phase(cluster)),
     ];
     known.extend(cluster.health.since.map(|since| ("since", output::time(since))));
-    known.extend(cluster.health.reasons.iter().map(|reason| ("because", reason.clone())));
-    let inside: Vec<String> = cluster.partitions.iter().map(told).collect();
+    known.extend(cluster.health.reasons.iter().map(|reason| ("health", reason.clone())));
+    let inside: Vec<String> = cluster.partitions.iter().map(describe).collect();
     known.extend(cluster.reason.clone().map(|reason| ("reason", reason)));
     known.extend([
         (
@@ -476,7 +474,7 @@ fn show(cluster: &Cluster) -> String {
     format!("{}\n\n{nodes}", facts(known))
 }
 
-/// The keys in these files, or the user's usual ones.
+/// The public keys in these files, or the default keys of the user.
 fn ssh_keys(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut keys = Vec::new();
     if files.is_empty() {
@@ -487,7 +485,7 @@ fn ssh_keys(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     }
     for file in files {
         let found = read_keys(file)?;
-        ensure!(!found.is_empty(), "there is no public key in {}", file.display());
+        ensure!(!found.is_empty(), "{} has no public key", file.display());
         keys.extend(found);
     }
     Ok(keys)
@@ -496,13 +494,16 @@ fn ssh_keys(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
 fn read_keys(file: &Path) -> anyhow::Result<Vec<String>> {
     let place = file.display();
     let bytes = fs::read(file).with_context(|| format!("cannot read {place}"))?;
-    ensure!(bytes.len() <= KEYS_BYTES_MAX, "{place} is no file of public keys: it has {} bytes", bytes.len());
-    let text = String::from_utf8(bytes).ok().with_context(|| format!("{place} is no file of public keys"))?;
-    // A private key must not leave the machine, whatever was meant.
     ensure!(
-        !text.contains("PRIVATE KEY"),
-        "{place} is a private key: the public one is usually {place}.pub beside it"
+        bytes.len() <= KEYS_BYTES_MAX,
+        "{place} is not a file of public keys: it has {} bytes, at most {KEYS_BYTES_MAX} are allowed",
+        bytes.len()
     );
+    let text = String::from_utf8(bytes)
+        .ok()
+        .with_context(|| format!("{place} is not a file of public keys: it is not UTF-8"))?;
+    // A private key must not leave the machine.
+    ensure!(!text.contains("PRIVATE KEY"), "{place} is a private key; the public key is usually {place}.pub");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
 }
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_how_many_nodes_are_ready_of_how_many_are_wanted() {
+    fn a_list_shows_ready_and_requested_nodes() {
         let now = "2026-01-02T03:14:05Z".parse().unwrap();
         assert_eq!(
             list(&[cluster()], now),
@@ -538,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_shown_with_its_nodes_and_what_is_wrong_with_them() {
+    fn a_cluster_is_shown_with_its_nodes_and_their_errors() {
         let text = show(&cluster());
         assert!(text.contains("shape      2 nodes of 1 core and 384M, shared"), "{text}");
         let line = "2     blue-2  10.128.0.2  failed  unchecked  -           no memory";
@@ -546,17 +547,17 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_was_not_checked_or_does_not_carry_is_told_with_the_phase() {
+    fn the_phase_shows_an_unchecked_or_broken_network() {
         let told = |ready: Phase, network| phase(&Cluster { phase: ready, network, ..cluster() });
         assert_eq!(told(Phase::Ready, NetworkState::Carries), "ready");
         assert_eq!(told(Phase::Ready, NetworkState::Checking), "ready");
         assert_eq!(told(Phase::Ready, NetworkState::Unchecked), "ready (network unchecked)");
         assert_eq!(told(Phase::Starting, NetworkState::Unchecked), "starting");
-        assert_eq!(told(Phase::Starting, NetworkState::Broken), "starting (network does not carry)");
+        assert_eq!(told(Phase::Starting, NetworkState::Broken), "starting (network broken)");
     }
 
     #[test]
-    fn the_place_where_packets_stop_is_shown_while_a_network_does_not_carry() {
+    fn a_broken_network_shows_where_packets_stop() {
         let mut cluster = cluster();
         let stop = json!({"node": "leaf-2", "port": 7, "reason": "no_route"});
         cluster.nodes[0].stop = serde_json::from_value(stop).unwrap();
@@ -569,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn public_keys_are_read_and_private_ones_refused() {
+    fn public_keys_are_read_and_private_keys_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let (public, private) = (directory.path().join("id.pub"), directory.path().join("id"));
         fs::write(&public, "# mine\nssh-ed25519 AAAA me@there\n\n").unwrap();

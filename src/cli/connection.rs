@@ -1,4 +1,4 @@
-//! Which controller is asked, and as whom.
+//! The controller that commands connect to, and the token they send.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,44 +12,44 @@ use controller_api::{Client, Endpoint, TrustedUsers};
 
 use super::output::Format;
 
-/// Where `heddle up` keeps its state unless told otherwise.
+/// Default state directory of `heddle up`.
 pub const DEFAULT_HOME: &str = "/var/lib/heddle";
 
-/// The socket in that directory at which the controller listens.
+/// The socket of the controller in that directory.
 pub const API_SOCKET: &str = "api/heddle.sock";
 
-/// The file in that directory that says at which loopback address the controller listens besides. Commands do not follow
-/// it: whoever takes an address that was written down once would be sent tokens.
+/// The file in that directory with the loopback address of the controller, if it has one. Commands do not use it: a
+/// program that listens at a stale address would receive tokens.
 pub const ENDPOINT_FILE: &str = "endpoint";
 
 /// The file in that directory that holds the token of the first operator.
 pub const OPERATOR_TOKEN_FILE: &str = "operator.token";
 
-/// Longest token or address that is read: anything longer is another file.
+/// Longest token or address in bytes; a longer file is not one.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// What every command that asks the controller takes.
+/// Arguments of every command that connects to the controller.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Controller")]
 pub struct SiteArgs {
-    /// The controller: unix:/PATH or http://HOST:PORT [env: HEDDLE_URL] [default: that of `heddle up`]
+    /// Address of the controller: unix:/PATH or http://HOST:PORT [env: HEDDLE_URL] [default: that of `heddle up`]
     ///
-    /// The token goes to a unix socket only if root, you or the user of --controller-uid serves it. It goes to an http://
-    /// address unchecked and unencrypted: name one only if you trust whoever listens there, such as a tunnel of your own.
+    /// The token is sent to a unix socket only if its server runs as root, as you, or as the user of --controller-uid. It is
+    /// sent to an http:// address unchecked and unencrypted: use one only if you trust its server, such as your own tunnel.
     #[arg(long, global = true, value_name = "URL")]
     url: Option<Endpoint>,
-    /// User id that may serve the unix socket, besides root and you [env: HEDDLE_CONTROLLER_UID]
+    /// Additional user id that is trusted to serve the unix socket [env: HEDDLE_CONTROLLER_UID]
     #[arg(long, global = true, value_name = "UID")]
     controller_uid: Option<u32>,
-    /// File with a token [env: HEDDLE_TOKEN, HEDDLE_TOKEN_FILE] [default: the operator's of `heddle up`]
+    /// File with an API token [env: HEDDLE_TOKEN, HEDDLE_TOKEN_FILE] [default: that of the operator of `heddle up`]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How to print results
+    /// Output format
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: Format,
 }
 
-/// A controller and the token to show there.
+/// A controller and the token for it.
 #[derive(PartialEq, Eq)]
 struct Connection {
     endpoint: Endpoint,
@@ -58,24 +58,24 @@ struct Connection {
 }
 
 impl SiteArgs {
-    /// For the controller whose files are in a directory.
+    /// Connects to the controller of a state directory.
     pub fn of_home(home: &Path) -> anyhow::Result<Client> {
         let site = Self::default();
         let home = home.as_os_str().to_owned();
         site.connect(|name| (name == "HEDDLE_HOME").then(|| home.clone()))
     }
 
-    /// The controller that arguments and environment name.
+    /// Connects to the controller of the arguments and the environment.
     pub fn client(&self) -> anyhow::Result<Client> {
         self.connect(|name| env::var_os(name))
     }
 
-    /// How to print results.
+    /// The output format.
     pub fn format(&self) -> Format {
         self.output
     }
 
-    /// The same arguments again, for a command that this one starts. The token is in a file or in the environment.
+    /// These arguments for a command that this one starts. A token in the environment is inherited.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let url = self.url.iter().flat_map(|url| ["--url".into(), url.to_string().into()]);
         let uid =
@@ -91,7 +91,7 @@ impl SiteArgs {
 
     fn resolve(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Connection> {
         let home = environment("HEDDLE_HOME").map_or_else(|| PathBuf::from(DEFAULT_HOME), PathBuf::from);
-        let home = std::path::absolute(home).context("HEDDLE_HOME has no path")?;
+        let home = std::path::absolute(home).context("HEDDLE_HOME is not a path")?;
         let local = Endpoint::Unix(home.join(API_SOCKET));
         let endpoint = match (&self.url, text(environment("HEDDLE_URL"), "HEDDLE_URL")?) {
             (Some(url), _) => url.clone(),
@@ -100,8 +100,7 @@ impl SiteArgs {
                 let socket = home.join(API_SOCKET);
                 ensure!(
                     socket.exists(),
-                    "no controller is known: {} does not exist. Start one with `heddle up`, or name one with --url or \
-                     HEDDLE_URL",
+                    "no controller found: {} does not exist. Start one with `heddle up`, or name one with --url or HEDDLE_URL",
                     socket.display()
                 );
                 local.clone()
@@ -111,7 +110,9 @@ impl SiteArgs {
             match (self.controller_uid, text(environment("HEDDLE_CONTROLLER_UID"), "HEDDLE_CONTROLLER_UID")?)
             {
                 (Some(uid), _) => Some(uid),
-                (None, Some(uid)) => Some(uid.parse().context("HEDDLE_CONTROLLER_UID is not a user id")?),
+                (None, Some(uid)) => {
+                    Some(uid.parse().context("HEDDLE_CONTROLLER_UID must be a numeric user id")?)
+                }
                 (None, None) => None,
             };
         let token = match (&self.token_file, text(environment("HEDDLE_TOKEN"), "HEDDLE_TOKEN")?) {
@@ -126,7 +127,7 @@ impl SiteArgs {
         };
         ensure!(
             !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()),
-            "the token is not one line of letters, digits and signs"
+            "the token must be one line of printable ASCII characters"
         );
         Ok(Connection { endpoint, trusted: TrustedUsers::new(uid), token })
     }
@@ -134,15 +135,15 @@ impl SiteArgs {
 
 fn text(value: Option<OsString>, name: &str) -> anyhow::Result<Option<String>> {
     let value = value.filter(|value| !value.is_empty());
-    // What is in the variable may be a secret, so it is not told.
-    value.map(|value| value.into_string().ok().with_context(|| format!("{name} is not text"))).transpose()
+    // The value may be a secret, so it is not printed.
+    value.map(|value| value.into_string().ok().with_context(|| format!("{name} is not UTF-8"))).transpose()
 }
 
 fn read_token(path: &Path) -> anyhow::Result<String> {
     let place = path.display();
     let found = fs::metadata(path).with_context(|| format!("cannot read the token in {place}"))?;
     let mode = found.permissions().mode();
-    // Pipes and the like are as private as who made them.
+    // Only regular files have a meaningful mode.
     ensure!(
         !found.is_file() || mode & 0o077 == 0,
         "{place} can be read by others (mode {:o}): chmod 600 {place}",
@@ -162,7 +163,7 @@ fn read_line(path: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("cannot read {place}"))?;
     ensure!(
         text.len() as u64 <= LINE_BYTES_MAX,
-        "{place} is too long for one line of at most {LINE_BYTES_MAX} bytes"
+        "{place} must hold one line of at most {LINE_BYTES_MAX} bytes"
     );
     Ok(text.trim().to_owned())
 }

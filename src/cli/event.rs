@@ -1,4 +1,4 @@
-//! `heddle event`: what happened.
+//! `heddle event`: lists and follows events.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use controller_api::{Client, ClientError};
 use super::Noun;
 use super::output::{self, Format, harmless, or_dash, table};
 
-/// How long to wait before a controller that does not answer is asked again.
+/// Interval of retries while the controller does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What can be done with events.
+/// Commands of `heddle event`.
 #[derive(Debug, Subcommand)]
 pub enum EventCommand {
     /// List the latest events
@@ -21,16 +21,16 @@ pub enum EventCommand {
   heddle event list
   heddle event list --after 120")]
     List {
-        /// Only those after the one of this number
+        /// Show only events after this number
         #[arg(long, value_name = "NUMBER")]
         after: Option<i64>,
     },
-    /// Tell events as they happen, until Ctrl-C
+    /// Print events as they happen, until Ctrl-C
     #[command(after_help = "Examples:
   heddle event watch
   heddle event watch -o json | jq -r .text")]
     Watch {
-        /// Begin after the one of this number, not now
+        /// Begin with the event after this number [default: new events only]
         #[arg(long, value_name = "NUMBER")]
         after: Option<i64>,
     },
@@ -61,7 +61,7 @@ async fn watch(client: &Client, format: Format, after: Option<i64>) -> anyhow::R
                     format.print_next(&event, line)?;
                 }
             }
-            // It may be restarting; the number says where to go on.
+            // The controller may be restarting; the number says where to continue.
             Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY_INTERVAL).await,
             Err(error) => return Err(error.into()),
         }
@@ -70,7 +70,7 @@ async fn watch(client: &Client, format: Format, after: Option<i64>) -> anyhow::R
 
 fn list(events: &[Event]) -> String {
     table(
-        ["number", "time", "tenant", "cluster", "kind", "what"],
+        ["number", "time", "tenant", "cluster", "kind", "text"],
         events.iter().map(|event| {
             [
                 event.number.to_string(),

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::output::harmless;
 
 /// Bytes of input per frame: a good part of what a frame may carry, and no more than a terminal or pipe gives at once.
@@ -24,31 +24,31 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Sessions at once: half of what the controller lets one user have open.
 const SESSIONS_MAX: usize = 128;
 
-/// What a shell says of a program that ended because nobody read its output any more.
+/// The exit status of a program that ended by SIGPIPE, as a shell reports it.
 const STATUS_BROKEN_PIPE: u8 = 141;
 
-/// The status if a command was not run, or nothing was heard of its end: the one that ssh has for this.
+/// The exit status if the command could not be run or its status is unknown, like that of ssh.
 const STATUS_NOT_RUN: i32 = 255;
 
 /// Arguments of `exec`.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]
-    which: Which,
-    /// In which node, by number
+    cluster: ClusterArgs,
+    /// Number of the node, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
-    /// In all nodes, 128 at a time; lines begin with the name of the node, and nothing is read from standard input
+    /// Run the command in all nodes, 128 at a time; output lines begin with the name of the node, standard input is not read
     #[arg(long, conflicts_with = "node")]
     all: bool,
-    /// The command and its arguments; run as root, without a shell
+    /// Command to run, with its arguments; it runs as root, without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// Runs a command in one node or all of them; its exit status becomes ours.
+/// Runs a command in one node or in all; returns its exit status.
 pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let (cluster, open) = (args.which.cluster()?, Open::Exec { argv: args.command });
+    let (cluster, open) = (args.cluster.to_ref()?, Open::Exec { argv: args.command });
     let outcome = if args.all {
         run_everywhere(client, &cluster, &open).await
     } else {
@@ -56,7 +56,7 @@ pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
     };
     match outcome {
         Ok(status) => Ok(exit_code(status)),
-        // Whoever read has seen enough: `heddle cluster exec blue -- dmesg | head`.
+        // The reader has closed the pipe: `heddle cluster exec blue -- dmesg | head`.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::from(STATUS_BROKEN_PIPE)),
         Err(error) => {
             eprintln!("heddle: {}", harmless(&format!("{error:#}")));
@@ -81,7 +81,7 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
         let (client, cluster, open) = (client.clone(), cluster.clone(), open.clone());
         let places = Arc::clone(&places);
         running.spawn(async move {
-            // Never closed: whoever waits gets a place.
+            // The semaphore is never closed.
             let _place = places.acquire().await;
             let mut lines = Lines::new(format!("{:width$} | ", node.name));
             let outcome = async {
@@ -94,7 +94,7 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
     }
     let mut outcomes = Vec::new();
     while let Some(joined) = running.join_next().await {
-        outcomes.push(joined.context("a session ended unexpectedly")?);
+        outcomes.push(joined.context("a session task panicked")?);
     }
     outcomes.sort_by_key(|(node, _)| node.number);
     let mut first_failure = 0;
@@ -115,7 +115,7 @@ async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> a
     Ok(first_failure)
 }
 
-/// Which of a command's streams.
+/// An output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Output,
@@ -136,7 +136,7 @@ impl Stream {
     }
 }
 
-/// Carries a session to its end: `input` goes in, what comes out goes to `outlet`. Gives the exit status.
+/// Runs a session to its end: sends `input`, passes output to `outlet`, and returns the exit status.
 pub async fn carry(
     stream: impl AsyncRead + AsyncWrite,
     input: Option<impl AsyncRead + Unpin>,
@@ -145,18 +145,21 @@ pub async fn carry(
     let (mut from, mut to) = tokio::io::split(stream);
     let listen = async {
         loop {
-            let frame = session::read_frame(&mut from).await.context("the connection to the node broke")?;
+            let frame =
+                session::read_frame(&mut from).await.context("the connection to the node was lost")?;
             match frame {
                 Some((Kind::Output, bytes)) => outlet(Stream::Output, &bytes)?,
                 Some((Kind::Error, bytes)) => outlet(Stream::Error, &bytes)?,
                 Some((Kind::Exit, bytes)) => {
-                    let status: [u8; 4] =
-                        bytes.try_into().ok().context("an exit status of another length")?;
+                    let status: [u8; 4] = bytes
+                        .try_into()
+                        .ok()
+                        .context("unexpected reply from the node: an exit status must have 4 bytes")?;
                     return Ok(i32::from_be_bytes(status));
                 }
                 Some((Kind::Refused, bytes)) => bail!("{}", String::from_utf8_lossy(&bytes)),
                 // Only we send it.
-                Some((Kind::Input, _)) => bail!("the node sent what only its user sends"),
+                Some((Kind::Input, _)) => bail!("unexpected reply from the node: an input frame"),
                 None => bail!("the connection to the node was closed before the command ended"),
             }
         }
@@ -182,7 +185,7 @@ async fn feed(input: Option<impl AsyncRead + Unpin>, to: &mut (impl AsyncWrite +
     session::write_frame(to, Kind::Input, &[]).await
 }
 
-/// Puts the output of a node together to lines that say whose they are.
+/// Splits the output of a node into lines with the name of the node in front.
 struct Lines {
     prefix: String,
     output: Vec<u8>,
@@ -198,7 +201,7 @@ impl Lines {
         stream.write(&self.complete(stream, bytes))
     }
 
-    /// What can be printed now.
+    /// The complete lines that can be printed now.
     fn complete(&mut self, stream: Stream, bytes: &[u8]) -> Vec<u8> {
         let waiting = match stream {
             Stream::Output => &mut self.output,
@@ -221,7 +224,7 @@ impl Lines {
         printed
     }
 
-    /// Prints what did not end with a line end.
+    /// Prints an unfinished last line.
     fn finish(mut self) -> io::Result<()> {
         for stream in [Stream::Output, Stream::Error] {
             let waits = match stream {
@@ -240,7 +243,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// What a shell can see of a status.
+/// An exit status as the operating system can return it: 255 if it does not fit.
 pub fn exit_code(status: i32) -> ExitCode {
     // Anything that does not fit is a failure, and must not look like success.
     ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))

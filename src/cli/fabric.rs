@@ -1,4 +1,4 @@
-//! `heddle fabric`: the network below, as operators see it.
+//! `heddle fabric`: shows and verifies the physical fabric, for operators.
 
 use std::process::ExitCode;
 
@@ -10,34 +10,36 @@ use fabric_model::{ibnetdiscover, picture};
 use super::Noun;
 use super::output::{count, facts, or_dash, print, table, time};
 
-/// What can be done with the fabric. For operators.
+/// Commands of `heddle fabric`, for operators.
 #[derive(Debug, Subcommand)]
 pub enum FabricCommand {
-    /// Show the fabric as it was last seen and programmed
+    /// Show the fabric as it was last discovered and programmed
     #[command(after_help = "Examples:
   heddle fabric show
   heddle fabric show --format svg > fabric.svg
   heddle fabric show --format ibnetdiscover | heddle topology show -")]
     Show {
-        /// What to show
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Picture,
     },
-    /// Read every table back from the devices and prove that it keeps what it should; the exit status tells
+    /// Read back every table from the devices and verify isolation, reachability and guarantees
+    ///
+    /// The exit status is 0 if there are no findings, else 1.
     #[command(after_help = "Example:
-  heddle fabric verify && echo sound")]
+  heddle fabric verify && echo verified")]
     Verify,
 }
 
-/// How to show a fabric.
+/// Output formats of `heddle fabric show`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Picture {
-    /// Counts, partitions and their members; -o json and -o yaml tell all there is
+    /// Counts, partitions and their members; -o json and -o yaml print all details
     #[default]
     Table,
-    /// A drawing
+    /// Drawing as SVG
     Svg,
-    /// Nodes and cables, as ibnetdiscover prints them
+    /// Nodes and cables in the format of ibnetdiscover
     Ibnetdiscover,
 }
 
@@ -50,51 +52,52 @@ pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
         FabricCommand::Show { format: Picture::Ibnetdiscover } => print(&fabric.topology)?,
         FabricCommand::Show { format: Picture::Svg } => {
             let topology = ibnetdiscover::parse(&fabric.topology);
-            let topology = topology.context("what the controller sent is not a topology")?;
+            let topology = topology.context("unexpected reply from the controller: not a topology")?;
             print(&picture::to_svg(&topology, "fabric"))?;
         }
         FabricCommand::Verify => {
-            let mut wanting = wanting(&fabric);
-            let mut read = "nothing was read".to_owned();
+            let mut findings = findings_of(&fabric);
+            let mut read = "no tables were read".to_owned();
             if fabric.state == FabricState::Programmed {
                 let proof = client.fabric_proof().await?;
                 let (switches, ports) = (proof.switches as usize, proof.ports as usize);
                 read =
                     format!("tables of {} and {} were read", count(switches, "switch"), count(ports, "port"));
-                wanting.extend(proof.findings);
+                findings.extend(proof.findings);
             }
-            format.print(&serde_json::json!({ "sound": wanting.is_empty(), "findings": wanting }), |_| {
-                let verdict = match wanting.len() {
-                    0 => format!("sound: the fabric is equal to its plan, and nothing is wanting; {read}"),
-                    number => format!("not sound: {}; {read}", count(number, "finding")),
-                };
-                let findings: Vec<String> = wanting.iter().map(|it| format!("  {it}")).collect();
-                [vec![partitions(&fabric), String::new(), verdict], findings].concat().join("\n")
-            })?;
-            return Ok(if wanting.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            format.print(
+                &serde_json::json!({ "sound": findings.is_empty(), "findings": findings }),
+                |_| {
+                    let verdict = match findings.len() {
+                        0 => format!("verified: the fabric is programmed according to its plan; {read}"),
+                        number => format!("not verified: {}; {read}", count(number, "finding")),
+                    };
+                    let lines: Vec<String> = findings.iter().map(|it| format!("  {it}")).collect();
+                    [vec![partitions(&fabric), String::new(), verdict], lines].concat().join("\n")
+                },
+            )?;
+            return Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What keeps a fabric from being sound.
-fn wanting(fabric: &Fabric) -> Vec<String> {
+/// Findings that do not need a read-back.
+fn findings_of(fabric: &Fabric) -> Vec<String> {
     let state = match fabric.state {
         FabricState::Programmed => None,
-        FabricState::Programming => Some("the fabric is not yet equal to the plan".to_owned()),
+        FabricState::Programming => Some("the fabric is being programmed".to_owned()),
         FabricState::ManagerSilent => Some("the subnet manager does not answer".to_owned()),
-        FabricState::Stuck => {
-            Some("the subnet manager does not make the fabric equal to the plan".to_owned())
-        }
+        FabricState::Stuck => Some("the subnet manager does not program the fabric".to_owned()),
     };
-    // Whoever has no address yet is reached by nobody.
-    let homeless = fabric.partitions.iter().flat_map(|partition| {
+    // A port without a LID cannot be reached.
+    let without_lid = fabric.partitions.iter().flat_map(|partition| {
         let without = partition.members.iter().filter(|member| member.lid.is_none());
         without.map(move |member| {
             format!("{} of {}/{} has no LID", member.host, partition.tenant, partition.cluster)
         })
     });
-    state.into_iter().chain(fabric.findings.iter().cloned()).chain(homeless).collect()
+    state.into_iter().chain(fabric.findings.iter().cloned()).chain(without_lid).collect()
 }
 
 fn show(fabric: &Fabric) -> String {
@@ -151,15 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_is_sound_only_if_it_is_programmed_and_nothing_is_wanting() {
-        assert_eq!(wanting(&fabric("programmed", &[], Some(7))), [""; 0]);
+    fn only_a_programmed_fabric_without_findings_is_verified() {
+        assert_eq!(findings_of(&fabric("programmed", &[], Some(7))), [""; 0]);
         for unsound in [
             fabric("programming", &[], Some(7)),
             fabric("manager-silent", &[], Some(7)),
             fabric("programmed", &["host-00002 is not reached"], Some(7)),
             fabric("programmed", &[], None),
         ] {
-            assert_eq!(wanting(&unsound).len(), 1, "{unsound:?}");
+            assert_eq!(findings_of(&unsound).len(), 1, "{unsound:?}");
         }
     }
 

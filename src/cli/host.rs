@@ -1,4 +1,4 @@
-//! `heddle host`: machines that virtual machines run on.
+//! `heddle host`: manages the hosts of virtual machines.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,44 +14,44 @@ use uuid::Uuid;
 use super::Noun;
 use super::output::{or_dash, print, table, time};
 
-/// What can be done with hosts. For operators.
+/// Commands of `heddle host`, for operators.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List hosts, and what is given away of them
+    /// List hosts with their state and the resources in use
     #[command(after_help = "Example:
   heddle host list")]
     List,
-    /// Let virtual machines run on a host
+    /// Add a host for virtual machines
     ///
-    /// Its agent must serve it. The GUID of its port identifies it on the fabric; without --guid, it is bound to the adapter
-    /// that calls itself by its name, as soon as exactly one does, and to no other afterwards.
+    /// Its agent must be running. The port GUID identifies the host on the fabric; without --guid, the host is bound to the
+    /// adapter whose NodeDescription is its name, as soon as exactly one has it, and stays bound to that one.
     #[command(after_help = "Example:
   heddle host add host-00017 --guid 0x0002c90300100021 --agent /run/heddle/agent.sock --cores 4 --memory 4G")]
     Add(AddArgs),
-    /// Bind a host to another port after its adapter was replaced; refused while a virtual machine is on it
+    /// Bind a host to another port after its adapter was replaced; rejected while virtual machines run on it
     #[command(after_help = "Example:
   heddle host bind host-00017 0x0002c90300100021")]
     Bind {
-        /// Which
+        /// Name of the host
         name: Name,
-        /// GUID of its port
+        /// GUID of the new port
         guid: Guid,
     },
-    /// Let no virtual machine run on a host any more; refused while one does
+    /// Remove a host; rejected while virtual machines run on it
     #[command(after_help = "Example:
   heddle host remove host-00017")]
     Remove {
-        /// Which
+        /// Name of the host
         name: Name,
     },
-    /// List virtual machines that hosts run and no cluster knows
+    /// List virtual machines that run on hosts but belong to no cluster of the store
     ///
-    /// There are some after the controller's store was lost or restored from an older copy. They keep running; their partition
-    /// numbers are given to nobody else.
+    /// They exist after the store of the controller was lost or restored from an older copy. They keep running, and their
+    /// partition numbers stay reserved.
     #[command(after_help = "Example:
   heddle host unlisted")]
     Unlisted,
-    /// Remove a virtual machine that no cluster knows; its disk rests on its host for the grace period
+    /// Remove a virtual machine that belongs to no cluster; its disk is kept for the grace period
     #[command(after_help = "Example:
   heddle host remove-unlisted 0d0c5f1e-8b0a-4c52-9a3e-2f0a0c9b7d11")]
     RemoveUnlisted {
@@ -65,13 +65,13 @@ pub enum HostCommand {
 pub struct AddArgs {
     /// Name of the host
     name: Name,
-    /// GUID of its port on the fabric, such as 0x0002c90300100021
+    /// GUID of the port of the host on the fabric, such as 0x0002c90300100021
     #[arg(long)]
     guid: Option<Guid>,
-    /// The socket of its agent
+    /// Unix socket of the agent of the host
     #[arg(long, value_name = "SOCKET")]
     agent: PathBuf,
-    /// Cores for virtual machines
+    /// Cores for virtual machines, at least 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cores: u32,
     /// Memory for virtual machines, such as 4G
@@ -85,27 +85,27 @@ pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
     match noun.command {
         HostCommand::List => format.print(&client.host_list().await?, |hosts| list(hosts))?,
         HostCommand::Add(AddArgs { name, guid, agent, cores, memory }) => {
-            let agent = std::path::absolute(&agent).context("the agent's socket has no path")?;
+            let agent = std::path::absolute(&agent).context("--agent is not a path")?;
             let agent =
-                agent.into_os_string().into_string().ok().context("the agent's socket is not text")?;
+                agent.into_os_string().into_string().ok().context("the path of --agent is not UTF-8")?;
             let host = client.host_add(&NewHost { name, port_guid: guid, agent, cores, memory }).await?;
-            format.print(&host, |host| format!("host {} is added", host.name))?;
+            format.print(&host, |host| format!("host {} added", host.name))?;
         }
         HostCommand::Bind { name, guid } => {
             let host = client.host_bind(&name, HostBinding { port_guid: guid }).await?;
-            format.print(&host, |host| format!("host {} is bound to port {guid}", host.name))?;
+            format.print(&host, |host| format!("host {} bound to port {guid}", host.name))?;
         }
         HostCommand::Remove { name } => {
             client.host_remove(&name).await?;
             if format.is_for_people() {
-                print(&format!("host {name} is removed"))?;
+                print(&format!("host {name} removed"))?;
             }
         }
         HostCommand::Unlisted => format.print(&client.unlisted_list().await?, |vms| unlisted(vms))?,
         HostCommand::RemoveUnlisted { id } => {
             client.unlisted_remove(id).await?;
             if format.is_for_people() {
-                print(&format!("virtual machine {id} is being removed"))?;
+                print(&format!("removing virtual machine {id}"))?;
             }
         }
     }
@@ -114,7 +114,7 @@ pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
 
 fn list(hosts: &[Host]) -> String {
     table(
-        ["name", "state", "nodes", "cores", "memory", "runs by", "port"],
+        ["name", "state", "nodes", "cores", "memory", "accelerator", "port"],
         hosts.iter().map(|host| {
             [
                 host.name.to_string(),
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_says_what_is_used_of_what_there_is() {
+    fn a_list_shows_used_and_total_resources() {
         let host = Host {
             name: "host-00001".parse().unwrap(),
             port_guid: None,
@@ -186,8 +186,8 @@ mod tests {
         };
         assert_eq!(
             list(&[host]),
-            "NAME        STATE       NODES  CORES  MEMORY   RUNS BY  PORT\n\
-             host-00001  off-fabric  1      1/4    384M/4G  tcg      -"
+            "NAME        STATE       NODES  CORES  MEMORY   ACCELERATOR  PORT\n\
+             host-00001  off-fabric  1      1/4    384M/4G  tcg          -"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `heddle image`: what virtual machines boot from.
+//! `heddle image`: manages the images that virtual machines boot from.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,39 +16,39 @@ use sha2::{Digest, Sha256};
 use super::Noun;
 use super::output::{age, or_dash, print, table};
 
-/// The file that describes an image.
+/// Name of the manifest of an image.
 pub const MANIFEST_FILE: &str = "image.json";
 
-/// Longest description of an image: three files and a command line.
+/// Longest manifest in bytes; it names three files and a kernel command line.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// How much of a digest people are shown.
+/// Characters of a digest in tables.
 const DIGEST_SHOWN: usize = 12;
 
-/// What can be done with images. For operators; tenants may list them.
+/// Commands of `heddle image`. Tenants may only list.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Make an image known under a name
+    /// Register an image under a name
     ///
-    /// From now on, hosts refuse to boot it if any of its files differs from what its image.json says today. Another image
-    /// of the same name takes its place for new clusters; those that are there keep theirs.
+    /// Hosts reject the image if a file differs from the checksums that image.json has now. An image of the same name is
+    /// replaced for new clusters; existing clusters keep theirs.
     #[command(after_help = "Example:
   heddle image add debian-mpi /var/cache/heddle/images/debian-mpi-0123abcd")]
     Add {
-        /// What it is called
+        /// Name of the image
         name: Name,
-        /// Where hosts find it: a directory with an image.json
+        /// Directory with image.json, at the same path on every host
         directory: PathBuf,
     },
     /// List images
     #[command(after_help = "Example:
   heddle image list")]
     List,
-    /// Forget an image; its files stay, and clusters keep theirs
+    /// Unregister an image; its files stay, and existing clusters keep using them
     #[command(after_help = "Example:
   heddle image remove debian-mpi")]
     Remove {
-        /// Which
+        /// Name of the image
         name: Name,
     },
 }
@@ -59,7 +59,7 @@ pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
     match noun.command {
         ImageCommand::Add { name, directory } => {
             let image = client.image_add(&describe(name, &directory)?).await?;
-            format.print(&image, |image| format!("image {} is added", image.name))?;
+            format.print(&image, |image| format!("image {} added", image.name))?;
         }
         ImageCommand::List => {
             let now = Timestamp::now();
@@ -79,20 +79,21 @@ pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
         ImageCommand::Remove { name } => {
             client.image_remove(&name).await?;
             if format.is_for_people() {
-                print(&format!("image {name} is removed"))?;
+                print(&format!("image {name} removed"))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// An image in a directory, by the digest of its description.
+/// Reads the manifest in a directory, checks that its files exist, and computes its digest.
 pub fn describe(name: Name, directory: &Path) -> anyhow::Result<NewImage> {
     let place = directory.display();
-    let directory = directory.canonicalize().with_context(|| format!("there is no image in {place}"))?;
+    let directory =
+        directory.canonicalize().with_context(|| format!("cannot open the image directory {place}"))?;
     let path = directory.join(MANIFEST_FILE);
-    let file =
-        fs::File::open(&path).with_context(|| format!("there is no image in {place}: no {MANIFEST_FILE}"))?;
+    let file = fs::File::open(&path)
+        .with_context(|| format!("{place} is not an image: it has no {MANIFEST_FILE}"))?;
     let mut bytes = Vec::new();
     let place = path.display();
     file.take(MANIFEST_BYTES_MAX + 1)
@@ -100,14 +101,14 @@ pub fn describe(name: Name, directory: &Path) -> anyhow::Result<NewImage> {
         .with_context(|| format!("cannot read {place}"))?;
     ensure!(bytes.len() as u64 <= MANIFEST_BYTES_MAX, "{place} is longer than {MANIFEST_BYTES_MAX} bytes");
     let manifest: Manifest =
-        serde_json::from_slice(&bytes).with_context(|| format!("{place} does not describe an image"))?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{place} is not an image manifest"))?;
     for part in [&manifest.root, &manifest.kernel, &manifest.initrd] {
         let is_plain = Path::new(&part.file).file_name().is_some_and(|name| name == part.file.as_str());
-        ensure!(is_plain, "{place} names {:?}, which is not a file beside it", part.file);
-        ensure!(directory.join(&part.file).is_file(), "{place} names {}, which is not there", part.file);
+        ensure!(is_plain, "{place} names {:?}, which must be a file in the same directory", part.file);
+        ensure!(directory.join(&part.file).is_file(), "{place} names {}, which does not exist", part.file);
     }
     let directory = directory.into_os_string().into_string().ok();
-    let directory = directory.context("the path of the image is not text")?;
+    let directory = directory.context("the path of the image is not UTF-8")?;
     Ok(NewImage { name, directory, digest: hexadecimal(&Sha256::digest(&bytes)) })
 }
 
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_known_by_the_digest_that_sha256sum_prints() {
+    fn the_digest_of_an_image_equals_sha256sum_of_its_manifest() {
         let directory = image("root.ext4");
         let new = describe("debian-mpi".parse().unwrap(), directory.path()).unwrap();
         let printed = std::process::Command::new("sha256sum")
@@ -152,11 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_refused_with_what_it_lacks() {
+    fn a_directory_without_an_image_is_rejected() {
         let name = || "x".parse().unwrap();
         for root in ["../root.ext4", "/etc/passwd", "missing", ""] {
             let error = describe(name(), image(root).path()).unwrap_err().to_string();
-            assert!(error.contains("not there") || error.contains("beside it"), "{root}: {error}");
+            assert!(
+                error.contains("does not exist") || error.contains("in the same directory"),
+                "{root}: {error}"
+            );
         }
         let empty = tempfile::tempdir().unwrap();
         let error = describe(name(), empty.path()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Commands that ask the controller, one file per noun.
+//! Commands that use the controller, one file per noun.
 
 pub mod cluster;
 pub mod connection;
@@ -25,7 +25,7 @@ use controller_api::ClientError;
 
 use connection::SiteArgs;
 
-/// A noun: what to do with it, and which controller to ask.
+/// A noun with its command and the controller to use.
 #[derive(Debug, Args)]
 pub struct Noun<C: Subcommand> {
     #[command(subcommand)]
@@ -34,17 +34,17 @@ pub struct Noun<C: Subcommand> {
     pub site: SiteArgs,
 }
 
-/// Runs a command that talks to others, on one thread.
+/// Runs a command on a single-threaded runtime.
 pub fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start")?;
+    let runtime = runtime.context("cannot start the async runtime")?;
     let outcome = runtime.block_on(command);
-    // A thread may still wait for input that nobody wants any more.
+    // A thread may still be reading standard input.
     runtime.shutdown_background();
     outcome.map_err(plain)
 }
 
-/// The same error in one line that says what would work.
+/// Adds a hint to an unreachable controller.
 fn plain(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<ClientError>() {
         Some(unreachable @ ClientError::Unreachable { source, .. }) => {
@@ -64,7 +64,7 @@ mod tests {
     use controller_api::{Client, TrustedUsers};
 
     #[test]
-    fn a_controller_that_is_not_there_is_one_clear_line() {
+    fn an_unreachable_controller_is_one_line_with_a_hint() {
         // Bound and dropped: nobody listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();

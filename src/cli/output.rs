@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON and YAML for programs.
+//! Output of commands: tables, JSON and YAML.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-/// How results are written.
+/// Output formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Aligned columns for people
     #[default]
     Table,
-    /// For programs; what the interface of the controller sends.
+    /// JSON, as the REST interface sends it
     Json,
-    /// The same in YAML.
+    /// The same data as YAML
     Yaml,
 }
 
@@ -56,7 +56,7 @@ impl Format {
         }
     }
 
-    /// Whether people read it.
+    /// Whether the format is for people.
     pub fn is_for_people(self) -> bool {
         self == Self::Table
     }
@@ -66,7 +66,7 @@ impl Format {
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough: `heddle event list | head`.
+        // The reader has closed the pipe: `heddle event list | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         printed => Ok(printed?),
     }
@@ -88,24 +88,24 @@ fn heading(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What is known about one thing: names and values, one below the other.
+/// Names and values of one object, one per line.
 pub fn facts(facts: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = plain();
     table.add_rows(facts.into_iter().map(|(name, value)| [name.to_owned(), harmless(&value)]));
     finish(&mut table)
 }
 
-/// A text without what would command a terminal: reasons and names may come from strangers.
+/// Replaces control characters, so that texts of untrusted sources cannot control the terminal.
 pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// What stands where there is nothing to say.
+/// The value, or a dash if there is none.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// How long ago something was, in the largest unit that is not zero.
+/// The time since `then`, in one unit.
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {
@@ -116,12 +116,12 @@ pub fn age(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A point in time, in the time zone of who reads it.
+/// A point in time, in the time zone of this machine.
 pub fn time(at: Timestamp) -> String {
     at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// How long something took.
+/// A duration, in seconds or minutes.
 pub fn took(duration: Duration) -> String {
     match duration.as_secs() {
         0..100 => format!("{:.1} s", duration.as_secs_f64()),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn headings_are_in_capitals_and_units_are_not() {
-        assert_eq!(["promised Gb/s", "p50 µs", "node"].map(heading), ["PROMISED Gb/s", "P50 µs", "NODE"]);
+        assert_eq!(["guaranteed Gb/s", "p50 µs", "node"].map(heading), ["GUARANTEED Gb/s", "P50 µs", "NODE"]);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_wrote_does_not_command_the_terminal() {
+    fn control_characters_are_replaced() {
         let hostile = "\u{1b}]0;owned\u{7}";
         assert_eq!(harmless(hostile), "\u{fffd}]0;owned\u{fffd}");
         assert!(!table(["reason"], [[hostile.to_owned()]]).contains('\u{1b}'));
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_told_as_people_tell_them() {
+    fn durations_are_in_seconds_or_minutes() {
         assert_eq!(took(Duration::from_millis(1_240)), "1.2 s");
         assert_eq!(took(Duration::from_secs(125)), "2 min 05 s");
     }
 
     #[test]
-    fn every_format_tells_the_same_value() {
+    fn every_format_prints_the_same_value() {
         let value = serde_json::json!({ "name": "blue", "size": 2 });
         let people = |_: &serde_json::Value| "blue, 2 nodes".to_owned();
         assert_eq!(Format::Table.render(&value, people).unwrap(), "blue, 2 nodes");

@@ -1,34 +1,34 @@
-//! Partitions inside a cluster, as people write them: `io=1-4,limited:5`.
+//! Partitions inside a cluster, in the notation `io=1-4,limited:5`.
 
 use clap::Args;
 use controller_api::Name;
 use controller_api::cluster::{InnerPartition, SubPartition};
 use std::collections::BTreeSet;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::wait::WaitArgs;
 
-/// Nodes that a list may name: more than a cluster has.
+/// Largest node number in a list.
 const NODES_MAX: u32 = 65_535;
 
 /// Arguments of `partition`.
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
     #[command(flatten)]
-    pub which: Which,
-    /// A partition that is to be, such as io=1-4,limited:5; may be repeated, and replaces all that are there
+    pub cluster: ClusterArgs,
+    /// Partition to set, such as io=1-4,limited:5; may be repeated; replaces all existing partitions
     #[arg(long = "set", value_name = "NAME=NODES", value_parser = parse)]
     pub set: Vec<SubPartition>,
-    /// No partitions inside any more
+    /// Remove all partitions inside the cluster
     #[arg(long, conflicts_with = "set")]
     pub clear: bool,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
 
-/// Reads a partition as people write it.
+/// Parses `NAME=NODES`, where NODES is a list of numbers and ranges, some after `limited:`.
 pub fn parse(text: &str) -> Result<SubPartition, &'static str> {
-    read(text).ok_or("write NAME=NODES, such as io=1-4 or io=1,limited:2-4")
+    read(text).ok_or("expected NAME=NODES, such as io=1-4 or io=1,limited:2-4")
 }
 
 fn read(text: &str) -> Option<SubPartition> {
@@ -50,8 +50,8 @@ fn read(text: &str) -> Option<SubPartition> {
     Some(partition)
 }
 
-/// A partition for people: `io (0x0102): 1-4, limited: 5`.
-pub fn told(partition: &InnerPartition) -> String {
+/// A partition in one line: `io (0x0102): 1-4, limited: 5`.
+pub fn describe(partition: &InnerPartition) -> String {
     let mut parts = Vec::new();
     if !partition.full.is_empty() {
         parts.push(ranges(&partition.full));
@@ -62,7 +62,7 @@ pub fn told(partition: &InnerPartition) -> String {
     format!("{} ({}): {}", partition.name, partition.number, parts.join(", "))
 }
 
-/// Numbers in rows as `1-4, 7`.
+/// Formats numbers as ranges: `1-4, 7`.
 fn ranges(numbers: &BTreeSet<u32>) -> String {
     let mut rows: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read_and_told_alike() {
+    fn parsing_and_formatting_of_partitions_agree() {
         let partition = parse("io=1-3, 7,limited:4-5").unwrap();
         assert_eq!(partition.full, BTreeSet::from([1, 2, 3, 7]));
         assert_eq!(partition.limited, BTreeSet::from([4, 5]));
         let SubPartition { name, full, limited } = partition;
         let number = ib_wire::PartitionNumber::from_wire(0x102).unwrap();
         let inner = InnerPartition { name, number, full, limited };
-        assert_eq!(told(&inner), format!("io ({number}): 1-3, 7, limited: 4-5"));
+        assert_eq!(describe(&inner), format!("io ({number}): 1-3, 7, limited: 4-5"));
         for text in ["", "io", "io=", "=1", "io=1-", "io=3-1", "io=one", "io=1-4000000000", "io=limited:"] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! How waiting is shown: a line for everything that was reached, and on a terminal what is being waited for.
+//! Progress output: a line for each step reached, and on a terminal a spinner with the step in progress.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output::{harmless, took};
 
-/// How often a terminal shows that time passes.
+/// Interval of redrawing the spinner.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Shows that something goes on. What it shows goes to standard error: results do not mix with it.
+/// Shows the progress of a wait on standard error.
 #[derive(Debug)]
-pub struct Progress {
+pub struct WaitProgress {
     started: Instant,
-    /// Only on a terminal.
+    /// `None` if standard error is not a terminal.
     spinner: Option<ProgressBar>,
 }
 
-impl Progress {
-    /// Begins to wait for `what`.
+impl WaitProgress {
+    /// Starts the clock; the spinner shows `what`.
     pub fn new(what: &str) -> Self {
         let spinner = io::stderr().is_terminal().then(|| {
             let spinner = ProgressBar::new_spinner();
@@ -34,22 +34,22 @@ impl Progress {
         Self { started: Instant::now(), spinner }
     }
 
-    /// How long it has been going on.
+    /// The time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Tells that something was reached, now.
+    /// Prints that a step was reached now.
     pub fn reached(&self, what: &str) {
         self.reached_after(self.elapsed(), what);
     }
 
-    /// Tells that something was reached, so long after the start.
+    /// Prints that a step was reached `elapsed` after the start.
     pub fn reached_after(&self, elapsed: Duration, what: &str) {
         self.line(&format!("{:>8}  {}", took(elapsed), harmless(what)));
     }
 
-    /// Tells what is being waited for. Only a terminal shows it: it is of the moment.
+    /// Shows the step in progress, on a terminal only.
     pub fn waits_for(&self, what: &str) {
         if let Some(spinner) = &self.spinner {
             spinner.set_message(harmless(what).replace('\n', " "));
@@ -64,7 +64,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for WaitProgress {
     fn drop(&mut self) {
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();

@@ -11,7 +11,7 @@ use controller_api::Client;
 use controller_api::cluster::NodeState;
 use controller_api::session::Open;
 
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::connection::SiteArgs;
 use super::exec;
 
@@ -19,11 +19,11 @@ use super::exec;
 #[derive(Debug, Args)]
 pub struct SshArgs {
     #[command(flatten)]
-    which: Which,
-    /// Which node, by number
+    cluster: ClusterArgs,
+    /// Number of the node, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
-    /// What ssh is told besides: options of ssh, or a command
+    /// Additional arguments of ssh: options, or a command to run
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<OsString>,
 }
@@ -32,32 +32,33 @@ pub struct SshArgs {
 #[derive(Debug, Args)]
 pub struct ProxyArgs {
     #[command(flatten)]
-    which: Which,
-    /// Which node, by number
+    cluster: ClusterArgs,
+    /// Number of the node, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
 }
 
-/// Becomes ssh.
+/// Execs ssh.
 pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
-    let cluster = args.which.cluster()?;
+    let cluster = args.cluster.to_ref()?;
     let found = client.cluster_show(&cluster).await?;
     let node = found.nodes.iter().find(|node| node.number == args.node);
     let node = node.with_context(|| {
         let numbers: Vec<String> = found.nodes.iter().map(|node| node.number.to_string()).collect();
-        format!("{} has no node {}: it has {}", found.name, args.node, numbers.join(", "))
+        format!("{} has no node {}; its nodes are {}", found.name, args.node, numbers.join(", "))
     })?;
     ensure!(
         node.state == NodeState::Ready,
-        "{} is {}, not ready; `heddle cluster show {}` tells more",
+        "{} is {}, not ready: see `heddle cluster show {}`",
         node.name,
         node.state,
         found.name
     );
-    let host_key = found.host_key.as_deref().with_context(|| {
-        format!("the controller does not tell by which key the nodes of {} prove who they are", found.name)
-    })?;
-    let heddle = std::env::current_exe().context("cannot tell which program this is")?;
+    let host_key = found
+        .host_key
+        .as_deref()
+        .with_context(|| format!("the controller did not send the ssh host key of {}", found.name))?;
+    let heddle = std::env::current_exe().context("cannot find the path of this program")?;
     let mut proxy: Vec<OsString> = vec![heddle.into(), "cluster".into(), "proxy".into()];
     proxy.extend(site.to_arguments());
     proxy.extend(["--node".into(), args.node.to_string().into()]);
@@ -67,17 +68,17 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
     proxy.extend(["--".into(), cluster.name.as_str().into()]);
     let options = options(&proxy, &node.name, host_key)?;
     let error = Command::new("ssh").args(options).args(args.arguments).exec();
-    bail!("cannot start ssh ({error}): it is in the package openssh-client")
+    bail!("cannot start ssh ({error}): install the package openssh-client")
 }
 
-/// Carries the bytes of an ssh connection.
+/// Forwards standard input and output to the ssh server of a node.
 pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let stream = client.session(&args.which.cluster()?, args.node, &Open::Ssh {}).await?;
+    let stream = client.session(&args.cluster.to_ref()?, args.node, &Open::Ssh {}).await?;
     let status = exec::carry(stream, Some(tokio::io::stdin()), |stream, bytes| stream.write(bytes)).await?;
     Ok(exec::exit_code(status))
 }
 
-/// How ssh reaches a node, and whom it takes it for.
+/// Options of ssh: the proxy command, and the host key to expect.
 fn options(proxy: &[OsString], node: &str, host_key: &str) -> anyhow::Result<Vec<OsString>> {
     let mut command = OsString::from("ProxyCommand=");
     command.push(shell_words(proxy));

@@ -1,4 +1,4 @@
-//! `heddle tenant`: who owns clusters.
+//! `heddle tenant`: manages tenants and their quotas.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::Noun;
 use super::output::{age, facts, print, table};
 
-/// What can be done with tenants. For operators, but for `show`.
+/// Commands of `heddle tenant`, for operators; a tenant may show itself.
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
     /// Create a tenant
@@ -20,7 +20,7 @@ pub enum TenantCommand {
   heddle tenant create acme --nodes 64
   heddle token create --tenant acme --save acme.token")]
     Create {
-        /// What it is called: lower-case letters, digits and hyphens
+        /// Name of the tenant: lower-case letters, digits and hyphens
         name: Name,
         #[command(flatten)]
         quota: QuotaArgs,
@@ -29,57 +29,57 @@ pub enum TenantCommand {
     #[command(after_help = "Example:
   heddle tenant list")]
     List,
-    /// Show a tenant: its quota, and how much of it is used
+    /// Show the quota of a tenant and how much of it is used
     ///
-    /// A tenant may look at itself.
+    /// A tenant may show itself.
     #[command(after_help = "Example:
   heddle tenant show acme")]
     Show {
-        /// Which
+        /// Name of the tenant
         name: Name,
     },
     /// Change the quota of a tenant
     ///
-    /// What it has stays, also if it is more than allowed from now on.
+    /// Existing clusters stay, even if they exceed the new quota.
     #[command(after_help = "Example:
   heddle tenant quota acme --nodes 128 --exclusive-share 25")]
     Quota {
-        /// Which
+        /// Name of the tenant
         name: Name,
         #[command(flatten)]
         quota: QuotaArgs,
     },
-    /// Delete a tenant that has no clusters, with its tokens
+    /// Delete a tenant that has no clusters, and its tokens
     #[command(after_help = "Example:
   heddle tenant delete acme")]
     Delete {
-        /// Which
+        /// Name of the tenant
         name: Name,
     },
 }
 
-/// Limits of what a tenant may have at once.
+/// Limits of the resources of a tenant. A limit that is not given keeps its value.
 #[derive(Debug, Args)]
 pub struct QuotaArgs {
-    /// Clusters
+    /// Number of clusters
     #[arg(long, value_name = "N")]
     clusters: Option<u32>,
-    /// Nodes of all its clusters
+    /// Number of nodes of all clusters together
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Virtual cores of all its nodes
+    /// Virtual cores of all nodes together
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
-    /// Memory of all its nodes, such as 512G
+    /// Memory of all nodes together, such as 512G
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySize>,
-    /// Guaranteed bandwidth, summed over its nodes, such as 400G
+    /// Guaranteed bandwidth of all nodes together, in bit/s, such as 400G
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Partition numbers, with those released in the last ten minutes
+    /// Number of partition numbers, including those released in the last ten minutes
     #[arg(long, value_name = "N")]
     partitions: Option<u32>,
-    /// Hosts whose ports its guaranteed clusters may have to themselves, in percent of all hosts
+    /// Hosts whose ports guaranteed clusters may use exclusively, in percent of all hosts, 0 to 100
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     exclusive_share: Option<u32>,
 }
@@ -111,7 +111,7 @@ pub async fn run(noun: Noun<TenantCommand>) -> anyhow::Result<ExitCode> {
         TenantCommand::Delete { name } => {
             client.tenant_delete(&name).await?;
             if format.is_for_people() {
-                print(&format!("tenant {name} is deleted"))?;
+                print(&format!("tenant {name} deleted"))?;
             }
         }
     }

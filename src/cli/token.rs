@@ -1,4 +1,4 @@
-//! `heddle token`: tokens of the API.
+//! `heddle token`: manages API tokens.
 
 use std::fs;
 use std::io::Write;
@@ -15,10 +15,10 @@ use jiff::Timestamp;
 use super::Noun;
 use super::output::{age, or_dash, print, table, time};
 
-/// What can be done with tokens: a tenant's own, or all for operators.
+/// Commands of `heddle token`. A tenant manages its own tokens, operators manage all.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Create a token and print its secret, this once
+    /// Create a token and print its secret; it cannot be printed again
     #[command(after_help = "Examples:
   heddle token create --tenant acme --name ci --expires 30d --save acme.token
   HEDDLE_TOKEN_FILE=acme.token heddle cluster list")]
@@ -27,11 +27,11 @@ pub enum TokenCommand {
     #[command(after_help = "Example:
   heddle token list")]
     List,
-    /// Revoke a token; what it has open, such as a shell in a node, ends at once
+    /// Revoke a token and end its open sessions, such as shells in nodes
     #[command(after_help = "Example:
   heddle token revoke 6f1b7c7e-3b1c-4b8e-9f0e-0a4d8f4b2a11")]
     Revoke {
-        /// Its id; see `heddle token list`
+        /// Id of the token; see `heddle token list`
         id: uuid::Uuid,
     },
 }
@@ -39,19 +39,19 @@ pub enum TokenCommand {
 /// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// Tenant that it is for; tenants need not say
+    /// Tenant that the token is for; required for operators only
     #[arg(long, conflicts_with = "operator")]
     tenant: Option<Name>,
-    /// A token that may do everything
+    /// Create a token with all rights
     #[arg(long)]
     operator: bool,
-    /// Name to tell it from others [default: made from its id]
+    /// Name of the token [default: derived from its id]
     #[arg(long)]
     name: Option<Name>,
-    /// How long it is valid: a number with s, h or d, or never
+    /// Lifetime: a number with s, h or d, such as 30d, or never
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     expires: Lifetime,
-    /// Write the secret to this new file, which only its owner can read, and not to the terminal
+    /// Write the secret to this new file, with mode 600, instead of printing it
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -61,14 +61,14 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
         TokenCommand::Create(CreateArgs { tenant, operator, name, expires: lifetime, save }) => {
-            // Made first: a secret that cannot be kept must not be asked for.
+            // The file is created first, so that no secret is lost.
             let file =
                 save.as_deref().map(|path| create_private(path).map(|file| (file, path))).transpose()?;
             let issued = match client.token_create(&NewToken { name, lifetime, tenant, operator }).await {
                 Ok(issued) => issued,
                 Err(error) => {
                     if let Some((_, path)) = file {
-                        // Nothing is left behind; what the controller said matters more.
+                        // The error of the controller matters more than one of this removal.
                         let _ = fs::remove_file(path);
                     }
                     return Err(error.into());
@@ -107,16 +107,16 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
         TokenCommand::Revoke { id } => {
             client.token_revoke(id).await?;
             if format.is_for_people() {
-                print(&format!("token {id} is revoked"))?;
+                print(&format!("token {id} revoked"))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A time such as `30d`, or `never`.
+/// Parses a lifetime such as `30d`, or `never`.
 fn lifetime(text: &str) -> Result<Lifetime, String> {
-    let wrong = || format!("{text:?} is not a time: expected a number with s, h or d, such as 30d, or never");
+    let wrong = || format!("expected a number with s, h or d, such as 30d, or never; got {text:?}");
     if text == "never" {
         return Ok(Lifetime::Never);
     }
@@ -134,7 +134,7 @@ fn lifetime(text: &str) -> Result<Lifetime, String> {
 /// A new file that only its owner can read.
 fn create_private(path: &Path) -> anyhow::Result<fs::File> {
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.with_context(|| format!("cannot make {}, which must be a new file", path.display()))
+    file.with_context(|| format!("cannot create {}: it must be a new file", path.display()))
 }
 
 #[cfg(test)]
@@ -154,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_kept_in_a_file_of_its_own_that_only_its_owner_reads() {
+    fn a_secret_is_saved_to_a_new_private_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("acme.token");
         drop(create_private(&path).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(create_private(&path).is_err(), "what is there is not overwritten");
+        assert!(create_private(&path).is_err(), "an existing file is not overwritten");
     }
 }

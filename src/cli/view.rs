@@ -1,4 +1,4 @@
-//! `heddle view`: the network of a cluster, as its tenant sees and manages it.
+//! `heddle view`: inspects and manages the network view of a cluster.
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
@@ -15,35 +15,35 @@ use ib_transport::{Relay, Server};
 use tokio::process::Command;
 
 use super::Noun;
-use super::cluster::Which;
+use super::cluster::ClusterArgs;
 use super::output::{facts, or_dash, table};
 
-/// What lets stock tools talk to sockets instead of an adapter; Debian's package libumad2sim0.
+/// Paths of libumad2sim, which lets stock tools use sockets instead of an adapter (Debian package libumad2sim0).
 const PRELOADS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib64/umad2sim/libumad2sim.so"];
 
-/// Between two looks at whether the stream is still there.
+/// Interval of checking whether the stream is still open.
 const TURN: Duration = Duration::from_millis(500);
 
-/// What can be done with the network of a cluster.
+/// Commands of `heddle view`.
 #[derive(Debug, Subcommand)]
 pub enum ViewCommand {
-    /// Show under which names the network of a cluster is seen, and what applications use on the wire
+    /// Show the names and addresses of the view, and the partitions and service levels that applications use on the wire
     #[command(after_help = "Example:
   heddle view map blue")]
-    Map(Which),
-    /// Show who manages the network of a cluster, and what became of what was written into it
+    Map(ClusterArgs),
+    /// Show the subnet manager of the view, and the verdict on its latest changes
     #[command(after_help = "Example:
   heddle view status blue -o json")]
-    Status(Which),
-    /// Have what was written judged now, not when nothing more was written for half a second
+    Status(ClusterArgs),
+    /// Submit pending changes now, without waiting for half a second without writes
     #[command(after_help = "Example:
   heddle view commit blue")]
-    Commit(Which),
-    /// Run an InfiniBand tool here, as if on an adapter of the cluster
+    Commit(ClusterArgs),
+    /// Run an InfiniBand tool on this machine, as if on an adapter of the cluster
     ///
-    /// The tool sees the network of the cluster and nothing else. It needs Debian's package libumad2sim0. Its exit status is
-    /// that of the tool.
+    /// The tool sees only the view of the cluster. It needs libumad2sim (Debian package libumad2sim0). The exit status is that
+    /// of the tool.
     #[command(after_help = "Examples:
   heddle view exec blue -- ibnetdiscover
   heddle view exec blue --node 2 -- smpquery nodeinfo -D 0
@@ -56,14 +56,14 @@ pub enum ViewCommand {
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]
-    which: Which,
-    /// On which node's adapter, by number
+    cluster: ClusterArgs,
+    /// Number of the node whose adapter the tool uses, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
-    /// Where libumad2sim.so is, if not where Debian has it
+    /// Path of libumad2sim.so [default: where Debian installs it]
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
-    /// The tool and its arguments
+    /// Tool to run, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -72,9 +72,11 @@ pub struct ExecArgs {
 pub async fn run(noun: Noun<ViewCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {
-        ViewCommand::Map(which) => format.print(&client.view_show(&which.cluster()?).await?, map)?,
-        ViewCommand::Status(which) => format.print(&client.view_show(&which.cluster()?).await?, status)?,
-        ViewCommand::Commit(which) => format.print(&client.view_commit(&which.cluster()?).await?, status)?,
+        ViewCommand::Map(cluster) => format.print(&client.view_show(&cluster.to_ref()?).await?, map)?,
+        ViewCommand::Status(cluster) => format.print(&client.view_show(&cluster.to_ref()?).await?, status)?,
+        ViewCommand::Commit(cluster) => {
+            format.print(&client.view_commit(&cluster.to_ref()?).await?, status)?
+        }
         ViewCommand::Exec(args) => return exec(&client, args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -115,18 +117,15 @@ fn status(view: &View) -> String {
     let last = view.last.as_ref();
     let word = |name: &str| last.and_then(|last| last[name].as_str()).map(str::to_owned);
     let mut known = vec![
-        ("manager", view.managed_by.clone().unwrap_or_else(|| "none of the tenant's".to_owned())),
-        ("being written", if view.is_open { "yes" } else { "no" }.to_owned()),
-        ("last wish", or_dash(last.map(|last| last["number"].to_string()))),
+        ("manager", view.managed_by.clone().unwrap_or_else(|| "default".to_owned())),
+        ("changes pending", if view.is_open { "yes" } else { "no" }.to_owned()),
+        ("last change", or_dash(last.map(|last| last["number"].to_string()))),
         ("verdict", or_dash(word("verdict"))),
-        (
-            "in force",
-            view.in_force.map_or_else(|| "the default".to_owned(), |number| format!("wish {number}")),
-        ),
+        ("in force", view.in_force.map_or_else(|| "default".to_owned(), |number| format!("change {number}"))),
     ];
     for part in ["refusal", "adaptations"] {
-        let told = last.map(|last| &last[part]).filter(|told| !told.is_null());
-        known.extend(told.map(|told| (part, told.to_string())));
+        let value = last.map(|last| &last[part]).filter(|value| !value.is_null());
+        known.extend(value.map(|value| (part, value.to_string())));
     }
     facts(known)
 }
@@ -135,24 +134,24 @@ async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let preload = match args.preload {
         Some(path) => path,
         None => PRELOADS.map(PathBuf::from).into_iter().find(|path| path.exists()).context(
-            "there is no libumad2sim.so, by which tools talk to the network of a cluster: install libumad2sim0",
+            "libumad2sim.so not found: install the package libumad2sim0, or name it with --preload",
         )?,
     };
-    let stream = client.view_open(&args.which.cluster()?, args.node).await?;
+    let stream = client.view_open(&args.cluster.to_ref()?, args.node).await?;
     let (near, far) = UnixStream::pair()?;
     far.set_nonblocking(true)?;
     let mut far = tokio::net::UnixStream::from_std(far)?;
     let mut stream = stream;
     let carried = tokio::spawn(async move {
-        // Either side may end it at any time.
+        // Either side may close the connection at any time.
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut far).await;
     });
     let name = format!("heddle-view-{}", std::process::id());
     let served = name.clone();
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || serve(near, &served, ready));
-    is_ready.await.context("the network of the cluster does not answer")??;
-    let (program, arguments) = args.command.split_first().context("there is no command")?;
+    is_ready.await.context("the view of the cluster does not answer")??;
+    let (program, arguments) = args.command.split_first().context("the command is missing")?;
     let child = Command::new(program)
         .args(arguments)
         .env("LD_PRELOAD", preload)
@@ -164,16 +163,16 @@ async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let status = child.wait().await?;
     carried.abort();
     if let Some(process) = process {
-        // What libumad2sim leaves where it was started.
+        // libumad2sim leaves this directory in the working directory.
         let _ = std::fs::remove_dir_all(format!("sys-{process}"));
     }
     match status.code() {
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))),
-        None => bail!("{} was ended: {status}", program.display()),
+        None => bail!("{} was terminated: {status}", program.display()),
     }
 }
 
-/// Offers the sockets that tools look for, until the stream ends.
+/// Serves ibsim's sockets for tools until the stream ends.
 fn serve(near: UnixStream, name: &str, ready: tokio::sync::oneshot::Sender<anyhow::Result<()>>) {
     let start = || -> anyhow::Result<_> {
         let relay = Relay::new(framed::Client::seated(near)?)?;

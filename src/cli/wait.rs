@@ -1,4 +1,4 @@
-//! Following an operation until it has ended.
+//! Waits for an operation of the controller.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use super::output::took;
-use super::progress::Progress;
+use super::progress::WaitProgress;
 
-/// How often the controller is asked.
+/// Interval of polling the controller.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// How long a controller may be away before waiting ends: it may be restarting, and then goes on where it was.
+/// Longest time that the controller may be unreachable: it may be restarting, and then continues the operation.
 const AWAY_MAX: Duration = Duration::from_secs(60);
 
-/// Whether and how long to wait.
+/// Arguments of commands that wait for an operation.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
-    /// Wait until it is done; this is the default
+    /// Wait until the operation is done; this is the default
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Return as soon as the controller has taken the request
+    /// Return as soon as the controller has accepted the request
     #[arg(long)]
     no_wait: bool,
-    /// How long to wait at most; what was asked for goes on anyway
+    /// Longest time to wait, such as 90s, 15m or 1h; the operation continues afterwards
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration)]
     timeout: Duration,
 }
 
 impl WaitArgs {
-    /// How long to wait, if at all.
+    /// The longest time to wait; `None` with --no-wait.
     pub fn limit(&self) -> Option<Duration> {
         (self.wait || !self.no_wait).then_some(self.timeout)
     }
@@ -43,13 +43,13 @@ impl WaitArgs {
 /// How waiting ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The operation is done.
+    /// The operation has succeeded.
     Done(Operation),
-    /// Ctrl-C; the operation goes on.
+    /// Ctrl-C was pressed; the operation continues.
     Interrupted,
 }
 
-/// Waits for an operation, shows its progress, and fails if it does.
+/// Waits for an operation and shows its progress; an operation that fails is an error.
 pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Ended> {
     tokio::select! {
         ended = watch(client, operation, limit) => ended.map(Ended::Done),
@@ -59,15 +59,15 @@ pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> a
 
 async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
     let cluster = ClusterRef { name: operation.cluster.clone(), tenant: Some(operation.tenant.clone()) };
-    let progress = Progress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
-    let (mut latest, mut told, mut answered) = (operation, 0, Instant::now());
-    let mut standing = doing(latest.kind).to_owned();
+    let progress = WaitProgress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
+    let (mut latest, mut shown, mut answered) = (operation, 0, Instant::now());
+    let mut state_line = doing(latest.kind).to_owned();
     loop {
-        for step in latest.steps.iter().skip(told) {
+        for step in latest.steps.iter().skip(shown) {
             let since = Duration::try_from(step.at.duration_since(latest.started)).unwrap_or_default();
             progress.reached_after(since, &format!("{} {}", latest.cluster, step.phase));
         }
-        told = told.max(latest.steps.len());
+        shown = shown.max(latest.steps.len());
         match latest.state {
             OperationState::Running => {}
             OperationState::Done => return Ok(latest),
@@ -75,7 +75,7 @@ async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow
         }
         ensure!(
             progress.elapsed() < limit,
-            "{} of {} is not done after {} ({standing}); it goes on, and `heddle cluster show {}` tells how far it is",
+            "{} of {} is not done after {} ({state_line}); it continues: see `heddle cluster show {}`",
             noun(latest.kind),
             latest.cluster,
             took(limit),
@@ -93,18 +93,18 @@ async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow
             }
             Err(error) => return Err(error.into()),
         }
-        // A cluster that is gone is not waited for any more; what became of it is the operation's to tell.
+        // A deleted cluster has no state; the operation says how it ended.
         if latest.state == OperationState::Running
             && let Ok(cluster) = client.cluster_show(&cluster).await
         {
-            standing = tell(&cluster);
-            progress.waits_for(&standing);
+            state_line = progress_line(&cluster);
+            progress.waits_for(&state_line);
         }
     }
 }
 
-/// How far a cluster is and what it waits for, in a line.
-fn tell(cluster: &Cluster) -> String {
+/// The state of a cluster and what it waits for, in one line.
+fn progress_line(cluster: &Cluster) -> String {
     let ready = cluster.nodes.iter().filter(|node| node.state == NodeState::Ready).count();
     let (name, phase, size) = (&cluster.name, cluster.phase, cluster.shape.size);
     let reason = cluster.reason.as_ref().map_or_else(String::new, |reason| format!(", {reason}"));
@@ -140,9 +140,9 @@ fn failure(operation: &Operation) -> String {
     format!("cluster {} could not be {what}: {reason}", operation.cluster)
 }
 
-/// Reads `90s`, `15m`, `1h 30m`.
+/// Parses `90s`, `15m`, `1h 30m`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time such as 90s, 15m or 1h");
+    let wrong = || format!("expected a time such as 90s, 15m or 1h, got {text:?}");
     let parsed: SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(parsed).map_err(|_| wrong())
 }

@@ -1,4 +1,4 @@
-//! `heddle plan explain`: what a cluster has, and why.
+//! `heddle plan explain`: shows what a plan assigns to a cluster, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,15 +19,15 @@ use crate::topology::read_topology;
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The cluster, as TENANT/NAME; the name alone will do if only one tenant has it
+    /// Cluster, as TENANT/NAME, or NAME if only one tenant has it
     cluster: String,
-    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    /// Topology file of the fabric, in the format of ibnetdiscover; - reads standard input
     #[arg(long, value_name = "NET")]
     topology: PathBuf,
-    /// The plan, as `heddle plan --out` writes it
+    /// Plan file, as `heddle plan --out` writes it
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// How to tell it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -36,13 +36,13 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;
     let name = find(&file, &args.cluster)?;
-    let story = Story { topology: &topology, file: &file, name: &name };
+    let explanation = Explanation { topology: &topology, file: &file, name: &name };
     let decision = decision(&file.plan, &name);
     let value = json!({ "cluster": name, "ports": file.seats[&name], "decision": decision });
-    args.output.print(&value, |_| story.told())
+    args.output.print(&value, |_| explanation.text())
 }
 
-/// What a guaranteed cluster got.
+/// The decision for a guaranteed cluster; `None` for best effort.
 fn decision<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p ClusterDecision> {
     plan.decisions().clusters.get(name).map(|decision| &**decision)
 }
@@ -55,20 +55,20 @@ fn find(file: &PlanFile, text: &str) -> Result<String> {
         [name] => Ok(name.clone()),
         [] => {
             let known: Vec<&str> = file.seats.keys().map(String::as_str).collect();
-            Err(anyhow!("no cluster is called {text}; there is {}", known.join(", ")))
+            Err(anyhow!("no cluster is called {text}; the plan has {}", known.join(", ")))
         }
-        _ => Err(anyhow!("several tenants have a cluster {text}: say TENANT/NAME")),
+        _ => Err(anyhow!("several tenants have a cluster {text}: use TENANT/NAME")),
     }
 }
 
-struct Story<'a> {
+struct Explanation<'a> {
     topology: &'a Topology,
     file: &'a PlanFile,
     name: &'a str,
 }
 
-impl Story<'_> {
-    fn told(&self) -> String {
+impl Explanation<'_> {
+    fn text(&self) -> String {
         let decision = decision(self.plan(), self.name);
         let mut parts = vec![facts(self.facts(decision)), String::new(), self.nodes()];
         if let Some(decision) = decision {
@@ -89,54 +89,54 @@ impl Story<'_> {
     }
 
     fn facts(&self, decision: Option<&ClusterDecision>) -> Vec<(&'static str, String)> {
-        let wish = self.file.site.clusters.iter().find(|wish| wish.full_name() == self.name);
-        let class = wish.map_or(Class::BestEffort, |wish| wish.class);
+        let spec = self.file.site.clusters.iter().find(|spec| spec.full_name() == self.name);
+        let class = spec.map_or(Class::BestEffort, |spec| spec.class);
         let partitions: Vec<String> =
             self.partitions().map(|(number, name)| format!("{number} ({name})")).collect();
-        let mut told = vec![
+        let mut rows = vec![
             ("cluster", self.name.to_owned()),
-            ("promise", class.to_string()),
+            ("guarantee", class.to_string()),
             ("partitions", partitions.join(", ")),
-            ("place", self.place()),
+            ("switches", self.switches()),
         ];
         match decision {
-            None => told.push((
+            None => rows.push((
                 "network",
-                "the best-effort lane, at service level 0: it has what others leave, and nothing is promised"
+                "best effort: service level 0 and the shared lane, with the bandwidth that others leave"
                     .to_owned(),
             )),
             Some(decision) => {
-                told.extend([
-                    ("service level", self.level(decision)),
+                rows.extend([
+                    ("service level", self.service_level_text(decision)),
                     ("links", self.why_links(decision)),
                     (
-                        "bound",
+                        "latency bound",
                         format!(
-                            "{}: by then a packet that finds its own lane empty has arrived, whatever others do",
+                            "{}: the latest arrival of a packet that finds its own lane empty, whatever other clusters send",
                             Latency::from_ns(decision.bound_ns)
                         ),
                     ),
                 ]);
             }
         }
-        told
+        rows
     }
 
-    fn level(&self, decision: &ClusterDecision) -> String {
+    fn service_level_text(&self, decision: &ClusterDecision) -> String {
         if decision.sl_mode == SlMode::Path {
-            return "one for every two switches, which path records tell; see below".to_owned();
+            return "one for each pair of switches, in path records; see below".to_owned();
         }
         let level = or_dash(decision.service_level().map(|level| level.to_wire()));
-        format!("{level}: no other cluster has it on any of these links")
+        format!("{level}: no other cluster uses it on these links")
     }
 
-    /// The levels between switches, where every two have their own.
+    /// The service levels of pairs of switches.
     fn pairs(&self, decision: &ClusterDecision) -> String {
         let rows = decision.pairs.iter().map(|pair| {
             let (a, b) = pair.switches;
-            [self.called(a), self.called(b), pair.service_level.to_wire().to_string()]
+            [self.node_name(a), self.node_name(b), pair.service_level.to_wire().to_string()]
         });
-        table(["between", "and", "level, both ways"], rows)
+        table(["between", "and", "sl, both directions"], rows)
     }
 
     fn partitions(&self) -> impl Iterator<Item = (PartitionNumber, &str)> {
@@ -147,12 +147,12 @@ impl Story<'_> {
         own.map(|partition| (partition.number, partition.name.as_str()))
     }
 
-    /// Where the nodes are, and what follows.
-    fn place(&self) -> String {
+    /// The leaf switches of the nodes.
+    fn switches(&self) -> String {
         let leaves: BTreeSet<Guid> = self.ports().map(|port| port.peer.node).collect();
-        let names: Vec<String> = leaves.iter().map(|leaf| self.called(*leaf)).collect();
+        let names: Vec<String> = leaves.iter().map(|leaf| self.node_name(*leaf)).collect();
         match names.len() {
-            1 => format!("all nodes at {}: no cable between switches is needed", names[0]),
+            1 => format!("all nodes at {}: no link between switches is used", names[0]),
             number => format!("{}: {}", count(number, "switch"), names.join(", ")),
         }
     }
@@ -160,30 +160,30 @@ impl Story<'_> {
     fn why_links(&self, decision: &ClusterDecision) -> String {
         let chosen = self.ports().filter(|port| self.is_chosen(port)).count();
         let between = decision.links.iter().filter(|grant| self.between_switches(grant.port)).count();
-        let ways = match (between, chosen) {
+        let paths = match (between, chosen) {
             (0, _) => String::new(),
-            (_, 0) => "; packets take the routes that everybody's do".to_owned(),
+            (_, 0) => "; packets take the default routes".to_owned(),
             (_, chosen) => {
-                format!("; the way to {} was chosen so that links are shared evenly", count(chosen, "host"))
+                format!("; the path to {} was chosen to balance the load of links", count(chosen, "host"))
             }
         };
-        format!("{}, {between} of them between switches{ways}", count(decision.links.len(), "link"))
+        format!("{}, {between} of them between switches{paths}", count(decision.links.len(), "link"))
     }
 
-    /// Whether packets to a port come down by another cable than the usual one: the number of the port at its switch.
+    /// Whether packets to a port come down by another link than the default one, the number of the port at its switch.
     fn is_chosen(&self, port: &AdapterPortPlan) -> bool {
         let decisions = self.plan().decisions();
         let uplinks =
             decisions.routing.switches.get(&port.peer.node).map_or(0, |switch| switch.uplinks.len());
         let at_leaf = self.plan().adapter_ports().filter(|other| other.peer.node == port.peer.node);
-        let place = at_leaf.filter(|other| other.peer.port < port.peer.port).count();
+        let position = at_leaf.filter(|other| other.peer.port < port.peer.port).count();
         let up = decisions.end_ports.get(&port.guid).and_then(|end| end.up.first());
-        uplinks > 0 && up.is_some_and(|up| usize::from(*up) != place % uplinks)
+        uplinks > 0 && up.is_some_and(|up| usize::from(*up) != position % uplinks)
     }
 
     fn nodes(&self) -> String {
         let rows = (1..).zip(self.ports()).map(|(number, port): (u32, _)| {
-            // What the node's virtual function sees as index 0, 1 ...: where the keys stand in the port's own table.
+            // The virtual function of the node sees them as index 0, 1 …; these are the indexes in the table of the port.
             let keys: Vec<String> = (self.partitions())
                 .filter_map(|(partition, _)| {
                     let held = port
@@ -197,9 +197,9 @@ impl Story<'_> {
                 .collect();
             [
                 number.to_string(),
-                self.called(port.name.node),
+                self.node_name(port.name.node),
                 port.lid.to_string(),
-                self.called(port.peer.node),
+                self.node_name(port.peer.node),
                 port.peer.port.to_string(),
                 keys.join(", "),
             ]
@@ -207,7 +207,7 @@ impl Story<'_> {
         table(["node", "host", "lid", "switch", "port", "keys"], rows)
     }
 
-    /// What it has of every link, with what all guaranteed clusters have of it.
+    /// The share of every link, and the sum of the shares of all guaranteed clusters.
     fn links(&self, decision: &ClusterDecision) -> String {
         let mut taken: BTreeMap<PortName, (u64, usize)> = BTreeMap::new();
         for grant in self.plan().decisions().clusters.values().flat_map(|cluster| &cluster.links) {
@@ -223,8 +223,8 @@ impl Story<'_> {
                 grant.service_levels.iter().map(|level| level.to_wire().to_string()).collect();
             let entries = self.sharing(grant.port).map_or(0, |sharing| sharing.low.len());
             [
-                format!("{} {}", self.called(grant.port.node), grant.port.port),
-                self.peer(grant.port).map_or_else(String::new, |peer| self.called(peer)),
+                format!("{} {}", self.node_name(grant.port.node), grant.port.port),
+                self.peer(grant.port).map_or_else(String::new, |peer| self.node_name(peer)),
                 grant.lane.to_wire().to_string(),
                 levels.join(","),
                 grant.share.to_string(),
@@ -234,7 +234,7 @@ impl Story<'_> {
             ]
         });
         table(
-            ["from", "to", "lane", "sl", "share", "of the link", "entries x weight", "promised in all"],
+            ["from", "to", "lane", "sl", "share", "of the link", "entries x weight", "guaranteed in all"],
             rows,
         )
     }
@@ -259,7 +259,7 @@ impl Story<'_> {
         is_switch(port.node) && self.peer(port).is_some_and(is_switch)
     }
 
-    /// In Gb/s, line code taken off.
+    /// Data rate in Gb/s, without line code.
     fn rate(&self, port: PortName) -> f64 {
         let end = self.end(port);
         let rate = end.and_then(|end| self.topology.port(end)?.rate);
@@ -267,7 +267,7 @@ impl Story<'_> {
         rate.or_else(far).unwrap_or(LinkRate::DEFAULT).data_rate_gbps()
     }
 
-    fn called(&self, node: Guid) -> String {
+    fn node_name(&self, node: Guid) -> String {
         let found = self.topology.by_guid(node).and_then(|index| self.topology.node(index));
         found.map_or_else(|| node.to_string(), |node| node.description.clone())
     }

@@ -1,4 +1,4 @@
-//! Plans and intents as files.
+//! Plan files and intents files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,21 +11,20 @@ use fabric_model::{FabricPlan, Intents};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
 
-/// What the first field of a plan file says.
+/// Value of the field `format` of a plan file.
 const FORMAT: &str = "heddle-plan-1";
 
-/// A plan with everything it was made from. Keys of groups are in it, management keys are not.
+/// A plan with the intents it was compiled from. It holds P_Keys and Q_Keys of groups, but no M_Key.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanFile {
     format: String,
-    /// What was asked for.
+    /// The intents file.
     pub site: SiteIntents,
-    /// The ports of each cluster's nodes, in order.
+    /// Port GUIDs of the nodes of each cluster, in the order of node numbers.
     pub seats: BTreeMap<String, Vec<Guid>>,
-    /// The same with places.
+    /// The intents with placement.
     pub intents: Intents,
-    /// The plan.
     pub plan: FabricPlan,
 }
 
@@ -43,12 +42,12 @@ impl PlanFile {
         let place = path.display();
         let bytes = fs::read(path).with_context(|| format!("cannot read {place}"))?;
         let file: Self = serde_json::from_slice(&bytes)
-            .with_context(|| format!("{place} is not a plan of heddle plan"))?;
-        ensure!(file.format == FORMAT, "{place} is a {:?}, not a {FORMAT:?}", file.format);
+            .with_context(|| format!("{place} is not a plan file of heddle plan"))?;
+        ensure!(file.format == FORMAT, "{place} has the format {:?}, expected {FORMAT:?}", file.format);
         Ok(file)
     }
 
-    /// Writes it whole, or not at all.
+    /// Replaces the file atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut bytes = serde_json::to_vec(self)?;
         bytes.push(b'\n');
@@ -56,7 +55,7 @@ impl PlanFile {
     }
 }
 
-/// Reads what is wanted of a fabric.
+/// Reads and checks an intents file.
 pub fn read_intents(path: &Path) -> Result<SiteIntents> {
     let place = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;

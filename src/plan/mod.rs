@@ -1,4 +1,4 @@
-//! `heddle plan` and `heddle verify`: what a fabric would be with some clusters on it, without touching one.
+//! `heddle plan` and `heddle verify`: compile and verify plans offline.
 
 mod explain;
 mod file;
@@ -23,16 +23,16 @@ use serde_json::json;
 use crate::cli::output::{Format, count, or_dash, table};
 use crate::topology::read_topology;
 
-/// Findings that are shown to people; `-o json` tells all.
+/// Findings printed in tables; `-o json` prints all.
 const SHOWN_MAX: usize = 200;
 
-/// Decide where clusters go and what every device of a fabric is to hold, prove it, and explain it. Nothing is touched.
+/// Place clusters on a fabric, compile and verify the tables of every device, and explain them. No device is changed.
 ///
-/// The file of intents is TOML:
+/// The intents file is TOML:
 ///
 ///     tenants = ["acme", "umbra"]
 ///
-///     [hosts]                  # what each host has for virtual machines
+///     [hosts]                  # resources of each host for virtual machines
 ///     cores = 32
 ///     memory = "128G"
 ///
@@ -47,7 +47,7 @@ const SHOWN_MAX: usize = 200;
 ///     [[clusters]]
 ///     tenant = "umbra"
 ///     name = "green"
-///     nodes = 4                # nothing is promised: best effort
+///     nodes = 4                # no class: best effort
 ///     partitions = [{ name = "storage", full = [1], limited = [2, 3] }]
 #[derive(Debug, Args)]
 #[command(
@@ -70,48 +70,49 @@ pub struct PlanArgs {
 
 #[derive(Debug, Args)]
 struct NewPlanArgs {
-    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    /// Topology file of the fabric, in the format of ibnetdiscover; - reads standard input
     #[arg(long, value_name = "NET")]
     topology: PathBuf,
-    /// What is wanted of it
+    /// Intents file: tenants, hosts and clusters
     #[arg(long, value_name = "FILE")]
     intents: PathBuf,
-    /// A plan of before: who has something keeps it
+    /// Earlier plan file; its clusters keep their ports, lanes and LIDs
     #[arg(long, value_name = "FILE")]
     previous: Option<PathBuf>,
-    /// Write the plan here
+    /// Write the plan to this file, if it is verified
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How to tell the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
-    /// Tell what a cluster has in a plan, and why: hosts, links, lanes, shares, bound
+    /// Explain what a plan assigns to a cluster: hosts, links, lanes, bandwidth, latency bound
     Explain(explain::ExplainArgs),
 }
 
-/// Prove that a plan keeps what it should; the exit status tells.
+/// Verify isolation, reachability, freedom of deadlock and the guarantees of a plan.
 ///
-/// With --tables, the tables of devices are judged instead of those of the plan: `heddle sm read-back` reads them.
+/// With --tables, verify the tables that devices hold instead; `heddle sm read-back` reads them. The exit status is 0 if
+/// there are no findings, else 1.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   heddle verify --topology net.topo --plan plan.json
   heddle sm read-back --control sm.sock > held.json
   heddle verify --topology net.topo --plan plan.json --tables held.json")]
 pub struct VerifyArgs {
-    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    /// Topology file of the fabric, in the format of ibnetdiscover; - reads standard input
     #[arg(long, value_name = "NET")]
     topology: PathBuf,
-    /// The plan, as `heddle plan --out` writes it
+    /// Plan file, as `heddle plan --out` writes it
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Tables as devices hold them
+    /// Tables of devices, as `heddle sm read-back` prints them
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
-    /// How to tell the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -121,7 +122,7 @@ pub fn run(args: PlanArgs) -> Result<ExitCode> {
     match (args.command, args.plan) {
         (Some(PlanCommand::Explain(args)), _) => explain::run(&args).map(|()| ExitCode::SUCCESS),
         (None, Some(args)) => make(&args),
-        (None, None) => bail!("--topology and --intents say what to plan"),
+        (None, None) => bail!("--topology and --intents are required"),
     }
 }
 
@@ -134,12 +135,12 @@ fn make(args: &NewPlanArgs) -> Result<ExitCode> {
     let host = site.hosts;
     let host =
         Capacity { cores: host.cores, memory_mib: host.memory.mib().into(), functions: host.functions };
-    let wishes: Vec<arrangement::ClusterWish> = site.clusters.iter().map(wish).collect();
-    let arranged = arrange(&topology, &fabric, host, &wishes, previous.as_ref())?;
+    let desired: Vec<arrangement::ClusterWish> = site.clusters.iter().map(desired_cluster).collect();
+    let arranged = arrange(&topology, &fabric, host, &desired, previous.as_ref())?;
     let findings = findings(&topology, &arranged.intents, &arranged.plan);
-    args.output.print(&summary(&arranged, &findings), |_| told(&topology, &site, &arranged, &findings))?;
+    args.output.print(&summary(&arranged, &findings), |_| text(&topology, &site, &arranged, &findings))?;
     if !findings.is_empty() {
-        // Nothing that is not proved leaves.
+        // A plan with findings is not written.
         return Ok(ExitCode::FAILURE);
     }
     if let Some(out) = &args.out {
@@ -148,7 +149,7 @@ fn make(args: &NewPlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The manager's port, and what devices can hold.
+/// Intents with the port of the subnet manager and the capabilities of devices.
 fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
     let mut hosts = topology.end_nodes().map(|(_, node)| node);
     let node = match &site.manager {
@@ -156,15 +157,18 @@ fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
         None => hosts.next(),
     };
     let node = node.with_context(|| match &site.manager {
-        Some(name) => format!("no host is called {name}"),
+        Some(name) => format!("the subnet manager is to run on {name}, but no host has this name"),
         None => "the fabric has no host".to_owned(),
     })?;
     let port = node.cabled_ports().find_map(|(number, _)| node.port(number));
-    let mut intents = Intents::new(port.context("the manager's host has no cable")?.guid);
+    let mut intents = Intents::new(port.context("the host of the subnet manager has no cable")?.guid);
     let DeviceShape { lanes, arbitration, pkeys, multicast, lane_buffer } = site.devices;
     let capabilities = &mut intents.capabilities;
     capabilities.usual_port.lanes = data_lanes(lanes)?;
-    ensure!((8..=64).contains(&arbitration), "devices.arbitration: tables have 8 to 64 entries");
+    ensure!(
+        (8..=64).contains(&arbitration),
+        "devices.arbitration must be between 8 and 64, got {arbitration}"
+    );
     (capabilities.usual_port.arbitration, capabilities.usual_port.pkeys) = (arbitration, pkeys);
     capabilities.usual_port.lane_buffer = lane_buffer;
     (capabilities.usual_switch.enforced_pkeys, capabilities.usual_switch.multicast) = (pkeys, multicast);
@@ -174,10 +178,10 @@ fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
 fn data_lanes(count: u8) -> Result<DataLanes> {
     let kinds = [DataLanes::One, DataLanes::Two, DataLanes::Four, DataLanes::Eight, DataLanes::Fifteen];
     let lanes = kinds.into_iter().find(|lanes| lanes.count() == count);
-    lanes.with_context(|| format!("devices.lanes: ports have 1, 2, 4, 8 or 15 data lanes, not {count}"))
+    lanes.with_context(|| format!("devices.lanes must be 1, 2, 4, 8 or 15, got {count}"))
 }
 
-fn wish(cluster: &ClusterWish) -> arrangement::ClusterWish {
+fn desired_cluster(cluster: &ClusterWish) -> arrangement::ClusterWish {
     let (cores, functions) = (cluster.cores, cluster.functions);
     let inner = |partition: &controller_api::cluster::SubPartition| InnerPartition {
         name: partition.name.to_string(),
@@ -194,7 +198,7 @@ fn wish(cluster: &ClusterWish) -> arrangement::ClusterWish {
     }
 }
 
-/// What is wrong with tables, beyond what the plan says of itself.
+/// Findings of the verifier that the plan does not report itself.
 fn findings(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<(Rule, Finding)> {
     let all = Rule::ALL.into_iter().flat_map(|rule| {
         verify_rule(rule, topology, intents, plan).into_iter().map(move |finding| (rule, finding))
@@ -214,7 +218,7 @@ fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::
     })
 }
 
-fn told(
+fn text(
     topology: &Topology,
     site: &SiteIntents,
     arranged: &Arrangement,
@@ -234,12 +238,13 @@ fn told(
             hosts.len().to_string(),
             leaves.len().to_string(),
             cluster.class.to_string(),
-            levels(decision.map(|it| &**it)),
+            service_levels(decision.map(|it| &**it)),
             or_dash(decision.map(|it| it.links.len())),
             or_dash(decision.map(|it| Latency::from_ns(it.bound_ns))),
         ]
     });
-    let clusters = table(["cluster", "nodes", "hosts", "switches", "promise", "sl", "links", "bound"], rows);
+    let clusters =
+        table(["cluster", "nodes", "hosts", "switches", "guarantee", "sl", "links", "bound"], rows);
     let switches = topology.switches().count();
     let planned = format!(
         "planned: {} and {} with {}",
@@ -251,8 +256,8 @@ fn told(
     [vec![clusters, String::new(), planned], known.collect(), vec![verdict(findings)]].concat().join("\n")
 }
 
-/// The level of a cluster, or those between its switches.
-fn levels(decision: Option<&ClusterDecision>) -> String {
+/// The service level of a cluster, or those between its switches.
+fn service_levels(decision: Option<&ClusterDecision>) -> String {
     let one = decision.and_then(ClusterDecision::service_level);
     let pairs = decision.into_iter().flat_map(|decision| &decision.pairs);
     let all: BTreeSet<_> = one.into_iter().chain(pairs.map(|pair| pair.service_level)).collect();
@@ -260,15 +265,15 @@ fn levels(decision: Option<&ClusterDecision>) -> String {
     or_dash(Some(all.join(",")).filter(|text| !text.is_empty()))
 }
 
-/// What a proof came to, for people.
+/// The result of a verification, as text.
 fn verdict(findings: &[(Rule, Finding)]) -> String {
     if findings.is_empty() {
-        return format!("proved: {} hold", count(Rule::ALL.len(), "rule"));
+        return format!("verified: {} hold", count(Rule::ALL.len(), "rule"));
     }
     let lines = findings.iter().take(SHOWN_MAX).map(|(rule, finding)| format!("  {rule}: {finding}"));
     let more = findings.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0);
     let lines: Vec<String> = lines.chain(more.map(|more| format!("  and {more} more"))).collect();
-    format!("not proved: {}\n{}", count(findings.len(), "finding"), lines.join("\n"))
+    format!("not verified: {}\n{}", count(findings.len(), "finding"), lines.join("\n"))
 }
 
 /// Runs `heddle verify`.
@@ -278,12 +283,14 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
     let tables = args.tables.as_deref().map(read_tables).transpose()?;
     let plan = tables.as_ref().unwrap_or(&file.plan);
     let findings = findings(&topology, &file.intents, plan);
-    let told = findings.iter().map(|(rule, finding)| format!("{rule}: {finding}")).collect::<Vec<_>>();
-    args.output.print(&json!({ "proved": findings.is_empty(), "findings": told }), |_| verdict(&findings))?;
+    let lines = findings.iter().map(|(rule, finding)| format!("{rule}: {finding}")).collect::<Vec<_>>();
+    args.output
+        .print(&json!({ "proved": findings.is_empty(), "findings": lines }), |_| verdict(&findings))?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn read_tables(path: &Path) -> Result<FabricPlan> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{} is not what read-back prints", path.display()))
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{} is not an output of heddle sm read-back", path.display()))
 }

@@ -1,4 +1,4 @@
-//! The control socket of a running emulation: one line of JSON asks, one line of JSON answers.
+//! The control socket of a running emulation: a request is one line of JSON, a reply too.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -12,26 +12,26 @@ use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::frames::{Frames, Sockets};
-use super::tally::Tally;
-use crate::control_socket::{self, Command, Socket};
+use super::frames::{GuestFrames, GuestSockets};
+use super::request_counts::RequestCounts;
+use crate::control_socket::{self, ControlSocket, PendingRequest};
 
-/// Longest request line: node names are short, so anything longer is nonsense.
+/// Longest request line in bytes; requests hold little more than names and paths.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
 
-/// What can be asked of a running emulation.
+/// A request to a running emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
-    /// Pull a cable.
+pub enum SimRequest {
+    /// Unplug the cable of a port.
     LinkDown { node: String, port: PortNum },
-    /// Plug it again.
+    /// Plug the cable of a port in again.
     LinkUp { node: String, port: PortNum },
-    /// Pull it and plug it again after a while.
+    /// Unplug the cable of a port and plug it in again after `down_ms` milliseconds.
     LinkFlap { node: String, port: PortNum, down_ms: u64 },
-    /// Restart a node: it loses its tables and keys.
+    /// Reboot a node: it loses its LIDs, tables, counters and M_Key.
     Reboot { node: String },
-    /// Let a node call itself something else, as its own software can.
+    /// Change the NodeDescription of a node, as its own software can.
     Rename { node: String, description: String },
     /// Lose packets on every link, or on the link of one port.
     Loss {
@@ -41,20 +41,20 @@ pub enum Request {
         #[serde(default)]
         data: bool,
     },
-    /// Handle requests twice.
+    /// Handle each request twice with this probability.
     Duplicate { probability: Probability },
-    /// Hold answers back.
+    /// Delay each answer by a random time of at most `longest_ms` milliseconds.
     Delay { longest_ms: u64 },
-    /// Whether the emulation works.
+    /// Liveness check, answered by the thread of the emulation.
     Ping {},
     /// The ports of a node, or one of them, with their counters.
     Counters { node: String, port: Option<PortNum> },
     /// The tables of a node.
     Tables { node: String },
-    /// What was dropped and reported, what clients did, and what they asked for.
+    /// Drops by reason, traps, counters of clients, and requests by node.
     Status {},
-    /// Put a virtual machine behind a virtual function of an adapter, in place of the one that was there. The machine
-    /// binds a datagram socket at `guest` and sends its frames to `fabric`.
+    /// Attach a virtual machine to a virtual function of an adapter, replacing the one before. The machine binds a datagram
+    /// socket at `guest` and sends its frames to `fabric`.
     Attach {
         node: String,
         port: PortNum,
@@ -65,144 +65,141 @@ pub enum Request {
         sl: ServiceLevel,
         #[serde(default)]
         group: Option<MulticastLid>,
-        /// Partitions that it is in besides.
+        /// Additional partitions of the virtual function.
         #[serde(default)]
         further: Vec<FunctionKey>,
         guest: PathBuf,
         fabric: PathBuf,
     },
-    /// Take it away again.
+    /// Detach the virtual machine of a virtual function.
     Detach { node: String, port: PortNum, function: u8 },
-    /// All virtual functions, with what became of their frames.
+    /// All virtual functions, with counters of their frames.
     Functions {},
 }
 
-/// Everything a request may look at and change.
-pub struct Emulation<'a> {
+/// Everything that a request may read and change.
+pub struct EmulationState<'a> {
     pub now: Duration,
     pub fabric: &'a mut Fabric,
-    pub frames: &'a mut Frames,
+    pub frames: &'a mut GuestFrames,
     pub counters: &'a Counters,
-    pub tally: &'a Tally,
+    pub request_counts: &'a RequestCounts,
 }
 
-/// Carries a request out and answers it.
-pub fn answer(command: Command<Request>, emulation: Emulation<'_>) {
+/// Executes a request and replies.
+pub fn answer(command: PendingRequest<SimRequest>, emulation: EmulationState<'_>) {
     let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
 
-/// Opens the control socket of the emulation `name`; `waker` is used whenever a command waits. The name of the
-/// emulation is taken already, so a socket that is there belongs to a dead one.
-pub fn listen(name: &str, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
+/// Listens at the control socket of the emulation `name`, and wakes `waker` for each request. Call it after the name of the
+/// emulation is bound: a socket that exists then belongs to a process that has ended.
+pub fn listen(
+    name: &str,
+    waker: Waker,
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<SimRequest>>)> {
     let path = socket_path(name)?;
     if let Some(directory) = path.parent() {
-        control_socket::own_directory(directory)?;
+        control_socket::create_private_directory(directory)?;
     }
     control_socket::listen(&path, REQUEST_BYTES_MAX, waker)
 }
 
-/// Opens a control socket at a place of the caller's choosing.
-pub fn listen_at(path: &Path, waker: Waker) -> anyhow::Result<(Socket, Receiver<Command<Request>>)> {
+/// Listens at a control socket with the given path.
+pub fn listen_at(
+    path: &Path,
+    waker: Waker,
+) -> anyhow::Result<(ControlSocket, Receiver<PendingRequest<SimRequest>>)> {
     control_socket::listen(path, REQUEST_BYTES_MAX, waker)
 }
 
-/// Asks a running emulation, by its name or by the path of its control socket, which has a slash.
-pub fn ask(name: &str, request: &Request) -> anyhow::Result<Value> {
+/// Sends a request to the emulation of this name; a name with a slash is the path of its control socket.
+pub fn request(name: &str, request: &SimRequest) -> anyhow::Result<Value> {
     let path = if name.contains('/') { PathBuf::from(name) } else { socket_path(name)? };
-    control_socket::ask_once(&path, request).with_context(|| format!("the emulation {name:?}"))
+    control_socket::request_one(&path, request).with_context(|| format!("the emulation {name:?}"))
 }
 
-/// Asks a running emulation that was started with this runtime directory.
-pub fn ask_in(runtime: &Path, name: &str, request: &Request) -> anyhow::Result<Value> {
-    control_socket::ask_once(&socket_in(&runtime.join("heddle"), name), request)
-}
-
-/// In a directory only its owner can enter: whoever may act on a fabric is whoever runs it.
+/// The path of the control socket, in a directory that only the user of the emulation can enter.
 fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     ensure!(
         plain && !name.is_empty() && !name.starts_with('.'),
-        "{name:?} is not a name: letters, digits, - _ ."
+        "a name must consist of letters, digits, -, _ and ., and must not begin with a dot; got {name:?}"
     );
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("heddle"),
-        _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::owner()?)),
+        _ => std::env::temp_dir().join(format!("heddle-{}", control_socket::effective_user()?)),
     };
-    Ok(socket_in(&directory, name))
+    Ok(directory.join(format!("sim-{name}.sock")))
 }
 
-fn socket_in(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("sim-{name}.sock"))
-}
-
-fn carry_out(request: Request, emulation: Emulation<'_>) -> anyhow::Result<Value> {
-    let Emulation { now, fabric, frames, counters, tally } = emulation;
+fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
+    let EmulationState { now, fabric, frames, counters, request_counts } = emulation;
     let linked = |linked: bool, what: &str| {
-        if linked { Ok(json!(what)) } else { bail!("that port has no cable") }
+        if linked { Ok(json!(what)) } else { bail!("the port has no cable") }
     };
     match request {
-        Request::LinkDown { node, port } => {
+        SimRequest::LinkDown { node, port } => {
             linked(fabric.unplug(now, find_port(fabric, &node, port)?), "link down")
         }
-        Request::LinkUp { node, port } => {
+        SimRequest::LinkUp { node, port } => {
             linked(fabric.plug(now, find_port(fabric, &node, port)?), "link up")
         }
-        Request::LinkFlap { node, port, down_ms } => {
+        SimRequest::LinkFlap { node, port, down_ms } => {
             let port = find_port(fabric, &node, port)?;
             linked(fabric.flap(now, port, Duration::from_millis(down_ms)), "link flaps")
         }
-        Request::Reboot { node } => {
+        SimRequest::Reboot { node } => {
             fabric.reboot(now, find_node(fabric, &node)?);
             Ok(json!("rebooted"))
         }
-        Request::Rename { node, description } => {
+        SimRequest::Rename { node, description } => {
             fabric.rename(now, find_node(fabric, &node)?, &description);
             Ok(json!("renamed"))
         }
-        Request::Loss { probability, node, port, data } => {
+        SimRequest::Loss { probability, node, port, data } => {
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
-                _ => bail!("loss of one link needs both its node and its port"),
+                _ => bail!("loss on one link needs both a node and a port"),
             };
             match (port, data) {
                 (Some(port), true) => fabric.set_data_loss(port, probability),
-                (None, true) => bail!("loss of data needs a node and its port"),
+                (None, true) => bail!("loss of data packets needs a node and a port"),
                 (port, false) => fabric.set_loss(port, probability),
             }
             Ok(json!("loss set"))
         }
-        Request::Duplicate { probability } => {
+        SimRequest::Duplicate { probability } => {
             fabric.set_duplication(probability);
             Ok(json!("duplication set"))
         }
-        Request::Delay { longest_ms } => {
+        SimRequest::Delay { longest_ms } => {
             fabric.set_delay_max(Duration::from_millis(longest_ms));
             Ok(json!("delay set"))
         }
-        Request::Ping {} => Ok(json!("pong")),
-        Request::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
-        Request::Counters { node, port: Some(port) } => {
+        SimRequest::Ping {} => Ok(json!("pong")),
+        SimRequest::Counters { node, port: None } => Ok(json!(fabric.device_view(find_node(fabric, &node)?))),
+        SimRequest::Counters { node, port: Some(port) } => {
             Ok(json!(fabric.port_view(find_port(fabric, &node, port)?)))
         }
-        Request::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
-        Request::Status {} => {
-            let (statistics, requests) = (fabric.statistics(), tally.view(fabric));
+        SimRequest::Tables { node } => Ok(json!(fabric.table_view(find_node(fabric, &node)?))),
+        SimRequest::Status {} => {
+            let (statistics, requests) = (fabric.statistics(), request_counts.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
         }
-        Request::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
+        SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
-            let sockets = Sockets { guest, fabric: socket };
+            let sockets = GuestSockets { guest, fabric: socket };
             let keys = [FunctionKey { pkey, group }].into_iter().chain(further).collect();
             frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))
         }
-        Request::Detach { node, port, function } => {
+        SimRequest::Detach { node, port, function } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
         }
-        Request::Functions {} => Ok(frames.view(fabric)),
+        SimRequest::Functions {} => Ok(frames.view(fabric)),
     }
 }
 
@@ -210,7 +207,7 @@ fn find_node(fabric: &Fabric, name: &str) -> anyhow::Result<DeviceId> {
     let mut found = fabric.find_devices(name);
     match (found.next(), found.count()) {
         (Some(node), 0) => Ok(node),
-        (Some(_), more) => bail!("{} nodes are called {name:?}: name one by its id or GUID", more + 1),
+        (Some(_), more) => bail!("{} nodes are called {name:?}: use an id or a GUID", more + 1),
         (None, _) => bail!("no node has the id, description or GUID {name:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Virtual machines on the emulated fabric: their sockets, joined to the virtual functions they sit behind.
+//! Virtual machines on the emulated fabric: their sockets, each attached to a virtual function.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,57 +8,57 @@ use fabric_sim::{DropReason, Fabric, FunctionId, PortId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, Guests};
 use serde_json::{Map, Value, json};
 
-/// The sockets of virtual machines, each under the name of its function.
+/// The sockets of virtual machines, by virtual function.
 #[derive(Debug)]
-pub struct Frames {
+pub struct GuestFrames {
     guests: Guests<FunctionId>,
-    /// Kept for their memory.
+    /// Reused buffers.
     buffer: Box<FrameBuffer>,
     receivers: Vec<FunctionId>,
 }
 
-/// Where a virtual machine and its port of the fabric meet.
+/// The two datagram sockets between a virtual machine and the emulation.
 #[derive(Clone, Debug)]
-pub struct Sockets {
+pub struct GuestSockets {
     /// The machine binds this one.
     pub guest: PathBuf,
     /// The emulation binds this one.
     pub fabric: PathBuf,
 }
 
-impl Frames {
+impl GuestFrames {
     pub fn new() -> anyhow::Result<Self> {
         let guests = Guests::new().context("cannot watch the sockets of virtual machines")?;
         Ok(Self { guests, buffer: Box::new([0; FRAME_BYTES_MAX + 1]), receivers: Vec::new() })
     }
 
-    /// What a server has to watch.
+    /// The sockets that the server has to poll.
     pub fn guests(&self) -> &Guests<FunctionId> {
         &self.guests
     }
 
-    /// Puts a machine behind a function: all of it, or none.
+    /// Attaches a machine to a function; on an error nothing is attached.
     pub fn attach(
         &mut self,
         fabric: &mut Fabric,
         function: VirtualFunction,
-        sockets: &Sockets,
+        sockets: &GuestSockets,
     ) -> anyhow::Result<()> {
         fabric.check_function(&function)?;
         self.guests.attach(function.id, &sockets.guest, &sockets.fabric)?;
         Ok(fabric.attach(function)?)
     }
 
-    /// Takes a machine off its function; whether there was one.
+    /// Detaches the machine of a function; returns whether there was one.
     pub fn detach(&mut self, fabric: &mut Fabric, id: FunctionId) -> bool {
         let (attached, seated) = (fabric.detach(id), self.guests.detach(id));
         attached || seated
     }
 
-    /// Carries what machines have sent, a bounded amount of it.
+    /// Forwards a bounded number of frames that machines have sent.
     pub fn carry(&mut self, fabric: &mut Fabric, at: Instant, now: Duration) {
         if let Err(error) = self.guests.begin_round() {
-            tracing::warn!(%error, "cannot ask for frames");
+            tracing::warn!(%error, "cannot poll the sockets of virtual machines");
             return;
         }
         while let Some((from, length)) = self.guests.receive(&mut self.buffer) {
@@ -70,12 +70,12 @@ impl Frames {
         }
     }
 
-    /// Sends what could not be sent before; when to come back, if anything still waits.
+    /// Sends queued frames; returns when to call again, if some are left.
     pub fn flush(&mut self, at: Instant) -> Option<Duration> {
         self.guests.flush(at)
     }
 
-    /// All functions with what they counted, and their sockets with theirs.
+    /// All virtual functions and their sockets, with counters.
     pub fn view(&self, fabric: &Fabric) -> Value {
         fabric
             .functions()

@@ -1,4 +1,4 @@
-//! The fabric behind the sockets: what clients send becomes datagrams of the port they sit on.
+//! The emulated fabric behind the sockets: messages of a client become datagrams of the port it is attached to.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -8,32 +8,31 @@ use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
-use super::control::{self, Emulation, Request};
-use super::frames::Frames;
-use super::tally::Tally;
-use crate::control_socket::Command;
+use super::control::{self, EmulationState, SimRequest};
+use super::frames::GuestFrames;
+use super::request_counts::RequestCounts;
+use crate::control_socket::PendingRequest;
 
 /// An emulated fabric as the host of a server.
 #[derive(Debug)]
 pub struct SimHost {
     fabric: Fabric,
     started: Instant,
-    commands: Receiver<Command<Request>>,
-    tally: Tally,
-    frames: Frames,
+    commands: Receiver<PendingRequest<SimRequest>>,
+    request_counts: RequestCounts,
+    frames: GuestFrames,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, frames: Frames, commands: Receiver<Command<Request>>) -> Self {
-        Self { fabric, started: Instant::now(), commands, tally: Tally::default(), frames }
+    pub fn new(fabric: Fabric, frames: GuestFrames, commands: Receiver<PendingRequest<SimRequest>>) -> Self {
+        Self { fabric, started: Instant::now(), commands, request_counts: RequestCounts::default(), frames }
     }
 
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Takes a message of a client that sees only LIDs and queue pairs: the adapter adds its own address and the key of
-    /// table index 0.
+    /// Handles a message that has only LIDs and queue pairs: the adapter adds its own address and the P_Key of index 0.
     fn handle_bare(
         &mut self,
         from: PortId,
@@ -49,8 +48,7 @@ impl SimHost {
         }
     }
 
-    /// Takes a whole datagram, if the adapter behind the port would send it: a partition key it holds. The source is
-    /// the port's own, whatever the client says.
+    /// Handles a whole datagram, if the adapter holds its P_Key. The source address is set to that of the port.
     fn handle_whole(
         &mut self,
         from: PortId,
@@ -66,7 +64,7 @@ impl SimHost {
 
     fn carry(&mut self, from: PortId, datagram: Datagram, outbox: &mut Outbox<PortId>) {
         let now = outbox.now().duration_since(self.started);
-        self.tally.count(from, &datagram.mad);
+        self.request_counts.count(from, &datagram.mad);
         self.fabric.handle_datagram(now, from, datagram);
         self.pass_on(outbox);
     }
@@ -154,12 +152,12 @@ impl Host for SimHost {
         let now = outbox.now().duration_since(self.started);
         self.fabric.handle_timeout(now);
         while let Ok(command) = self.commands.try_recv() {
-            let emulation = Emulation {
+            let emulation = EmulationState {
                 now,
                 fabric: &mut self.fabric,
                 frames: &mut self.frames,
                 counters: outbox.counters(),
-                tally: &self.tally,
+                request_counts: &self.request_counts,
             };
             control::answer(command, emulation);
         }

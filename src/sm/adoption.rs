@@ -1,15 +1,15 @@
-//! Tells how a fabric differs from what would be programmed.
+//! Prints how a fabric differs from a plan, for `heddle sm --adopt`.
 
 use std::collections::BTreeMap;
 
 use ib_wire::{Attribute, ForwardingBlock, PkeyBlock};
 use subnet_manager::Difference;
 
-/// Differences that are shown one by one; of more there is a summary.
+/// Differences printed one by one; the others are only in the summary.
 const SHOWN_MAX: usize = 20;
 
 /// Prints a summary by kind, and the first differences one by one.
-pub fn tell(differences: &[Difference]) -> anyhow::Result<()> {
+pub fn print_differences(differences: &[Difference]) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for difference in differences {
         let (count, entries) = kinds.entry(kind(difference.attribute)).or_default();
@@ -23,15 +23,15 @@ pub fn tell(differences: &[Difference]) -> anyhow::Result<()> {
         })
         .collect();
     match differences.len() {
-        0 => crate::say("differs in nothing: 0 Sets")?,
-        count => crate::say(format_args!("differs in {count} places: {}", summary.join(", ")))?,
+        0 => crate::print_line("no differences: 0 Sets")?,
+        count => crate::print_line(format_args!("{count} differences: {}", summary.join(", ")))?,
     }
     for difference in differences.iter().take(SHOWN_MAX) {
         let entries = match changed_entries(difference) {
             0 => String::new(),
             entries => format!(", {entries} entries"),
         };
-        crate::say(format_args!(
+        crate::print_line(format_args!(
             "  {} {} {:#x}{entries}",
             difference.node,
             kind(difference.attribute),
@@ -39,7 +39,7 @@ pub fn tell(differences: &[Difference]) -> anyhow::Result<()> {
         ))?;
     }
     if differences.len() > SHOWN_MAX {
-        crate::say(format_args!("  and {} more", differences.len() - SHOWN_MAX))?;
+        crate::print_line(format_args!("  and {} more", differences.len() - SHOWN_MAX))?;
     }
     Ok(())
 }
@@ -49,8 +49,8 @@ fn kind(attribute: Attribute) -> &'static str {
         Attribute::PORT_INFO => "PortInfo",
         Attribute::SWITCH_INFO => "SwitchInfo",
         Attribute::PKEY_TABLE => "P_Key blocks",
-        Attribute::LINEAR_FORWARDING => "blocks of routes",
-        Attribute::MULTICAST_FORWARDING => "blocks of groups",
+        Attribute::LINEAR_FORWARDING => "linear forwarding blocks",
+        Attribute::MULTICAST_FORWARDING => "multicast forwarding blocks",
         _ => "other",
     }
 }

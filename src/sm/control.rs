@@ -1,4 +1,4 @@
-//! The control socket of a subnet manager: takes plans, tells what it observes.
+//! The control socket of a subnet manager: receives plans, reports the fabric and events.
 
 use std::sync::Arc;
 
@@ -8,49 +8,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use subnet_manager::{Discovery, Event, Location};
 
+use super::daemon::Daemon;
 use super::metrics;
-use super::station::Station;
-use crate::control_socket::{Answers, Command};
+use crate::control_socket::{PendingRequest, Replies};
 
-/// Longest request: a plan for the largest fabrics.
+/// Longest request line: a plan for the largest fabrics.
 pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// What can be asked of a running subnet manager.
+/// A request to a running subnet manager.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
-pub enum Request {
-    /// Whether the manager works: answered by the thread that does the work.
+pub enum SmRequest {
+    /// Liveness check, answered by the thread of the daemon loop.
     Ping {},
-    /// What happened so far.
+    /// The statistics, as JSON.
     Status {},
-    /// The fabric as it was last seen, then every event as it happens.
+    /// The discovered fabric, then every event as it happens.
     Watch {},
-    /// Take a plan, and no longer decide by itself; answered when the fabric is equal to it, also if it was already. Where
-    /// it is refused with a code ([`Untaken`](super::planner::Untaken)), another plan is wanted, for the fabric that a
-    /// watcher is told of next.
+    /// Program this plan, and make no plans any more; answered when the fabric is programmed, also if it was already. If
+    /// the plan is rejected with a code ([`PlanRejection`](super::planner::PlanRejection)), the client has to compile a plan
+    /// for the fabric that the next `discovered` event reports.
     Plan { plan: Box<FabricPlan> },
-    /// Read the file of partitions again; answered when the fabric is equal to the plan.
+    /// Read the partition file again; answered when the fabric is programmed.
     Reload {},
-    /// A node was moved: its key may be shown behind this port from now on; without a port, where the manager sits.
-    AdoptNode { node: Guid, behind: Option<PortName> },
-    /// What happened so far, for Prometheus.
+    /// Declare that a node is behind this port now, so that its M_Key may be sent there; without a port, it is the node of
+    /// the manager itself.
+    AdoptNode { node: Guid, behind: Option<PortAddress> },
+    /// The metrics, in the text format of Prometheus.
     Metrics {},
-    /// Read every table that the plan in force speaks of; answered with that plan, its tables as devices hold them.
+    /// Read back every table of the plan in force; answered with that plan, with the tables that devices hold.
     ReadBack {},
 }
 
-/// A request as it is read: straight into place. Told apart by serde, by its tag, a plan would be kept twice meanwhile, and
-/// lose its numbers where they name entries.
+/// A request as serde reads it. A tagged enum would buffer the plan twice, and lose integer keys of maps.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
     command: String,
     plan: Option<Box<FabricPlan>>,
     node: Option<Guid>,
-    behind: Option<PortName>,
+    behind: Option<PortAddress>,
 }
 
-impl TryFrom<Fields> for Request {
+impl TryFrom<Fields> for SmRequest {
     type Error = String;
     fn try_from(fields: Fields) -> Result<Self, String> {
         match fields {
@@ -67,71 +67,71 @@ impl TryFrom<Fields> for Request {
                 "reload" => Ok(Self::Reload {}),
                 "metrics" => Ok(Self::Metrics {}),
                 "read-back" => Ok(Self::ReadBack {}),
-                _ => Err("no such command, or it needs more than this".to_owned()),
+                _ => Err("unknown command, or an argument is missing".to_owned()),
             },
-            _ => Err("no such command, or it needs something else".to_owned()),
+            _ => Err("unknown command, or it takes other arguments".to_owned()),
         }
     }
 }
 
-/// A port, by node and number.
+/// A port, by the GUID of its node and its number.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct PortName {
+pub struct PortAddress {
     pub node: Guid,
     pub port: PortNum,
 }
 
-/// Does what is asked, and answers.
-pub fn carry_out(station: &mut Station, command: Command<Request>) {
-    let Command { request, answers } = command;
-    station.ledger.count(station.manager.counts());
+/// Executes a request and replies.
+pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
+    let PendingRequest { request, answers } = command;
+    daemon.stats.count(daemon.manager.counts());
     match request {
-        Request::Ping {} => {
+        SmRequest::Ping {} => {
             answers.send(Ok(json!("pong")));
         }
-        Request::Status {} => {
-            answers.send(Ok(json!(station.ledger)));
+        SmRequest::Status {} => {
+            answers.send(Ok(json!(daemon.stats)));
         }
-        Request::Metrics {} => {
-            let text = metrics::text(&station.ledger).map(Value::String);
+        SmRequest::Metrics {} => {
+            let text = metrics::text(&daemon.stats).map(Value::String);
             answers.send(text.map_err(|error| error.to_string().into()));
         }
-        Request::Watch {} => {
-            let now = match station.planner.discovery() {
+        SmRequest::Watch {} => {
+            let now = match daemon.planner.discovery() {
                 Some(discovery) => fabric(discovery),
                 None => json!({ "event": "discovering" }),
             };
             if answers.send(Ok(now)) {
-                station.watchers.push(answers);
+                daemon.watchers.push(answers);
             }
         }
-        Request::Plan { plan } => match station.planner.take(*plan) {
-            Ok(plan) => apply(station, Ok(plan), answers),
-            Err(untaken) => drop(answers.send(Err(untaken.into()))),
+        SmRequest::Plan { plan } => match daemon.planner.take(*plan) {
+            Ok(plan) => apply(daemon, Ok(plan), answers),
+            Err(rejection) => drop(answers.send(Err(rejection.into()))),
         },
-        Request::Reload {} => {
-            let plan = station.planner.reread();
-            apply(station, plan, answers);
+        SmRequest::Reload {} => {
+            let plan = daemon.planner.reread();
+            apply(daemon, plan, answers);
         }
-        Request::ReadBack {} => station.read_back.wanted.push(answers),
-        Request::AdoptNode { node, behind } => {
+        SmRequest::ReadBack {} => daemon.read_back.wanted.push(answers),
+        SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
-            let now = station.started.elapsed();
-            station.manager.rebind(now, location, node);
-            answers.send(Ok(json!("bound; it is looked at now")));
+            let now = daemon.started.elapsed();
+            daemon.manager.rebind(now, location, node);
+            answers.send(Ok(json!("location recorded; discovering the node")));
         }
     }
 }
 
-/// Makes the fabric equal to a plan; who asked is answered when it is.
-fn apply(station: &mut Station, plan: anyhow::Result<Arc<FabricPlan>>, answers: Answers) {
-    match plan.and_then(|plan| station.apply(plan)) {
-        Ok(()) => station.waiting.push(answers),
+/// Starts programming a plan; the request is answered when the fabric is programmed.
+fn apply(daemon: &mut Daemon, plan: anyhow::Result<Arc<FabricPlan>>, answers: Replies) {
+    match plan.and_then(|plan| daemon.apply(plan)) {
+        Ok(()) => daemon.waiting.push(answers),
         Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
     }
 }
 
-/// The fabric as whoever makes plans needs it: nodes and cables, what devices can hold, and where the manager sits.
+/// The `discovered` event: topology, capabilities of devices, and the port of the manager, which is all that a plan needs.
 fn fabric(discovery: &Discovery) -> Value {
     json!({
         "event": "discovered",
@@ -142,7 +142,7 @@ fn fabric(discovery: &Discovery) -> Value {
     })
 }
 
-/// An event as those who watch see it.
+/// An event as a line of `heddle sm watch`.
 pub fn line(event: &Event) -> Value {
     match event {
         Event::Discovered(discovery) => fabric(discovery),
@@ -208,8 +208,10 @@ mod tests {
         let mut intents = Intents::new(port);
         intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;").unwrap();
         let sent = compile(&tree, &intents, &Decisions::default()).unwrap();
-        let text = serde_json::to_string(&Request::Plan { plan: Box::new(sent.clone()) }).unwrap();
-        let Request::Plan { plan } = serde_json::from_str(&text).unwrap() else { panic!("another request") };
+        let text = serde_json::to_string(&SmRequest::Plan { plan: Box::new(sent.clone()) }).unwrap();
+        let SmRequest::Plan { plan } = serde_json::from_str(&text).unwrap() else {
+            panic!("another request")
+        };
         assert_eq!(*plan, sent);
         assert_eq!(plan.groups().len(), 1);
     }

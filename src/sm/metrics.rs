@@ -1,4 +1,4 @@
-//! What a manager did, in the text format of Prometheus.
+//! Metrics of the manager, in the text format of Prometheus.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -6,39 +6,43 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::ledger::Ledger;
+use super::stats::SmStatistics;
 
-/// The metrics of a manager, as text.
-pub fn text(ledger: &Ledger) -> anyhow::Result<String> {
+/// Renders the statistics as Prometheus metrics.
+pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("heddle_sm");
     let mut count = |name: &str, help: &str, value: u64| {
         registry.register(name, help, ConstCounter::new(value));
     };
-    count("gets", "Reads sent", ledger.gets);
-    count("sets", "Writes sent", ledger.sets);
-    count("retries", "Requests sent again", ledger.retries);
-    count("programmed", "Times the fabric was made equal to the plan", ledger.programmed);
-    count("interruptions", "Passes that began again because somebody did not answer", ledger.interruptions);
-    count("state_write_failures", "Times what was decided could not be kept", ledger.state_write_failures);
-    count("silent", "Requests that were never answered", ledger.silent.count);
-    count("refused", "Requests that were refused", ledger.refused.count);
-    count("unsupported", "Attributes that devices do not take", ledger.unsupported.count);
-    count("drift", "Attributes that somebody else changed", ledger.drift.count);
+    count("gets", "Get requests sent", stats.gets);
+    count("sets", "Set requests sent", stats.sets);
+    count("retries", "Requests retransmitted", stats.retries);
+    count("programmed", "Completed programming runs", stats.programmed);
+    count("interruptions", "Programming runs restarted because a node did not answer", stats.interruptions);
+    count("state_write_failures", "Failed writes of the state file", stats.state_write_failures);
+    count("silent", "Requests without an answer", stats.silent.count);
+    count("refused", "Requests rejected by devices", stats.refused.count);
+    count("unsupported", "Attributes not supported by devices", stats.unsupported.count);
+    count("drift", "Attributes found changed by another writer", stats.drift.count);
     let mut gauge = |name: &str, help: &str, value: usize| {
         let gauge = Gauge::<i64>::default();
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(name, help, gauge);
     };
-    gauge("switches", "Switches found", ledger.switches);
-    gauge("adapters", "Adapters and routers found", ledger.adapters);
-    gauge("lids", "LIDs in use", ledger.lids);
-    gauge("partitions", "Partitions in force", ledger.partitions);
-    gauge("unmet_locations", "Ports behind which somebody does not answer as itself", ledger.unmet.len());
-    gauge("foreign_managers", "Other subnet managers seen", ledger.foreign_managers.len());
-    let unsaved = usize::from(ledger.unsaved.is_some());
-    gauge("state_unsaved", "1 while what was decided cannot be kept, and is not done", unsaved);
+    gauge("switches", "Switches discovered", stats.switches);
+    gauge("adapters", "Adapters and routers discovered", stats.adapters);
+    gauge("lids", "LIDs in use", stats.lids);
+    gauge("partitions", "Partitions in force", stats.partitions);
+    gauge(
+        "unmet_locations",
+        "Locations whose node does not answer or is not the expected one",
+        stats.unmet.len(),
+    );
+    gauge("foreign_managers", "Other subnet managers in the fabric", stats.foreign_managers.len());
+    let unsaved = usize::from(stats.unsaved.is_some());
+    gauge("state_unsaved", "1 while the state file cannot be written and the fabric is not changed", unsaved);
     let traps = Family::<Vec<(String, String)>, Gauge<i64, std::sync::atomic::AtomicI64>>::default();
-    for (number, seen) in &ledger.traps {
+    for (number, seen) in &stats.traps {
         let labels = vec![("number".to_owned(), number.to_string())];
         traps.get_or_create(&labels).set(i64::try_from(*seen).unwrap_or(i64::MAX));
     }

@@ -2,13 +2,13 @@
 
 mod adoption;
 mod control;
-mod ledger;
+mod daemon;
 mod metrics;
 mod planner;
 mod progress;
 mod secret;
 mod state;
-mod station;
+mod stats;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
@@ -22,32 +22,32 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
 
 use crate::control_socket;
-use control::Request;
-use ledger::Ledger;
-use planner::{Decider, Planner};
+use control::SmRequest;
+pub use daemon::FabricGone;
+use daemon::{Adopt, Daemon, Stop};
+use planner::{PlanProvider, PlanSource};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
 pub use state::{replace, secret_mark};
-pub use station::FabricGone;
-use station::{Adopt, Station, Stop};
+use stats::SmStatistics;
 
-/// Run a subnet manager: make a fabric equal to what is decided for it, and keep it so.
+/// Run a subnet manager: program a fabric according to a plan and keep it programmed.
 ///
-/// Whatever the fabric holds already and may keep is left alone: a restart with the same `--state` writes nothing. With
-/// `--secret`, every node is put under a management key of its own, derived from that secret, and answers nobody else
-/// from then on; `heddle node-key` shows the key of a node to who owns the secret.
+/// Values that devices hold already and that fit the plan are not rewritten: a restart with the same `--state` sends no
+/// Set. With `--secret`, every node gets a management key (M_Key) of its own, derived from that secret, and rejects
+/// requests without it; `heddle node-key` prints the key of a node.
 ///
 ///     head -c 32 /dev/urandom > site.secret && chmod 600 site.secret
 ///     heddle sm --device ibsim:demo@host-00001 --state fabric.json --secret site.secret
 ///
-/// It stays, follows traps, sweeps the fabric, repairs what others change, and reads `--partitions` again on SIGHUP.
-/// SIGTERM and Ctrl-C end it; the fabric goes on as it is. If the device fails under it, it ends with status 75.
+/// It runs until SIGTERM or Ctrl-C: it handles traps, sweeps the fabric, repairs drift, and reads `--partitions` again on
+/// SIGHUP. The fabric keeps working after it ends. If the device fails, it exits with status 75.
 ///
-/// With `--guided` it decides nothing: it looks, tells at `--control` what it sees, and waits for a plan. Until one
-/// comes, nothing is written and queries of subnet administration get no answer; a fabric that is configured goes on as
-/// it is. From then on it keeps the fabric equal to the plan, also where devices restart and lose their tables, and waits
-/// again where the fabric has become another one.
+/// With `--external-plans` it makes no plans: it discovers the fabric, reports it at `--control`, and waits for a plan.
+/// Before the first plan it sends no Set and answers no SA query; a fabric that is configured keeps working. Afterwards
+/// it keeps the fabric programmed, also when devices reboot and lose their tables. When the topology changes, it waits
+/// for a new plan.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct SmArgs {
@@ -59,84 +59,89 @@ pub struct SmArgs {
 
 #[derive(Debug, Args)]
 struct ServeArgs {
-    /// Where the fabric is: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
+    /// Device to reach the fabric through: `umad:N`, `ibsim:NAME[@NODE]` or `heddle:SOCKET[@NODE]`.
     #[arg(long)]
     device: DeviceSpec,
-    /// Configure the fabric and end.
+    /// Program the fabric once and exit.
     #[arg(long)]
     once: bool,
-    /// Take over a fabric that somebody else runs: keep its LIDs and routes as far as they are safe, and tell what would
-    /// change. Nothing is written without `--apply`.
+    /// Take over a fabric that another subnet manager configured: keep its LIDs and routes as far as they are free of
+    /// deadlock, and print what would change. Nothing is written without `--apply`.
     #[arg(long)]
     adopt: bool,
-    /// Make the changes that `--adopt` tells, and go on.
+    /// Write the changes that `--adopt` prints, and keep running.
     #[arg(long, requires = "adopt")]
     apply: bool,
-    /// Plans come from outside, at `--control`, from the first one on. Nothing is written before.
+    /// Take plans from a controller at `--control` instead of making them. Nothing is written before the first plan.
     #[arg(long, requires = "control", conflicts_with_all = ["once", "adopt", "partitions"])]
-    guided: bool,
-    /// Partitions, in the grammar of opensm's partitions.conf. Read again on SIGHUP.
+    external_plans: bool,
+    /// The former name of `--external-plans`.
+    #[arg(long, hide = true, value_parser = renamed_guided, num_args = 0, default_missing_value = "")]
+    guided: Option<String>,
+    /// Partition file in the format of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
-    /// What was decided and who was met where: read from here, and written here before anything is changed.
+    /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Put every node under a key of its own, derived from the random bytes in this file. Needs `--state`.
+    /// File with the site secret, at least 32 random bytes: gives every node an M_Key of its own. Needs `--state`.
     #[arg(long, requires = "state")]
     secret: Option<PathBuf>,
-    /// Write what happened to this file as JSON, whenever the fabric has become equal to the plan.
+    /// Write statistics to this file as JSON, each time programming has finished.
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
-    /// Write metrics to this file in the text format of Prometheus, for its textfile collector.
+    /// Write metrics to this file every 10 seconds, in the text format of Prometheus, for its textfile collector.
     #[arg(long, value_name = "FILE.prom")]
     metrics: Option<PathBuf>,
-    /// Take commands at this socket, and tell what happens (`heddle sm watch`).
+    /// Listen at this unix socket for the commands `heddle sm status`, `watch`, `plan`, `reload`, …
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// What other subnet managers are told, 0 to 15. opensm yields to a higher priority; this manager yields to nobody yet.
+    /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority; `heddle sm` never yields.
     #[arg(long, default_value_t = Settings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
-    /// Requests in flight.
+    /// Maximum number of MADs in flight, 1 to 4096.
     #[arg(long, default_value_t = Limits::default().window as u64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     window: u64,
-    /// Seconds between sweeps, which find what no trap told.
+    /// Seconds between sweeps, at least 1. A sweep finds changes that no trap reported.
     #[arg(long, default_value_t = Watchfulness::default().sweep.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     sweep: u64,
 }
 
 #[derive(Debug, Subcommand)]
 enum SmCommand {
-    /// Tell what happened so far, as JSON.
+    /// Print the statistics of a running manager as JSON.
     Status(ControlArgs),
-    /// Tell what is seen and what happens, one line of JSON each, until interrupted.
+    /// Print the discovered fabric, then each event, one line of JSON each, until interrupted.
     Watch(ControlArgs),
-    /// Take a plan from a file (JSON), and no longer decide by itself; returns when the fabric is equal to it.
+    /// Send a plan (a JSON file) to a running manager; it makes no plans of its own from then on.
+    ///
+    /// Returns when the fabric is programmed.
     Plan(PlanArgs),
-    /// Read the file of partitions again; returns when the fabric is equal to the plan.
+    /// Read the partition file again; returns when the fabric is programmed.
     Reload(ControlArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
-    /// Read every table that the plan in force speaks of, and print that plan with the tables as devices hold them (JSON).
+    /// Read back every table of the plan in force, and print the plan with the tables that devices hold, as JSON.
     ///
-    /// `heddle verify` tells whether they keep what they should.
+    /// `heddle verify --tables` checks the output.
     ReadBack(ControlArgs),
-    /// Say that a node was moved: its key may be shown behind another port from now on.
+    /// Declare that a node was moved, so that its M_Key may be sent to its new location.
     ///
-    /// A node under its key is silent to everybody who does not show it, and its key is shown only where it was met
-    /// before. Either tell a running manager, or change the state of one that does not run.
+    /// A protected node ignores requests without its M_Key, and the manager sends an M_Key only to the port behind which
+    /// the node was found before. Name either the control socket of a running manager or the state file of a stopped one.
     AdoptNode(AdoptNodeArgs),
 }
 
 #[derive(Debug, Args)]
 struct ControlArgs {
-    /// The control socket of the running manager.
+    /// Control socket of the running manager.
     #[arg(long, value_name = "SOCKET")]
     control: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct PlanArgs {
-    /// The plan.
+    /// Plan file, as the controller or `heddle sm read-back` writes it.
     file: PathBuf,
     #[command(flatten)]
     control: ControlArgs,
@@ -144,29 +149,29 @@ struct PlanArgs {
 
 #[derive(Debug, Args)]
 struct AdoptNodeArgs {
-    /// The node GUID.
+    /// GUID of the node.
     node: Guid,
-    /// Where it sits now: the node and port before it, as in reports of silent locations (`GUID[PORT]`).
+    /// New location: GUID and port of the neighbouring node, as warnings of silent locations print it.
     #[arg(long, value_name = "GUID[PORT]", value_parser = location, required_unless_present = "here")]
     behind: Option<Location>,
-    /// It is the node that the manager itself sits on.
+    /// The node is the one that the manager itself runs on.
     #[arg(long, conflicts_with = "behind")]
     here: bool,
-    /// The control socket of the running manager.
+    /// Control socket of the running manager.
     #[arg(long, value_name = "SOCKET", conflicts_with = "state", required_unless_present = "state")]
     control: Option<PathBuf>,
-    /// The state of a manager that does not run.
+    /// State file of a manager that is stopped.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
 
-/// Files that are written as things happen.
+/// Files that the daemon rewrites while it runs.
 struct Outputs {
     report: Option<PathBuf>,
     metrics: Option<PathBuf>,
 }
 
-/// What the outside asks of a running manager.
+/// A signal that the process received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
     Stop,
@@ -177,7 +182,7 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
     match (args.command, args.serve) {
         (Some(command), _) => control_manager(command),
         (None, Some(serve)) => serve_fabric(serve),
-        (None, None) => bail!("--device says where the fabric is; see heddle sm --help"),
+        (None, None) => bail!("--device is required: see heddle sm --help"),
     }
 }
 
@@ -188,11 +193,11 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
         ensure!(
             secret.mark() == mark,
-            "the nodes in --state are under keys of another secret: put back the one they were put under, from a backup"
+            "the nodes in --state have keys of another secret: restore the secret they were protected with from a backup"
         );
     }
-    let decider = if args.guided { Decider::Outside } else { Decider::Own };
-    let planner = Planner::new(decider, args.partitions, memory.decisions.clone())?;
+    let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
+    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone())?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,
@@ -216,12 +221,12 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         priority: args.priority,
         ..Settings::default()
     };
-    let mut station = Station {
+    let mut daemon = Daemon {
         device,
         manager: Manager::new(settings, secret, &memory),
         planner,
         state,
-        ledger: Ledger::default(),
+        stats: SmStatistics::default(),
         outputs: Outputs { report: args.report, metrics: args.metrics },
         started: Instant::now(),
         once: args.once,
@@ -231,21 +236,21 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         adoption,
         waiting: Vec::new(),
         watchers: Vec::new(),
-        read_back: station::ReadBack::default(),
+        read_back: daemon::ReadBack::default(),
         bar: Bar::new(),
         unsent: Vec::new(),
         metrics_written: None,
     };
-    let stop = station.run()?;
-    ensure!(!(args.once && stop == Stop::Asked), "stopped before the fabric was configured");
-    let (refused, unmet) = (station.ledger.refused.count, station.ledger.unmet.len());
+    let stop = daemon.run()?;
+    ensure!(!(args.once && stop == Stop::Asked), "interrupted before the fabric was programmed");
+    let (refused, unmet) = (daemon.stats.refused.count, daemon.stats.unmet.len());
     if stop == Stop::Programmed && refused + unmet as u64 > 0 {
-        bail!("{refused} requests were refused, {unmet} ports lead to somebody who does not answer");
+        bail!("devices rejected {refused} requests, and {unmet} ports lead to nodes that do not answer");
     }
     Ok(())
 }
 
-/// Hands signals over to the station.
+/// Forwards SIGHUP, SIGINT and SIGTERM to the daemon and wakes it.
 fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
     let mut signals =
         signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
@@ -264,53 +269,62 @@ fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
 
 fn control_manager(command: SmCommand) -> anyhow::Result<()> {
     let (args, request) = match command {
-        SmCommand::Status(args) => (args, Request::Status {}),
-        SmCommand::Watch(args) => (args, Request::Watch {}),
-        SmCommand::Reload(args) => (args, Request::Reload {}),
-        SmCommand::Metrics(args) => (args, Request::Metrics {}),
-        SmCommand::ReadBack(args) => (args, Request::ReadBack {}),
+        SmCommand::Status(args) => (args, SmRequest::Status {}),
+        SmCommand::Watch(args) => (args, SmRequest::Watch {}),
+        SmCommand::Reload(args) => (args, SmRequest::Reload {}),
+        SmCommand::Metrics(args) => (args, SmRequest::Metrics {}),
+        SmCommand::ReadBack(args) => (args, SmRequest::ReadBack {}),
         SmCommand::Plan(args) => {
             let place = args.file.display();
             let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;
-            let plan = serde_json::from_slice(&text).with_context(|| format!("{place} is no plan"))?;
-            (args.control, Request::Plan { plan })
+            let plan = serde_json::from_slice(&text).with_context(|| format!("{place} is not a plan"))?;
+            (args.control, SmRequest::Plan { plan })
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };
-    let is_watch = matches!(request, Request::Watch {});
+    let is_watch = matches!(request, SmRequest::Watch {});
     let mut is_answered = false;
-    for answer in control_socket::ask(&args.control, &request)? {
+    for answer in control_socket::request(&args.control, &request)? {
         is_answered = true;
         match answer? {
-            serde_json::Value::String(text) => crate::say(text.trim_end())?,
-            value if is_watch => crate::say(value)?,
-            value => crate::say(serde_json::to_string_pretty(&value)?)?,
+            serde_json::Value::String(text) => crate::print_line(text.trim_end())?,
+            value if is_watch => crate::print_line(value)?,
+            value => crate::print_line(serde_json::to_string_pretty(&value)?)?,
         }
     }
-    ensure!(is_answered, "the manager ended before it answered");
+    ensure!(is_answered, "the manager ended before it replied");
     Ok(())
 }
 
 fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     if let Some(control) = args.control {
-        let behind = args.behind.map(|it| control::PortName { node: it.near, port: it.port });
-        let answer = control_socket::ask_once(&control, &Request::AdoptNode { node: args.node, behind })?;
-        return crate::say(answer.as_str().unwrap_or_default());
+        let behind = args.behind.map(|it| control::PortAddress { node: it.near, port: it.port });
+        let answer =
+            control_socket::request_one(&control, &SmRequest::AdoptNode { node: args.node, behind })?;
+        return crate::print_line(answer.as_str().unwrap_or_default());
     }
-    let path = args.state.context("--state or --control says whose nodes these are")?;
-    ensure!(path.exists(), "there is no {}", path.display());
+    let path = args.state.context("one of --state and --control is required")?;
+    ensure!(path.exists(), "{} does not exist", path.display());
     let mut state = State::at(Some(path))?;
     let mut memory = state.read()?;
     memory.bindings.rebind(args.behind, args.node);
     state.write(memory)?;
-    crate::say("bound; the next manager shows its key there")
+    crate::print_line("location recorded: the next manager sends the key of the node there")
 }
 
-/// Reads `GUID[PORT]`, as reports write it.
+/// Rejects the former name of an option with the name it has now.
+fn renamed_guided(_: &str) -> Result<String, String> {
+    Err("--guided is now --external-plans".to_owned())
+}
+
+/// Parses `GUID[PORT]`, the format of locations in warnings.
 fn location(text: &str) -> Result<Location, String> {
     let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
     let (near, port) = parts.ok_or_else(|| format!("{text:?} is not GUID[PORT]"))?;
     let near = near.parse().map_err(|error| format!("{near:?}: {error}"))?;
     let port = port.parse().ok().and_then(ib_wire::PortNum::new);
-    Ok(Location { near, port: port.ok_or_else(|| format!("{text:?} names no port"))? })
+    Ok(Location {
+        near,
+        port: port.ok_or_else(|| format!("the port in {text:?} must be a number from 0 to 254"))?,
+    })
 }

@@ -1,4 +1,4 @@
-//! Decides what the fabric is to be, from what was found and what is asked for.
+//! Provides plans: compiles them from the discovered fabric and the partition file, or takes those of a controller.
 
 use std::fmt;
 use std::fs;
@@ -12,22 +12,22 @@ use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Found, Intents};
 use subnet_manager::Discovery;
 
-use crate::control_socket::Refusal;
+use crate::control_socket::ControlError;
 
-/// Why a plan of somebody else is not taken, or not carried out to its end. Whoever made it looks at the fabric again
-/// and makes another.
+/// Why a plan from the control socket is rejected, or not programmed to its end. The client has to wait for the next
+/// `discovered` event and send another plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untaken {
-    /// The fabric is being looked at for the first time.
+pub enum PlanRejection {
+    /// The first discovery has not finished.
     NotDiscovered,
-    /// It was made for other cables, devices, or a manager elsewhere.
+    /// The plan is for other cables, devices, or another port of the manager.
     OtherFabric,
-    /// It was taken, and the fabric has changed since.
+    /// The topology changed while the plan was being programmed.
     FabricChanged,
 }
 
-impl Untaken {
-    /// What programs tell it by.
+impl PlanRejection {
+    /// The stable code in the reply, for programs.
     pub const fn code(self) -> &'static str {
         match self {
             Self::NotDiscovered => "not-discovered",
@@ -37,55 +37,59 @@ impl Untaken {
     }
 }
 
-impl fmt::Display for Untaken {
+impl fmt::Display for PlanRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotDiscovered => "the fabric is not known yet",
-            Self::OtherFabric => "the plan was made for another fabric than this one",
-            Self::FabricChanged => "the fabric changed before it was equal to the plan",
+            Self::NotDiscovered => "the fabric is not discovered yet",
+            Self::OtherFabric => "the plan is for another fabric than this one",
+            Self::FabricChanged => "the topology changed before the plan was programmed",
         })
     }
 }
 
-impl From<Untaken> for Refusal {
-    fn from(why: Untaken) -> Self {
+impl From<PlanRejection> for ControlError {
+    fn from(why: PlanRejection) -> Self {
         Self { text: why.to_string(), code: Some(why.code()) }
     }
 }
 
-/// Who decides what the fabric is to be.
+/// Who makes the plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decider {
-    /// The manager itself.
-    Own,
-    /// Somebody else: plans come from outside.
-    Outside,
+pub enum PlanSource {
+    /// This subnet manager compiles plans.
+    Internal,
+    /// A controller sends plans to the control socket.
+    External,
 }
 
-/// Where plans come from.
+/// Compiles plans or keeps the one of a controller.
 #[derive(Debug)]
-pub struct Planner {
+pub struct PlanProvider {
     partitions: Option<PathBuf>,
     intents: Option<Intents>,
     discovery: Option<Box<Discovery>>,
-    /// What stands for both, but for partitions.
+    /// Digest of topology and intents without partitions; a plan of a controller has to have the same.
     basis: Option<Basis>,
-    /// What was decided before the first plan.
+    /// Decisions of an earlier run, from the state file.
     decisions: Decisions,
     plan: Option<Arc<FabricPlan>>,
-    decider: Decider,
+    source: PlanSource,
 }
 
-impl Planner {
-    /// Reads partitions from a file, if there is one; a file that makes no sense is told at once.
-    pub fn new(decider: Decider, partitions: Option<PathBuf>, decisions: Decisions) -> anyhow::Result<Self> {
+impl PlanProvider {
+    /// Checks the partition file at once, so that an invalid one is an error at start.
+    pub fn new(
+        source: PlanSource,
+        partitions: Option<PathBuf>,
+        decisions: Decisions,
+    ) -> anyhow::Result<Self> {
         let planner =
-            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, decider };
+            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, source };
         planner.read_partitions()?;
         Ok(planner)
     }
 
-    /// Notes a fabric that was found, or found to have changed.
+    /// Records a discovered fabric.
     pub fn found(&mut self, discovery: Box<Discovery>) -> anyhow::Result<()> {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
@@ -98,9 +102,9 @@ impl Planner {
         Ok(())
     }
 
-    /// The plan for what was found; `None` if somebody else decides, and has not done so for this fabric.
+    /// The plan for the discovered fabric; `None` if plans are external and none fits this fabric.
     pub fn decide(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
-        if self.decider == Decider::Outside {
+        if self.source == PlanSource::External {
             let basis = self.basis;
             return Ok(self.plan.clone().filter(|plan| basis.is_some() && plan.basis() == basis));
         }
@@ -109,7 +113,7 @@ impl Planner {
         Ok(Some(self.keep(plan)))
     }
 
-    /// The plan that changes as little as it can of what was found.
+    /// The plan that keeps as many of the LIDs and routes found as possible.
     pub fn adopt(&mut self, found: &Found) -> anyhow::Result<(Adoption, Arc<FabricPlan>)> {
         let (discovery, intents) = self.known()?;
         let adoption = adopt(&discovery.topology, intents, found)?;
@@ -118,13 +122,13 @@ impl Planner {
         Ok((adoption, plan))
     }
 
-    /// Takes a plan of somebody else, who decides from now on.
-    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, Untaken> {
-        let basis = self.basis.ok_or(Untaken::NotDiscovered)?;
+    /// Accepts a plan of a controller; from then on this provider compiles none.
+    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, PlanRejection> {
+        let basis = self.basis.ok_or(PlanRejection::NotDiscovered)?;
         if plan.basis() != Some(basis) {
-            return Err(Untaken::OtherFabric);
+            return Err(PlanRejection::OtherFabric);
         }
-        self.decider = Decider::Outside;
+        self.source = PlanSource::External;
         let plan = match &self.plan {
             Some(older) => plan.sharing_tables_with(older),
             None => plan,
@@ -132,12 +136,15 @@ impl Planner {
         Ok(self.keep(plan))
     }
 
-    /// The plan after the file of partitions has changed. If there is none, everything stays as it is.
+    /// Reads the partition file again and compiles a plan. On an error the plan before stays in force.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
-        ensure!(self.decider == Decider::Own, "plans come from outside");
+        ensure!(
+            self.source == PlanSource::Internal,
+            "the partition file is not used: plans come from a controller"
+        );
         let (Some(discovery), Some(mut intents)) = (&self.discovery, self.intents.take()) else {
-            bail!("the fabric is not known yet");
+            bail!("the fabric is not discovered yet");
         };
         let before = std::mem::replace(&mut intents.partitions, partitions);
         let plan = self.compile(discovery, &intents);
@@ -151,21 +158,21 @@ impl Planner {
     fn known(&self) -> anyhow::Result<(&Discovery, &Intents)> {
         match (&self.discovery, &self.intents) {
             (Some(discovery), Some(intents)) => Ok((discovery, intents)),
-            _ => bail!("the fabric is not known yet"),
+            _ => bail!("the fabric is not discovered yet"),
         }
     }
 
-    /// What was last found.
+    /// The last discovered fabric.
     pub fn discovery(&self) -> Option<&Discovery> {
         self.discovery.as_deref()
     }
 
-    /// The plan that was last made or taken.
+    /// The last plan compiled or accepted.
     pub fn plan(&self) -> Option<&Arc<FabricPlan>> {
         self.plan.as_ref()
     }
 
-    /// Keeps what was decided before, as far as it can.
+    /// Compiles a plan that keeps earlier decisions as far as possible.
     fn compile(&self, discovery: &Discovery, intents: &Intents) -> Result<FabricPlan, CompileError> {
         let began = Instant::now();
         let plan = match &self.plan {

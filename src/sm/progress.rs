@@ -1,15 +1,15 @@
-//! How far long work has got, for people who watch a terminal.
+//! A progress line on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use subnet_manager::Progress;
 
-/// Work that takes less is not worth a line.
+/// Shorter work shows no progress line.
 const QUIET: Duration = Duration::from_millis(300);
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// One line on a terminal that shows how far something has got; nothing elsewhere.
+/// A line with the requests answered so far; nothing is printed if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Bar {
     is_terminal: bool,
@@ -22,7 +22,7 @@ impl Bar {
         Self { is_terminal: io::stderr().is_terminal(), started: Instant::now(), drawn: None }
     }
 
-    /// Shows how far it has got, not too often.
+    /// Redraws the line, at most ten times a second.
     pub fn show(&mut self, progress: Progress) {
         if progress.done == progress.total {
             self.clear();
@@ -37,7 +37,7 @@ impl Bar {
         }
     }
 
-    /// Makes room for other lines.
+    /// Removes the line before other output.
     pub fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");

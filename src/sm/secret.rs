@@ -11,21 +11,21 @@ use subnet_manager::SiteSecret;
 
 use super::state::replace_private;
 
-/// Show the management key of a node, or write it to a file that stock tools read.
+/// Print the management key (M_Key) of a node, or write it to a file that stock tools read.
 ///
-/// What is in the arguments of a process, every user of the machine can read: hand the key to tools by a file.
+/// Every user of a machine can read the arguments of a process, so pass the key to tools in a file.
 ///
 ///     heddle node-key 0x0002c90300100000 --secret site.secret --config node.conf
 ///     smpquery -z node.conf -D nodeinfo 0
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct NodeKeyArgs {
-    /// The node GUID.
+    /// GUID of the node.
     node: Guid,
-    /// The site secret that the keys are derived from.
+    /// File with the site secret that the keys are derived from.
     #[arg(long)]
     secret: PathBuf,
-    /// Write it to this file instead, with mode 600, as infiniband-diags read it (option -z of their tools)
+    /// Write the key to this file instead, with mode 600, in the format of option -z of infiniband-diags.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -34,11 +34,14 @@ pub fn show_key(args: NodeKeyArgs) -> anyhow::Result<()> {
     let key = read(&args.secret)?.key(args.node).to_wire();
     match args.config {
         Some(path) => replace_private(&path, format!("m_key={key:#018x}\n").as_bytes()),
-        None => crate::say(format_args!("{key:#018x}")),
+        None => crate::print_line(format_args!("{key:#018x}")),
     }
 }
 
-/// Reads the site secret, which nobody but its owner may be able to read.
+/// Reads the site secret.
+///
+/// # Errors
+/// If the group or others can read the file, or it has fewer than 32 bytes.
 pub fn read(path: &Path) -> anyhow::Result<SiteSecret> {
     let place = path.display();
     let mode = fs::metadata(path).with_context(|| format!("cannot read {place}"))?.permissions().mode();

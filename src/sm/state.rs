@@ -1,4 +1,4 @@
-//! What has to be known the next time, in a file: a line with everything, then a line for each change since.
+//! The state file of a manager: a line with the whole memory, then a line for each change since.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,27 +14,27 @@ use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
 use subnet_manager::{Bindings, Memory, Unsupported};
 
-/// Changes are appended until they are this long; then everything is written anew.
+/// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The memory of a manager in a file, if it has one. It holds no secret, but the topology, the addresses and the partitions
-/// of everybody: its owner alone reads it.
+/// The memory of a manager in a file, if it has one. The file holds no secret, but the topology, the addresses and the
+/// partitions of all tenants, so only its owner can read it (mode 600).
 #[derive(Debug)]
 pub struct State {
     path: Option<PathBuf>,
-    /// What the file says, as far as that is certain.
+    /// The memory that is certain to be in the file.
     kept: Option<Memory>,
-    /// Bytes of changes in the file.
+    /// Bytes of changes appended since the file was last rewritten.
     appended: usize,
-    /// Held while the file is ours.
+    /// Held as long as this process uses the file.
     _lock: Option<fs::File>,
 }
 
-/// What changed since the line before.
+/// The difference to the line before.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Change {
-    /// End ports that were decided anew, or are forgotten.
+    /// Decisions of end ports that were added or changed; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     end_ports: BTreeMap<Guid, Option<EndPortDecision>>,
     /// All other decisions.
@@ -49,20 +49,21 @@ struct Change {
 }
 
 impl State {
-    /// Takes a file for this process alone, and from other users if they could read it.
+    /// Locks the file for this process, and sets its mode to 600.
     pub fn at(path: Option<PathBuf>) -> anyhow::Result<Self> {
         path.as_deref().map_or(Ok(()), make_private)?;
         let lock = path.as_deref().map(lock).transpose()?;
         Ok(Self { path, kept: None, appended: 0, _lock: lock })
     }
 
-    /// What was kept; nothing if there is no file yet.
+    /// Reads the memory; the default if there is no file yet.
     pub fn read(&mut self) -> anyhow::Result<Memory> {
         let Some(path) = &self.path else { return Ok(Memory::default()) };
         match fs::read_to_string(path) {
             Ok(text) => {
-                let memory = parse(&text).with_context(|| format!("{} holds no state", path.display()))?;
-                // Whoever wrote it may have been killed before it was safe.
+                let memory =
+                    parse(&text).with_context(|| format!("{} is not a state file", path.display()))?;
+                // The writer may have been killed before its fsync.
                 if fs::File::open(path).and_then(|file| file.sync_all()).is_ok() {
                     self.kept = Some(memory.clone());
                     // The first change writes everything anew: the last line may have been cut off.
@@ -75,8 +76,8 @@ impl State {
         }
     }
 
-    /// Keeps it. When this returns, it survives whatever happens. After an error the file says what it said before, and it may
-    /// be tried again.
+    /// Writes the memory. When this returns `Ok`, it is on disk (fsync). After an error the file holds what it held before,
+    /// and the write may be retried.
     pub fn write(&mut self, memory: Memory) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         if self.kept.as_ref() == Some(&memory) {
@@ -86,7 +87,7 @@ impl State {
             Some(kept) if self.appended < CHANGES_BYTES_MAX => {
                 let line = serde_json::to_string(&Change::between(kept, &memory))? + "\n";
                 if let Err(error) = append(path, &line) {
-                    // A part of the line may be there, which nothing can be appended to.
+                    // The file may end with a part of the line, so the next write has to rewrite it.
                     self.appended = CHANGES_BYTES_MAX;
                     return Err(error).with_context(|| format!("cannot write {}", path.display()));
                 }
@@ -102,18 +103,18 @@ impl State {
     }
 }
 
-/// The mark of the secret that the nodes of a state are under, if they are ([`SiteSecret::mark`](subnet_manager::SiteSecret)).
+/// The mark of the secret that the M_Keys of the nodes in a state file are derived from, if they have any ([`SiteSecret::mark`](subnet_manager::SiteSecret)).
 pub fn secret_mark(path: &Path) -> anyhow::Result<Option<u64>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    let memory = parse(&text).with_context(|| format!("{} holds no state", path.display()))?;
+    let memory = parse(&text).with_context(|| format!("{} is not a state file", path.display()))?;
     Ok(memory.secret)
 }
 
-/// Reads everything and the changes since. A last line that was not finished is one that nobody relied on yet.
+/// Parses the memory and the changes since. A last line without a line end was never acknowledged and is ignored.
 fn parse(text: &str) -> anyhow::Result<Memory> {
     let mut lines = text.split_inclusive('\n');
     let mut memory: Memory = serde_json::from_str(lines.next().unwrap_or_default())?;
@@ -121,7 +122,7 @@ fn parse(text: &str) -> anyhow::Result<Memory> {
         match serde_json::from_str::<Change>(line) {
             Ok(change) => change.apply(&mut memory),
             Err(_) if !line.ends_with('\n') => break,
-            Err(error) => bail!("a change in it makes no sense: {error}"),
+            Err(error) => bail!("invalid change: {error}"),
         }
     }
     Ok(memory)
@@ -172,7 +173,7 @@ impl Change {
     }
 }
 
-/// Two managers that write one file would forget each other's nodes.
+/// Locks the file: two managers that write one file would lose each other's nodes.
 fn lock(path: &Path) -> anyhow::Result<fs::File> {
     let beside = beside(path, ".lock");
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(PRIVATE).open(&beside);
@@ -208,12 +209,12 @@ const PRIVATE: u32 = 0o600;
 /// The mode of files that others may read, such as metrics.
 const PUBLIC: u32 = 0o644;
 
-/// Takes a file from users who could read it. Earlier versions wrote it for everybody.
+/// Sets the mode to 600: earlier versions wrote the file readable for all.
 fn make_private(path: &Path) -> anyhow::Result<()> {
     let mode = match fs::metadata(path) {
         Ok(found) => found.permissions().mode(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("cannot stat {}", path.display())),
     };
     if mode & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))
@@ -222,12 +223,12 @@ fn make_private(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Replaces a file whole: whoever is killed in the middle leaves the old one.
+/// Replaces a file atomically, with mode 644.
 pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     replace_with(path, bytes, PUBLIC)
 }
 
-/// The same for a file that its owner alone reads.
+/// Replaces a file atomically, with mode 600.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     replace_with(path, bytes, PRIVATE)
 }
@@ -235,7 +236,7 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let draft = beside(path, ".new");
     let write = || -> std::io::Result<()> {
-        // One that was left behind may have another mode, and takes room.
+        // A draft that an earlier run left may have another mode.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -244,13 +245,13 @@ fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;
-        // The new name is safe only when the directory is.
+        // The rename is durable only after an fsync of the directory.
         let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::File::open(directory)?.sync_all()
     };
     let written = write();
     if written.is_err() {
-        // On a full disk it would be in the way of the next try.
+        // On a full disk it would take the space that the next attempt needs.
         let _ = fs::remove_file(&draft);
     }
     written.with_context(|| format!("cannot write {}", path.display()))

@@ -1,6 +1,6 @@
-//! `heddle traffic`: clusters of a plan send packets, some of them hostile, and everybody is told what they got.
+//! `heddle traffic`: simulates the traffic of clusters, some of them hostile, on the tables of a plan.
 
-mod pictures;
+mod charts;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,58 +20,58 @@ use crate::cli::output::{Format, or_dash, table};
 use crate::plan::PlanFile;
 use crate::topology::read_topology;
 
-/// Bytes of a scenario file at most.
+/// Largest scenario file in bytes.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
-/// Let clusters of a plan send packets, some of them hostile, and see what everybody gets of what was promised.
+/// Simulate the traffic of clusters, some of them hostile, and check the guarantees of a plan.
 ///
-/// Packets move in simulated time over the very tables that the plan gives to devices: forwarding tables, partition keys,
-/// SL-to-VL maps, arbitration tables, credits. Next to it the same runs where nobody tells clusters apart.
+/// Packets move in simulated time through the tables of the plan: forwarding tables, P_Keys, SL-to-VL maps, arbitration
+/// tables, credits. For comparison, the same traffic runs with one service level for all clusters.
 ///
 /// The scenario is TOML:
 ///
 ///     duration = "500us"
 ///     warm_up = "50us"
 ///
-///     [[acts]]
-///     cluster = "acme/blue"       # * is everybody who is not named
+///     [[workloads]]
+///     cluster = "acme/blue"       # * is every cluster that is not named
 ///     send = "all-to-all"         # shift, incast, hotspot, random, bulk-synchronous
-///     rate = "promised"           # or full, or 10G
-///     message = ["4k"]            # sizes that take turns
+///     rate = "guaranteed"         # or full, or 10G
+///     message = ["4k"]            # message sizes, used in turn
 ///
-///     [[acts]]
+///     [[workloads]]
 ///     cluster = "umbra/red"
-///     send = "everything"         # hostile: everything to everybody; also overshoot, stall
+///     send = "everything"         # hostile: all sizes to all nodes; also overshoot, stall
 #[derive(Debug, Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:
   heddle topology generate fat-tree --hosts 64 --radix 8 -o net.topo
   heddle plan --topology net.topo --intents site.toml --out plan.json
-  heddle traffic --topology net.topo --plan plan.json --scenario attack.toml --out pictures
+  heddle traffic --topology net.topo --plan plan.json --scenario attack.toml --out charts
 
-The exit status tells whether everybody got what was promised."
+The exit status is 0 if every guarantee held, else 1."
 )]
 pub struct TrafficArgs {
-    /// The fabric, as ibnetdiscover prints it; - reads standard input
+    /// Topology file of the fabric, in the format of ibnetdiscover; - reads standard input
     #[arg(long, value_name = "NET")]
     topology: PathBuf,
-    /// The plan, as `heddle plan --out` writes it
+    /// Plan file, as `heddle plan --out` writes it
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// Who sends what
+    /// Scenario file (TOML): workloads of clusters
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// Which of the random choices to make; the same seed gives the same result
+    /// Seed of random choices; the same seed gives the same result
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Draw latencies, throughput and links into this directory
+    /// Write charts of latency, throughput and link load (SVG) to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Do not run it a second time without telling clusters apart
+    /// Run only as planned, not with one service level for all
     #[arg(long)]
     plan_only: bool,
-    /// How to tell the result
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -90,13 +90,13 @@ pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
     let planned = Run::of(&topology, &file, &scenario, args.seed, true)?;
     let shared =
         (!args.plan_only).then(|| Run::of(&topology, &file, &scenario, args.seed, false)).transpose()?;
-    let told = json!({
-        "planned": told(&planned.report),
-        "one_class": shared.as_ref().map(|run| told(&run.report)),
+    let figures = json!({
+        "planned": report_json(&planned.report),
+        "one_class": shared.as_ref().map(|run| report_json(&run.report)),
     });
-    args.output.print(&told, |_| people(&planned, shared.as_ref()))?;
+    args.output.print(&figures, |_| text(&planned, shared.as_ref()))?;
     if let Some(directory) = &args.out {
-        pictures::draw(directory, &topology, &planned, shared.as_ref())?;
+        charts::draw(directory, &topology, &planned, shared.as_ref())?;
     }
     Ok(if planned.report.keeps_all() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -104,7 +104,7 @@ pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
 fn read_scenario(path: &Path) -> Result<Scenario> {
     let place = path.display();
     let size = fs::metadata(path).with_context(|| format!("cannot read {place}"))?.len();
-    ensure!(size <= SCENARIO_BYTES_MAX, "{place} is larger than a scenario can be");
+    ensure!(size <= SCENARIO_BYTES_MAX, "{place} must have at most {SCENARIO_BYTES_MAX} bytes, got {size}");
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
     toml::from_str(&text).with_context(|| format!("in {place}"))
 }
@@ -118,7 +118,7 @@ impl Run {
         is_planned: bool,
     ) -> Result<Self> {
         let plan = if is_planned { file.plan.clone() } else { one_class(&file.plan) };
-        let fabric = holding(topology, file, &plan)?;
+        let fabric = fabric_with_plan(topology, file, &plan)?;
         let cast = Cast::of(&fabric, &plan, &file.seats)?;
         let cast = if is_planned { cast } else { cast.on_one_level() };
         let report = play(Network::of(&fabric), &cast, scenario, seed)?;
@@ -126,8 +126,8 @@ impl Run {
     }
 }
 
-/// A fabric whose devices hold a plan.
-fn holding(topology: &Topology, file: &PlanFile, plan: &FabricPlan) -> Result<Fabric> {
+/// An emulated fabric with the tables of a plan.
+fn fabric_with_plan(topology: &Topology, file: &PlanFile, plan: &FabricPlan) -> Result<Fabric> {
     let usual = &file.intents.capabilities.usual_port;
     let capacities = Capacities { lanes: usual.lanes, arbitration_entries: usual.arbitration, ..roomy() };
     let mut fabric = Fabric::new(topology.clone(), capacities, 0)?;
@@ -141,17 +141,17 @@ fn roomy() -> Capacities {
     Capacities { lanes: DataLanes::Fifteen, ..most }
 }
 
-/// A report for programs.
-fn told(report: &Report) -> Value {
+/// A report as JSON.
+fn report_json(report: &Report) -> Value {
     #[derive(Serialize)]
-    struct Told<'a> {
+    struct ClusterFigures<'a> {
         #[serde(flatten)]
-        party: Summary<'a>,
+        party: ClusterSummary<'a>,
         keeps_rate: Option<bool>,
         keeps_bound: Option<bool>,
     }
-    let parties = report.parties.iter().map(|party| Told {
-        party: Summary::of(party),
+    let parties = report.parties.iter().map(|party| ClusterFigures {
+        party: ClusterSummary::of(party),
         keeps_rate: party.keeps_rate(),
         keeps_bound: party.keeps_bound(),
     });
@@ -163,13 +163,13 @@ fn told(report: &Report) -> Value {
     })
 }
 
-/// What is told of a cluster; times in microseconds, rates in bits per second.
+/// Figures of a cluster; times in microseconds, rates in bits per second.
 #[derive(Serialize)]
-struct Summary<'a> {
+struct ClusterSummary<'a> {
     cluster: &'a str,
     nodes: usize,
     hostile: bool,
-    promised: Option<u64>,
+    guaranteed: Option<u64>,
     least: u64,
     mean: u64,
     latency_us: Option<[f64; 3]>,
@@ -179,13 +179,13 @@ struct Summary<'a> {
     dropped: u64,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> ClusterSummary<'a> {
     fn of(party: &'a PartyReport) -> Self {
         Self {
             cluster: &party.name,
             nodes: party.nodes,
             hostile: party.is_hostile,
-            promised: party.promise.map(|promise| promise.bits_per_s()),
+            guaranteed: party.promise.map(|promise| promise.bits_per_s()),
             least: party.least.bits_per_s(),
             mean: party.mean.bits_per_s(),
             latency_us: quantiles(&party.latency),
@@ -203,7 +203,7 @@ fn quantiles(histogram: &Histogram) -> Option<[f64; 3]> {
     Some([of(0.5)?, of(0.99)?, histogram.max()?.us()])
 }
 
-fn people(planned: &Run, shared: Option<&Run>) -> String {
+fn text(planned: &Run, shared: Option<&Run>) -> String {
     let mut text = format!("as planned\n{}\n", clusters(&planned.report));
     if let Some(shared) = shared {
         text += &format!("\none class for all\n{}\n", clusters(&shared.report));
@@ -216,18 +216,21 @@ fn people(planned: &Run, shared: Option<&Run>) -> String {
 }
 
 fn verdict(report: &Report, how: &str) -> String {
-    let broken: Vec<&str> = report
+    let violated: Vec<&str> = report
         .parties
         .iter()
         .filter(|party| party.keeps_rate() == Some(false) || party.keeps_bound() == Some(false))
         .map(|party| party.name.as_str())
         .collect();
     let packets = report.totals.delivered;
-    let stalled = if report.is_stalled { "; packets were left that could not move" } else { "" };
-    match broken.as_slice() {
-        [] => format!("{how}: every promise kept, {packets} packets delivered{stalled}"),
-        broken => {
-            format!("{how}: promises broken to {}, {packets} packets delivered{stalled}", broken.join(", "))
+    let stalled = if report.is_stalled { "; some packets could not move any more" } else { "" };
+    match violated.as_slice() {
+        [] => format!("{how}: every guarantee held, {packets} packets delivered{stalled}"),
+        violated => {
+            format!(
+                "{how}: violated guarantees of {}, {packets} packets delivered{stalled}",
+                violated.join(", ")
+            )
         }
     }
 }
@@ -242,8 +245,8 @@ fn clusters(report: &Report) -> String {
             Some(format!("{median:.1} (+{:.1})", most - median))
         });
         let mark = |kept: Option<bool>| match kept {
-            Some(true) => "kept",
-            Some(false) => "BROKEN",
+            Some(true) => "held",
+            Some(false) => "VIOLATED",
             None => "-",
         };
         [
@@ -267,14 +270,14 @@ fn clusters(report: &Report) -> String {
         [
             "cluster",
             "nodes",
-            "promised Gb/s",
+            "guaranteed Gb/s",
             "least",
             "mean",
             "rate",
             "p50 µs",
             "p99",
             "max",
-            "lane empty: max",
+            "max with empty lane",
             "bound",
             "latency",
             "round (spread)",

@@ -1,4 +1,4 @@
-//! `heddle down` and `heddle status`: a site from outside.
+//! `heddle down` and `heddle status`: stop a site and show its state.
 
 use std::fs;
 use std::process::ExitCode;
@@ -15,22 +15,22 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::HomeArgs;
-use super::site::Site;
+use super::site::SiteDir;
 use crate::cli::connection::{API_SOCKET, SiteArgs};
 use crate::cli::output::{Format, count, facts, print, took};
 
-/// How often to look whether it has stopped.
+/// Interval of checking whether the site has stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long it may take: every part may use its own time to the full.
+/// Longest time for a stop: each program may use its own limit.
 const STOP_LIMIT: Duration = Duration::from_secs(150);
 
-/// The parts of a site, as their process files are called.
+/// The programs of a site, by the names of their pid files.
 const PARTS: [&str; 6] = ["sim", "sm", "controller", "agent", "libvirtd", "virtlogd"];
 
-/// Stop a site that `heddle up` runs, with its virtual machines.
+/// Stop the site that `heddle up` runs, and its virtual machines.
 ///
-/// They come back with the next `heddle up`.
+/// The next `heddle up` boots them again.
 ///
 ///     heddle down
 #[derive(Debug, Args)]
@@ -40,9 +40,9 @@ pub struct DownArgs {
     home: HomeArgs,
 }
 
-/// Tell how a site on this machine stands: its processes, fabric, hosts and clusters.
+/// Show the state of a site on this machine: its processes, fabric, hosts and clusters.
 ///
-/// The exit status is 0 only if it runs and all of it is well.
+/// The exit status is 0 only if the site runs and all its parts are healthy.
 ///
 ///     heddle status
 #[derive(Debug, Args)]
@@ -50,22 +50,21 @@ pub struct DownArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     home: HomeArgs,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// Asks a site to stop, and waits until it has.
+/// Stops a site and waits until it has ended.
 pub async fn down(args: DownArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     let place = site.directory().display();
-    ensure!(site.is_running(), "`heddle up` does not run in {place}");
-    // Who holds the lock wrote the file.
-    let pid =
-        site.pid("up").with_context(|| format!("{place}/run/up.pid does not say which process runs it"))?;
+    ensure!(site.is_running(), "no `heddle up` is running in {place}");
+    // The process that holds the lock wrote the file.
+    let pid = site.pid("up").with_context(|| format!("{place}/run/up.pid does not hold a process id"))?;
     let asked = Instant::now();
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM)
-        .with_context(|| format!("cannot ask process {pid} to stop"))?;
+        .with_context(|| format!("cannot send SIGTERM to process {pid}"))?;
     while site.is_running() {
         if asked.elapsed() > STOP_LIMIT {
             bail!("process {pid} has not stopped after {}", took(STOP_LIMIT));
@@ -76,15 +75,15 @@ pub async fn down(args: DownArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a site stands.
+/// The state of a site, as `heddle status -o json` prints it.
 #[derive(Debug, Default, Serialize)]
-struct Standing {
+struct SiteStatus {
     directory: String,
     is_running: bool,
     url: Option<String>,
-    /// Where the controller listens besides, if it was asked to.
+    /// Loopback address of the controller, if it listens at one.
     listens_at: Option<String>,
-    /// What stock tools call the fabric.
+    /// Value of IBSIM_SOCKNAME for stock tools.
     ibsim_name: String,
     processes: Vec<Process>,
     fabric: Option<FabricState>,
@@ -93,9 +92,9 @@ struct Standing {
     hosts_up: usize,
     clusters: usize,
     clusters_ready: usize,
-    /// Clusters of which something does not answer.
-    clusters_unwell: usize,
-    /// Why the controller could not be asked.
+    /// Clusters whose health is degraded or unknown.
+    clusters_unhealthy: usize,
+    /// Why the controller could not be queried.
     problem: Option<String>,
 }
 
@@ -105,80 +104,80 @@ struct Process {
     pid: u32,
 }
 
-/// Tells how a site stands.
+/// Shows the state of a site.
 pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     let is_running = site.is_running();
-    let mut standing = Standing {
+    let mut status = SiteStatus {
         directory: site.directory().display().to_string(),
         is_running,
         url: is_running.then(|| Endpoint::Unix(site.path(API_SOCKET)).to_string()),
         listens_at: fs::read_to_string(site.endpoint()).ok().map(|url| url.trim().to_owned()),
         ibsim_name: site.fabric_name(),
-        ..Standing::default()
+        ..SiteStatus::default()
     };
-    if standing.is_running {
-        standing.processes = processes(&site);
-        if let Err(error) = ask(&site, &mut standing).await {
-            standing.problem = Some(format!("{error:#}"));
+    if status.is_running {
+        status.processes = processes(&site);
+        if let Err(error) = query(&site, &mut status).await {
+            status.problem = Some(format!("{error:#}"));
         }
     }
-    args.output.print(&standing, show)?;
-    Ok(if is_well(&standing) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    args.output.print(&status, show)?;
+    Ok(if is_healthy(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn processes(site: &Site) -> Vec<Process> {
+fn processes(site: &SiteDir) -> Vec<Process> {
     let alive = |pid: &u32| kill(Pid::from_raw(pid.cast_signed()), None).is_ok();
     PARTS.into_iter().filter_map(|name| Some(Process { name, pid: site.pid(name).filter(alive)? })).collect()
 }
 
-async fn ask(site: &Site, standing: &mut Standing) -> anyhow::Result<()> {
+async fn query(site: &SiteDir, status: &mut SiteStatus) -> anyhow::Result<()> {
     let client = SiteArgs::of_home(site.directory())?;
     let fabric = client.fabric_show().await?;
-    standing.fabric = Some(fabric.state);
-    standing.partitions = fabric.partitions.len();
+    status.fabric = Some(fabric.state);
+    status.partitions = fabric.partitions.len();
     let hosts = client.host_list().await?;
-    standing.hosts = hosts.len();
-    standing.hosts_up = hosts.iter().filter(|host| host.state == HostState::Up).count();
+    status.hosts = hosts.len();
+    status.hosts_up = hosts.iter().filter(|host| host.state == HostState::Up).count();
     let clusters = client.cluster_list().await?;
-    standing.clusters = clusters.len();
-    standing.clusters_ready = clusters.iter().filter(|cluster| cluster.phase == Phase::Ready).count();
-    let is_unwell = |cluster: &&Cluster| cluster.health.state != HealthState::Ok;
-    standing.clusters_unwell = clusters.iter().filter(is_unwell).count();
+    status.clusters = clusters.len();
+    status.clusters_ready = clusters.iter().filter(|cluster| cluster.phase == Phase::Ready).count();
+    let is_unhealthy = |cluster: &&Cluster| cluster.health.state != HealthState::Ok;
+    status.clusters_unhealthy = clusters.iter().filter(is_unhealthy).count();
     Ok(())
 }
 
-fn is_well(standing: &Standing) -> bool {
-    standing.fabric == Some(FabricState::Programmed)
-        && standing.hosts_up == standing.hosts
-        && standing.clusters_unwell == 0
+fn is_healthy(status: &SiteStatus) -> bool {
+    status.fabric == Some(FabricState::Programmed)
+        && status.hosts_up == status.hosts
+        && status.clusters_unhealthy == 0
 }
 
-fn show(standing: &Standing) -> String {
-    if !standing.is_running {
-        return format!("not running in {}; `heddle up` starts it", standing.directory);
+fn show(status: &SiteStatus) -> String {
+    if !status.is_running {
+        return format!("not running in {}; start it with `heddle up`", status.directory);
     }
     let processes: Vec<String> =
-        standing.processes.iter().map(|it| format!("{} {}", it.name, it.pid)).collect();
+        status.processes.iter().map(|it| format!("{} {}", it.name, it.pid)).collect();
     let mut known = vec![
-        ("directory", standing.directory.clone()),
+        ("directory", status.directory.clone()),
         ("processes", processes.join(", ")),
-        ("stock tools", format!("IBSIM_SOCKNAME={}", standing.ibsim_name)),
+        ("stock tools", format!("IBSIM_SOCKNAME={}", status.ibsim_name)),
     ];
-    known.extend(standing.url.clone().map(|url| ("controller", url)));
-    known.extend(standing.listens_at.clone().map(|url| ("also at", url)));
-    match (&standing.problem, standing.fabric) {
+    known.extend(status.url.clone().map(|url| ("controller", url)));
+    known.extend(status.listens_at.clone().map(|url| ("also at", url)));
+    match (&status.problem, status.fabric) {
         (None, Some(state)) => {
             let state = match state {
                 FabricState::Programmed => "programmed",
                 FabricState::Programming => "being programmed",
-                FabricState::ManagerSilent => "its manager does not answer",
-                FabricState::Stuck => "its manager does not program it",
+                FabricState::ManagerSilent => "the subnet manager does not answer",
+                FabricState::Stuck => "the subnet manager does not program it",
             };
             known.extend([
-                ("fabric", format!("{state}, {}", count(standing.partitions, "partition"))),
-                ("hosts", format!("{} of {} up", standing.hosts_up, standing.hosts)),
-                ("clusters", clusters(standing)),
+                ("fabric", format!("{state}, {}", count(status.partitions, "partition"))),
+                ("hosts", format!("{} of {} up", status.hosts_up, status.hosts)),
+                ("clusters", clusters(status)),
             ]);
         }
         (problem, _) => known.extend(problem.clone().map(|problem| ("problem", problem))),
@@ -186,11 +185,11 @@ fn show(standing: &Standing) -> String {
     facts(known)
 }
 
-fn clusters(standing: &Standing) -> String {
-    let ready = format!("{} of {} ready", standing.clusters_ready, standing.clusters);
-    match standing.clusters_unwell {
+fn clusters(status: &SiteStatus) -> String {
+    let ready = format!("{} of {} ready", status.clusters_ready, status.clusters);
+    match status.clusters_unhealthy {
         0 => ready,
-        unwell => format!("{ready}, {unwell} degraded or unknown"),
+        unhealthy => format!("{ready}, {unhealthy} degraded or unknown"),
     }
 }
 
@@ -198,28 +197,28 @@ fn clusters(standing: &Standing) -> String {
 mod tests {
     use super::*;
 
-    fn well() -> Standing {
-        Standing {
+    fn well() -> SiteStatus {
+        SiteStatus {
             directory: "/var/lib/heddle".to_owned(),
             is_running: true,
             fabric: Some(FabricState::Programmed),
             hosts: 16,
             hosts_up: 16,
             processes: vec![Process { name: "sim", pid: 7 }],
-            ..Standing::default()
+            ..SiteStatus::default()
         }
     }
 
     #[test]
     fn a_site_is_well_only_if_all_of_it_is() {
-        assert!(is_well(&well()));
-        for unwell in [
-            Standing { fabric: Some(FabricState::Programming), ..well() },
-            Standing { hosts_up: 15, ..well() },
-            Standing { fabric: None, ..well() },
-            Standing { clusters_unwell: 1, ..well() },
+        assert!(is_healthy(&well()));
+        for unhealthy in [
+            SiteStatus { fabric: Some(FabricState::Programming), ..well() },
+            SiteStatus { hosts_up: 15, ..well() },
+            SiteStatus { fabric: None, ..well() },
+            SiteStatus { clusters_unhealthy: 1, ..well() },
         ] {
-            assert!(!is_well(&unwell), "{unwell:?}");
+            assert!(!is_healthy(&unhealthy), "{unhealthy:?}");
         }
     }
 
@@ -227,9 +226,9 @@ mod tests {
     fn a_status_tells_what_can_be_known() {
         let text = show(&well());
         assert!(text.contains("processes    sim 7") && text.contains("16 of 16 up"), "{text}");
-        let text = show(&Standing { problem: Some("no controller answers".to_owned()), ..well() });
+        let text = show(&SiteStatus { problem: Some("no controller answers".to_owned()), ..well() });
         assert!(text.contains("no controller answers") && !text.contains("hosts"), "{text}");
-        let text = show(&Standing { is_running: false, ..well() });
+        let text = show(&SiteStatus { is_running: false, ..well() });
         assert!(text.contains("heddle up"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! libvirt, on machines where nothing else starts it.
+//! Starts libvirt on machines where no service manager does.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,19 +13,19 @@ use nix::unistd::Group;
 use super::find_program;
 use super::supervisor::Program;
 
-/// Where libvirtd listens for `qemu:///system`.
+/// Socket of libvirtd for `qemu:///system`.
 const LIBVIRT_SOCKET: &str = "/run/libvirt/libvirt-sock";
 
-/// Where virtlogd, which holds the output of QEMU, listens.
+/// Socket of virtlogd, which keeps the output of QEMU.
 const LOG_SOCKET: &str = "/run/libvirt/virtlogd-sock";
 
-/// The processor's own way to run virtual machines, where there is one.
+/// Device of hardware virtualisation, on machines that have it.
 const KVM: &str = "/dev/kvm";
 
-/// What both expect and packages leave to systemd.
+/// Directories that both programs need and that systemd would create.
 const DIRECTORIES: [&str; 2] = ["/run/libvirt", "/var/log/libvirt/qemu"];
 
-/// Longer than either takes to end; virtual machines do not end with them.
+/// Time for each to end; virtual machines keep running.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether `qemu:///system` can be used.
@@ -33,14 +33,17 @@ pub fn answers() -> bool {
     UnixStream::connect(LIBVIRT_SOCKET).is_ok()
 }
 
-/// What has to run for `qemu:///system` to answer, in order.
+/// The programs that `qemu:///system` needs, in order of start.
 ///
-/// libvirtd gets a network namespace of its own, and so does every QEMU that it starts: frames of virtual machines travel
-/// over unix sockets, and nothing else is reachable.
+/// libvirtd runs in a network namespace of its own, and so does every QEMU that it starts: frames of virtual machines
+/// travel over unix sockets, and no network is reachable.
 pub fn programs() -> anyhow::Result<Vec<Program>> {
-    ensure!(crate::control_socket::owner()? == 0, "libvirt does not run, and only root can start it");
+    ensure!(
+        crate::control_socket::effective_user()? == 0,
+        "libvirt is not running, and only root can start it"
+    );
     for directory in DIRECTORIES {
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {directory}"))?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot create {directory}"))?;
     }
     share_kvm();
     let mut programs = Vec::new();
@@ -51,8 +54,8 @@ pub fn programs() -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Gives `/dev/kvm` to the group `kvm`, as udev does where it runs. libvirt believes what it learnt of QEMU only while QEMU's
-/// user may open it, and otherwise examines QEMU again before every start: a minute and more under translation.
+/// Gives `/dev/kvm` to the group `kvm`, as udev does. libvirt caches the capabilities of QEMU only if the user of QEMU can
+/// open the device; otherwise it probes QEMU before every start, which takes a minute and more under TCG.
 fn share_kvm() {
     let shared = || {
         let found = fs::metadata(KVM)?;
@@ -64,16 +67,16 @@ fn share_kvm() {
         std::io::Result::Ok(())
     };
     if let Err(error) = shared() {
-        tracing::info!("{KVM} stays as it is: {error}");
+        tracing::info!("cannot change the group of {KVM}: {error}");
     }
 }
 
-/// Where its first program listens when it is ready for the second.
+/// The socket of virtlogd, which has to listen before libvirtd starts.
 pub fn log_socket() -> &'static Path {
     Path::new(LOG_SOCKET)
 }
 
-/// Where it listens when it is ready.
+/// The socket of libvirtd.
 pub fn socket() -> &'static Path {
     Path::new(LIBVIRT_SOCKET)
 }
@@ -81,10 +84,10 @@ pub fn socket() -> &'static Path {
 fn program(name: &'static str, arguments: &[&str]) -> anyhow::Result<Program> {
     Ok(Program {
         name,
-        path: find_program(name).with_context(|| format!("there is no {name}: run scripts/setup.sh"))?,
+        path: find_program(name).with_context(|| format!("{name} is not installed: run scripts/setup.sh"))?,
         arguments: arguments.iter().map(Into::into).collect(),
         stop_limit: STOP_LIMIT,
         own_network: true,
-        question: None,
+        probe: None,
     })
 }

@@ -1,9 +1,9 @@
-//! `heddle up`: a whole site on one machine, started and supervised.
+//! `heddle up`: starts and supervises a whole site on one machine.
 
+pub mod die_with_parent;
 mod down;
-pub mod leash;
 mod libvirt;
-mod pulse;
+mod liveness;
 mod ready;
 mod site;
 mod store;
@@ -25,99 +25,99 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
-use crate::cli::progress::Progress;
+use crate::cli::progress::WaitProgress;
 pub use down::{DownArgs, StatusArgs, down, status};
-use pulse::Question;
-use ready::{Capacity, ImageSource};
-use site::{Adapters, HostPort, Site};
+use liveness::LivenessProbe;
+use ready::{HostCapacity, ImageSource};
+use site::{Adapters, HostPort, SiteDir};
 use supervisor::{Program, Supervisor};
 
-/// How long the agent may take to stop its virtual machines.
+/// Time for the agent to stop its virtual machines before it is killed.
 const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the others may take to end: they write what they know as they go.
+/// Time for the other programs to end before they are killed; they keep their state on disk at all times.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often to look whether a libvirt that somebody else started is still there.
+/// Interval of checking that a libvirt started elsewhere still runs.
 const LIBVIRT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often in a row a part may fail before the site is given up; only while the site starts.
+/// Failures of a program in a row after which starting the site is given up.
 const FAILURES_MAX: u32 = 3;
 
-/// Start a whole site on this machine, and keep it running.
+/// Start a whole site on this machine and supervise it.
 ///
-/// An emulated InfiniBand fabric, the subnet manager that programs it, the controller and an agent that runs virtual
-/// machines; libvirt too, if nobody runs it yet. Whatever ends or hangs is started again. Everything it keeps is in one directory.
+/// Starts an emulated InfiniBand fabric, the subnet manager, the controller, an agent that runs virtual machines, and
+/// libvirt if it does not run yet. A program that ends or hangs is restarted. All state is in one directory.
 ///
 ///     heddle up                                  # in one terminal, as root
 ///     heddle tenant create acme                  # in another
 ///     heddle cluster create blue --tenant acme --nodes 2 --memory 384M
 ///
-/// Ctrl-C stops it, with the virtual machines; the next start boots them again from their disks. Fabric and hosts are
-/// made at the first start and kept.
+/// Ctrl-C stops the site and its virtual machines; the next start boots them again from their disks. Fabric and hosts are
+/// generated at the first start and kept.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct UpArgs {
     #[command(flatten)]
     home: HomeArgs,
-    /// Hosts of the emulated fat-tree, made at the first start [default: 16]
+    /// Number of hosts of the emulated fat-tree, 1 to 10000; used at the first start [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hosts: Option<u32>,
-    /// Emulate the fabric in this file, in the format of ibnetdiscover; the subnet manager sits on the adapter called
-    /// `manager`, or the first, and the others are hosts
+    /// Emulate the fabric in this file, in the format of ibnetdiscover. The subnet manager runs on the adapter called
+    /// `manager`, else on the first one; the other adapters are hosts
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// Let every user of this machine attach tools to the emulated fabric, not only root. Whoever attaches is root on any
-    /// adapter of the fabric, the subnet manager's included, below everything that separates tenants
+    /// Let every user of this machine attach tools to the emulated fabric, not only root. A user who attaches has root
+    /// rights on every adapter, that of the subnet manager included: tenants are not isolated from it
     #[arg(long)]
     open_fabric_to_everyone: bool,
-    /// Let the controller listen at this loopback address too, for tunnels. Without TLS, commands cannot tell it from
-    /// another program that listens there: whoever takes the address while it is down receives the tokens
+    /// Let the controller also listen at this loopback address, such as 127.0.0.1:8080, for tunnels. There is no TLS: a
+    /// program that listens there while the controller is down receives the tokens of clients
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Cores that each host offers; in shared mode they float over those of this machine
+    /// Cores that each host offers to virtual machines, at least 1; in shared mode they are not pinned
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     host_cores: u32,
-    /// Memory that each host offers
+    /// Memory that each host offers to virtual machines, such as 4G
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     host_memory: MemorySize,
-    /// Hours for which the disk of a removed virtual machine is kept before it is deleted; 0 deletes it at once
+    /// Hours to keep the disk of a removed virtual machine; 0 deletes it at once
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     disk_grace_hours: u32,
-    /// Make an image known; may be repeated [default: the newest that `make image` built]
+    /// Register an image; may be repeated [default: the newest that `make image` built]
     #[arg(long, value_name = "NAME=DIR")]
     image: Vec<ImageSource>,
 }
 
-/// Where a site is kept.
+/// The state directory of a site.
 #[derive(Clone, Debug, Args)]
 pub struct HomeArgs {
-    /// Directory that holds everything [env: HEDDLE_HOME] [default: /var/lib/heddle]
+    /// State directory of the site [env: HEDDLE_HOME] [default: /var/lib/heddle]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
 impl HomeArgs {
-    fn site(&self) -> anyhow::Result<Site> {
+    fn site(&self) -> anyhow::Result<SiteDir> {
         let from_environment = || env::var_os("HEDDLE_HOME").map(PathBuf::from);
         let directory = self.dir.clone().or_else(from_environment);
-        Site::at(&directory.unwrap_or_else(|| DEFAULT_HOME.into()))
+        SiteDir::at(&directory.unwrap_or_else(|| DEFAULT_HOME.into()))
     }
 }
 
-/// Runs a site until it is told to stop.
+/// Runs a site until a signal stops it.
 pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     let site = args.home.site()?;
     site.prepare()?;
     let _lock = site.lock()?;
     store::check(&site).await?;
-    let plan = Plan::new(&site, &args)?;
+    let plan = StartPlan::new(&site, &args)?;
     let heddle = plan.heddle.clone();
-    let leash = Arc::new(move |program: &Program| leash::command(&heddle, program));
-    let (mut supervisor, mut notices) = Supervisor::new(site.clone(), leash);
-    let mut stop = Stop::new()?;
+    let wrapper = Arc::new(move |program: &Program| die_with_parent::command(&heddle, program));
+    let (mut supervisor, mut notices) = Supervisor::new(site.clone(), wrapper);
+    let mut stop = StopSignals::new()?;
 
-    let progress = Progress::new("starting");
+    let progress = WaitProgress::new("starting");
     let outcome = {
         let starting = plan.start(&mut supervisor, &progress);
         tokio::pin!(starting);
@@ -125,11 +125,11 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
             tokio::select! {
                 started = &mut starting => break started.map(Some),
                 Some(notice) = notices.recv() => match notice.failures {
-                    // It will not come right by itself: an address that is taken, a file that cannot be read.
+                    // A restart will not help: an address in use, a file that cannot be read.
                     FAILURES_MAX.. => break Err(anyhow!(notice.text)),
                     _ => progress.reached(&notice.to_string()),
                 },
-                () = stop.asked() => break Ok(None),
+                () = stop.received() => break Ok(None),
             }
         }
     };
@@ -142,11 +142,11 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
-                () = stop.asked() => break,
+                () = stop.received() => break,
                 _ = interval.tick() => {
-                    // Whoever ran it has stopped it: another site on this machine, perhaps.
+                    // The process that ran libvirt has ended; it may have been another site.
                     if !has_libvirt && !libvirt::answers() {
-                        eprintln!("heddle: libvirt is gone, starting it");
+                        eprintln!("heddle: libvirt has ended, starting it");
                         libvirt::programs()?.into_iter().for_each(|program| supervisor.start(program));
                         has_libvirt = true;
                     }
@@ -156,7 +156,7 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     } else {
         drop(progress);
     }
-    eprintln!("heddle: stopping; once more, and it stops at once");
+    eprintln!("heddle: stopping; press Ctrl-C again to stop at once");
     {
         let stopping = supervisor.stop();
         tokio::pin!(stopping);
@@ -165,66 +165,67 @@ pub async fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
                 () = &mut stopping => break,
                 Some(notice) = notices.recv() => eprintln!("heddle: {notice}"),
                 // Everything ends with this process.
-                () = stop.asked() => break,
+                () = stop.received() => break,
             }
         }
     }
     while let Ok(notice) = notices.try_recv() {
         eprintln!("heddle: {notice}");
     }
-    // Commands then say that nobody is there, not that nobody answers.
+    // Clients then report that no controller is known, not that it does not answer.
     let _ = fs::remove_file(site.endpoint());
     site.remove_pid("up");
     outcome.map(|_| ExitCode::SUCCESS)
 }
 
-/// What is to be started, decided before anything is.
-struct Plan {
-    site: Site,
+/// All programs with their arguments, decided before any is started.
+struct StartPlan {
+    site: SiteDir,
     heddle: PathBuf,
     agent: PathBuf,
     topology: PathBuf,
-    /// The adapter that the subnet manager sits on.
+    /// NodeDescription of the adapter that the subnet manager runs on.
     manager: String,
     hosts: Vec<HostPort>,
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
-    capacity: Capacity,
+    capacity: HostCapacity,
     disk_grace_hours: u32,
     images: Vec<ImageSource>,
 }
 
-/// A site that can be used.
+/// A site that is ready.
 struct Ready {
     line: String,
     has_libvirt: bool,
 }
 
-impl Plan {
-    fn new(site: &Site, args: &UpArgs) -> anyhow::Result<Self> {
+impl StartPlan {
+    fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
         let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
         Ok(Self {
             site: site.clone(),
-            heddle: env::current_exe().context("cannot tell which program this is")?,
-            agent: find_program("heddle-agent")
-                .context("there is no heddle-agent beside heddle or in PATH: cargo build builds both")?,
+            heddle: env::current_exe().context("cannot find the path of this program")?,
+            agent: find_program("heddle-agent").context(
+                "heddle-agent is neither in the directory of heddle nor in PATH: run cargo build --workspace",
+            )?,
             topology,
             manager,
             hosts,
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
-            capacity: Capacity { cores: args.host_cores, memory: args.host_memory },
+            capacity: HostCapacity { cores: args.host_cores, memory: args.host_memory },
             disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
         })
     }
 
-    /// Starts everything, each as soon as what it needs is there.
-    async fn start(&self, supervisor: &mut Supervisor, progress: &Progress) -> anyhow::Result<Ready> {
+    /// Starts all programs, each as soon as those it needs are ready.
+    async fn start(&self, supervisor: &mut Supervisor, progress: &WaitProgress) -> anyhow::Result<Ready> {
         let site = &self.site;
-        // One of an earlier start leads nowhere.
+        // The file of an earlier start is stale.
         let _ = fs::remove_file(site.endpoint());
         let has_libvirt = !libvirt::answers();
         if has_libvirt {
@@ -259,14 +260,14 @@ impl Plan {
         ready::fabric(&client, &self.hosts, progress).await?;
         progress.reached("fabric programmed, hosts up");
         if has_libvirt {
-            progress.waits_for("libvirt looks at what QEMU can do");
+            progress.waits_for("libvirt probes the capabilities of QEMU");
             ready::libvirt().await?;
             progress.reached("libvirt answers");
         }
         Ok(Ready { line: self.summary(&client).await?, has_libvirt })
     }
 
-    /// What people need to know to go on.
+    /// The line that tells how to connect and what to try next.
     async fn summary(&self, client: &controller_api::Client) -> anyhow::Result<String> {
         let images = client.image_list().await?;
         let next = match images.first() {
@@ -280,10 +281,10 @@ impl Plan {
             true => String::new(),
             false => format!("export HEDDLE_HOME={}; ", self.site.directory().display()),
         };
-        // The port may have been left to the system.
+        // Port 0 lets the system choose.
         let also = match self.listen {
             Some(_) => fs::read_to_string(self.site.endpoint())
-                .context("the controller did not say where it listens")
+                .context("the controller did not write its address")
                 .map(|url| format!(" and {}", url.trim()))?,
             None => String::new(),
         };
@@ -306,7 +307,7 @@ impl Plan {
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }
-        self.own("sim", Some(Question::Ping(site.socket("sim-control"))), arguments)
+        self.own("sim", Some(LivenessProbe::Ping(site.socket("sim-control"))), arguments)
     }
 
     fn sm(&self) -> Program {
@@ -316,10 +317,10 @@ impl Plan {
         device.push(format!("@{}", self.manager));
         self.own(
             "sm",
-            Some(Question::Ping(site.socket("sm"))),
+            Some(LivenessProbe::Ping(site.socket("sm"))),
             [
                 "sm".into(),
-                "--guided".into(),
+                "--external-plans".into(),
                 "--device".into(),
                 device,
                 "--state".into(),
@@ -346,8 +347,8 @@ impl Plan {
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);
         }
-        let question = Question::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
-        self.own("controller", Some(question), arguments)
+        let probe = LivenessProbe::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
+        self.own("controller", Some(probe), arguments)
     }
 
     fn agent(&self) -> Program {
@@ -367,22 +368,22 @@ impl Plan {
             arguments.extend(["--host".into(), name.as_str().into()]);
         }
         let (name, path) = ("agent", self.agent.clone());
-        let question = Some(Question::Get { socket: site.socket("agent"), path: "/v1/hosts" });
-        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false, question }
+        let probe = Some(LivenessProbe::Get { socket: site.socket("agent"), path: "/v1/hosts" });
+        Program { name, path, arguments, stop_limit: AGENT_STOP_LIMIT, own_network: false, probe }
     }
 
     fn own(
         &self,
         name: &'static str,
-        question: Option<Question>,
+        probe: Option<LivenessProbe>,
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Program {
         let (path, arguments) = (self.heddle.clone(), arguments.into_iter().collect());
-        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false, question }
+        Program { name, path, arguments, stop_limit: STOP_LIMIT, own_network: false, probe }
     }
 }
 
-/// A program beside this one, or in the path, or where only root looks.
+/// Finds a program in the directory of this one, in PATH, or in the sbin directories.
 fn find_program(name: &str) -> Option<PathBuf> {
     let beside = env::current_exe().ok().and_then(|heddle| Some(heddle.parent()?.to_owned()));
     let path = env::var_os("PATH").unwrap_or_default();
@@ -397,10 +398,10 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The signals by which people and supervisors ask to stop.
-struct Stop([Signal; 3]);
+/// SIGINT, SIGTERM and SIGHUP, which stop the site.
+struct StopSignals([Signal; 3]);
 
-impl Stop {
+impl StopSignals {
     fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot handle signals");
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -408,7 +409,7 @@ impl Stop {
         Ok(Self([interrupt?, terminate?, hangup?]))
     }
 
-    async fn asked(&mut self) {
+    async fn received(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}

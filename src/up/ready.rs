@@ -1,4 +1,4 @@
-//! What has to be true before a site is ready, and making it so: sockets answer, hosts and images are known.
+//! Waits until a site is ready, and registers its hosts and images.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -17,24 +17,24 @@ use controller_api::{Client, ClientError, MemorySize, Name};
 use ib_wire::Guid;
 use tokio::time::{Instant, sleep};
 
-use super::site::{HostPort, Site};
+use super::site::{HostPort, SiteDir};
 use crate::cli::connection::SiteArgs;
 use crate::cli::image::{self, MANIFEST_FILE};
-use crate::cli::progress::Progress;
+use crate::cli::progress::WaitProgress;
 
-/// How often to look whether a part is ready.
+/// Interval of checking whether a program is ready.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a part may take; longer than a busy machine needs.
+/// Longest time for a program to become ready; longer than a busy machine needs.
 const PART_LIMIT: Duration = Duration::from_secs(120);
 
-/// Hosts that are added by one request: some 100 bytes each, far below the largest request.
+/// Hosts added in one request, at some 100 bytes each.
 const HOSTS_AT_ONCE: usize = 1000;
 
 /// Where `make image` puts images.
 const IMAGES: &str = "/var/cache/heddle/images";
 
-/// An image that is to be known: `NAME=DIR`.
+/// An image to register: `NAME=DIR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSource {
     name: Name,
@@ -44,20 +44,21 @@ pub struct ImageSource {
 impl FromStr for ImageSource {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, directory) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=DIR"))?;
+        let (name, directory) =
+            text.split_once('=').ok_or_else(|| format!("expected NAME=DIR, got {text:?}"))?;
         let name = name.parse().map_err(|error| format!("{error}"))?;
         Ok(Self { name, directory: directory.into() })
     }
 }
 
-/// What each host may give away.
+/// Resources of each host for virtual machines.
 #[derive(Clone, Copy, Debug)]
-pub struct Capacity {
+pub struct HostCapacity {
     pub cores: u32,
     pub memory: MemorySize,
 }
 
-/// Waits until somebody listens at a socket.
+/// Waits until a program listens at a socket.
 pub async fn socket(name: &str, path: &Path) -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     while UnixStream::connect(path).is_err() {
@@ -69,7 +70,7 @@ pub async fn socket(name: &str, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until libvirt does what it is asked: it listens long before, while it looks at what QEMU can do.
+/// Waits until libvirt answers requests: it listens long before, while it probes QEMU.
 pub async fn libvirt() -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
@@ -78,7 +79,7 @@ pub async fn libvirt() -> anyhow::Result<()> {
         let said = match tokio::time::timeout(PART_LIMIT, virsh.output()).await {
             Ok(Ok(output)) if output.status.success() => return Ok(()),
             Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            // Without virsh there is nobody to ask; the agent will find out.
+            // Without virsh libvirt cannot be checked here; the agent will report errors.
             Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it does not answer".to_owned(),
@@ -91,7 +92,7 @@ pub async fn libvirt() -> anyhow::Result<()> {
 }
 
 /// Waits until the controller answers.
-pub async fn controller(site: &Site) -> anyhow::Result<Client> {
+pub async fn controller(site: &SiteDir) -> anyhow::Result<Client> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         let problem = match answering(site).await {
@@ -107,23 +108,23 @@ pub async fn controller(site: &Site) -> anyhow::Result<Client> {
     }
 }
 
-async fn answering(site: &Site) -> anyhow::Result<Client> {
+async fn answering(site: &SiteDir) -> anyhow::Result<Client> {
     let client = SiteArgs::of_home(site.directory())?;
     client.fabric_show().await?;
     Ok(client)
 }
 
-/// Lets the controller know every host that it does not know yet, and which port each is; how many were new.
+/// Adds hosts that the controller does not have, and binds each to its port; returns the number of new hosts.
 pub async fn add_hosts(
     client: &Client,
     hosts: &[HostPort],
     agent: &Path,
-    capacity: Capacity,
+    capacity: HostCapacity,
 ) -> anyhow::Result<usize> {
     let known: HashMap<Name, Option<Guid>> =
         client.host_list().await?.into_iter().map(|host| (host.name, host.port_guid)).collect();
-    let agent = agent.to_str().context("the agent's socket is not text")?;
-    let Capacity { cores, memory } = capacity;
+    let agent = agent.to_str().context("the path of the agent socket is not UTF-8")?;
+    let HostCapacity { cores, memory } = capacity;
     let mut new = Vec::new();
     for HostPort { name, port_guid } in hosts {
         match known.get(name) {
@@ -145,11 +146,11 @@ pub async fn add_hosts(
     Ok(new.len())
 }
 
-/// Waits until the fabric is programmed and every host can be used.
-pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &Progress) -> anyhow::Result<()> {
+/// Waits until the fabric is programmed and every host is up.
+pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &WaitProgress) -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
-        // A controller that is being restarted is asked again.
+        // The controller may be restarting.
         let missing = missing(client, hosts).await.unwrap_or_else(|error| Some(format!("{error:#}")));
         let Some(missing) = missing else { return Ok(()) };
         if Instant::now() > deadline {
@@ -177,11 +178,11 @@ async fn missing(client: &Client, hosts: &[HostPort]) -> anyhow::Result<Option<S
         HostState::OffFabric => format!("{name} is not on the fabric"),
         HostState::Unbound => format!("{name} is not bound to a port"),
         HostState::AgentSilent => format!("the agent of {name} does not answer"),
-        HostState::Up => format!("the agent of {name} tries whether guests run by KVM"),
+        HostState::Up => format!("the agent of {name} is checking for KVM"),
     }))
 }
 
-/// Lets the controller know images, by default those that `make image` left; what became of each.
+/// Registers images, by default the newest of `make image`; returns a note for each new one.
 pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Result<Vec<String>> {
     let found;
     let sources = if sources.is_empty() {
@@ -198,7 +199,7 @@ pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Res
     Ok(notes)
 }
 
-/// Clusters keep the image they were made with, so another of the same name may take its place.
+/// Registers an image. Existing clusters keep theirs, so an image of the same name may be replaced.
 async fn add_image(client: &Client, new: NewImage) -> anyhow::Result<Option<String>> {
     let is_new = !client.image_list().await?.iter().any(|known| {
         let directory = known.directory.as_ref();

@@ -1,4 +1,4 @@
-//! Keeps programs running: starts them, starts them again if they end or hang, and stops them in turn.
+//! Supervises programs: starts them, restarts them if they end or hang, and stops them in reverse order.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,122 +17,120 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::pulse::{self, Question};
-use super::site::Site;
+use super::liveness::{self, LivenessProbe, ProbeTiming};
+use super::site::SiteDir;
 use crate::cli::output::{harmless, took};
 
-/// How long a program that ended waits at first before it is started again.
+/// First delay before a program is restarted.
 const RESTART_FIRST: Duration = Duration::from_millis(250);
 
-/// How long it waits at most.
+/// Longest delay before a restart.
 const RESTART_MAX: Duration = Duration::from_secs(10);
 
-/// How long one waits at most that has ended because another part was gone.
+/// Longest delay before the restart of a program that ended with `EXIT_OTHERS`.
 const RESTART_MAX_FOR_OTHERS: Duration = Duration::from_secs(1);
 
-/// The exit status of a program that ends because another part is gone: `EX_TEMPFAIL` of sysexits.h.
+/// Exit status of a program that ends because one it depends on has ended: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_OTHERS: u8 = 75;
 
-/// A program that ran so long was well: the next wait is short again.
+/// Run time after which the delay starts again from `RESTART_FIRST`.
 const STEADY: Duration = Duration::from_secs(5);
 
-/// A log that is larger when its program starts is put aside, and the one put aside before is dropped.
+/// Size in bytes above which a log is rotated when its program starts; one old log is kept.
 const LOG_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How much of the end of a log is searched for its last line.
+/// Bytes at the end of a log that are searched for its last line.
 const LOG_TAIL_BYTES: u64 = 4096;
 
-/// How much of a last line is told.
+/// Characters of the last line in a notice.
 const LINE_CHARS_MAX: usize = 300;
 
-/// A program to keep running.
+/// A program to supervise.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What it is called in messages, logs and process files.
+    /// Name in messages, of the log and of the pid file.
     pub name: &'static str,
-    /// What to run.
     pub path: PathBuf,
-    /// What it is told.
     pub arguments: Vec<OsString>,
-    /// How long it may take to end when asked to; after that it is killed.
+    /// Time from SIGTERM to SIGKILL.
     pub stop_limit: Duration,
-    /// Whether it runs in a network namespace of its own.
+    /// Run it in a new network namespace.
     pub own_network: bool,
-    /// How it is asked whether it works; one that is never asked is started again only if it ends.
-    pub question: Option<Question>,
+    /// Liveness probe; without one the program is restarted only if it ends.
+    pub probe: Option<LivenessProbe>,
 }
 
-/// Keeps programs running until it is told to stop them. If it is dropped, or its process killed, they end at once.
+/// Supervises programs until [`stop`](Self::stop). If it is dropped, or its process is killed, they are killed.
 pub struct Supervisor {
-    site: Site,
-    leash: Leash,
-    notices: mpsc::UnboundedSender<Notice>,
-    patience: pulse::Patience,
-    kept: Vec<Kept>,
+    site: SiteDir,
+    wrapper: Wrapper,
+    notices: mpsc::UnboundedSender<ProgramNotice>,
+    patience: ProbeTiming,
+    kept: Vec<Supervised>,
 }
 
-/// What happened to a program.
+/// A message about a program.
 #[derive(Debug)]
-pub struct Notice {
-    /// For people.
+pub struct ProgramNotice {
+    /// Message for people.
     pub text: String,
-    /// When it is started again, if it is.
+    /// Delay before the restart, if there is one.
     pub wait: Option<Duration>,
-    /// How often it has ended in a row, each time soon and through no fault of others.
+    /// Failures in a row, each soon after the start and not caused by another program.
     pub failures: u32,
 }
 
-impl From<String> for Notice {
+impl From<String> for ProgramNotice {
     fn from(text: String) -> Self {
         Self { text, wait: None, failures: 0 }
     }
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for ProgramNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
-        self.wait.map_or(Ok(()), |wait| write!(f, "; starting it again in {}", took(wait)))
+        self.wait.map_or(Ok(()), |wait| write!(f, "; restarting in {}", took(wait)))
     }
 }
 
-/// The command that becomes a program and ends with this process.
-pub type Leash = Arc<dyn Fn(&Program) -> std::process::Command + Send + Sync>;
+/// Makes the command that runs a program and ends with this process.
+pub type Wrapper = Arc<dyn Fn(&Program) -> std::process::Command + Send + Sync>;
 
 #[derive(Debug)]
-struct Kept {
+struct Supervised {
     name: &'static str,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Supervisor {
-    /// Of a site. What happens to its programs is told to who receives the notices.
-    pub fn new(site: Site, leash: Leash) -> (Self, mpsc::UnboundedReceiver<Notice>) {
+    /// Creates a supervisor for a site; notices about its programs go to the receiver.
+    pub fn new(site: SiteDir, wrapper: Wrapper) -> (Self, mpsc::UnboundedReceiver<ProgramNotice>) {
         let (notices, received) = mpsc::unbounded_channel();
-        (Self { site, leash, notices, patience: pulse::Patience::USUAL, kept: Vec::new() }, received)
+        (Self { site, wrapper, notices, patience: ProbeTiming::DEFAULT, kept: Vec::new() }, received)
     }
 
-    /// Starts a program, and starts it again whenever it ends.
+    /// Starts a program, and restarts it whenever it ends.
     ///
     /// Must be called on the one thread of the runtime: programs end with the thread that started them.
     pub fn start(&mut self, program: Program) {
         let (stop, stopped) = oneshot::channel();
         let name = program.name;
-        let keeper = Keeper {
+        let task = ProgramTask {
             program,
             site: self.site.clone(),
-            leash: Arc::clone(&self.leash),
+            wrapper: Arc::clone(&self.wrapper),
             notices: self.notices.clone(),
             patience: self.patience,
         };
-        self.kept.push(Kept { name, stop, task: tokio::spawn(keeper.keep(stopped)) });
+        self.kept.push(Supervised { name, stop, task: tokio::spawn(task.keep(stopped)) });
     }
 
-    /// Stops everything, last started first: whoever uses another ends before it.
+    /// Stops all programs, the last started first.
     pub async fn stop(&mut self) {
-        while let Some(Kept { name, stop, task }) = self.kept.pop() {
+        while let Some(Supervised { name, stop, task }) = self.kept.pop() {
             let asked = Instant::now();
-            // A keeper that is gone has nothing to stop.
+            // A task that is gone has nothing to stop.
             let _ = stop.send(());
             let _ = task.await;
             // Nobody has to listen.
@@ -141,17 +139,17 @@ impl Supervisor {
     }
 }
 
-struct Keeper {
+struct ProgramTask {
     program: Program,
-    site: Site,
-    leash: Leash,
-    notices: mpsc::UnboundedSender<Notice>,
-    patience: pulse::Patience,
+    site: SiteDir,
+    wrapper: Wrapper,
+    notices: mpsc::UnboundedSender<ProgramNotice>,
+    patience: ProbeTiming,
 }
 
-impl Keeper {
+impl ProgramTask {
     async fn keep(self, mut stopped: oneshot::Receiver<()>) {
-        let mut patience = Patience::default();
+        let mut patience = RestartBackoff::default();
         loop {
             let started = Instant::now();
             let (ended, code) = match self.launch() {
@@ -177,7 +175,7 @@ impl Keeper {
             };
             self.site.remove_pid(self.program.name);
             let wait = patience.after(started.elapsed(), code == Some(EXIT_OTHERS.into()));
-            self.tell(&ended, wait, patience.failures);
+            self.notify_ended(&ended, wait, patience.failures);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 _ = &mut stopped => return,
@@ -185,10 +183,10 @@ impl Keeper {
         }
     }
 
-    /// Returns when the program does not work any more, if it can be asked.
-    async fn until_hung(&self, pid: Option<u32>) -> pulse::Hung {
-        match (pid, &self.program.question) {
-            (Some(pid), Some(question)) => pulse::until_hung(pid, question, self.patience).await,
+    /// Returns when the liveness probe fails for too long; never without a probe.
+    async fn until_hung(&self, pid: Option<u32>) -> liveness::Hung {
+        match (pid, &self.program.probe) {
+            (Some(pid), Some(probe)) => liveness::until_hung(pid, probe, self.patience).await,
             _ => std::future::pending().await,
         }
     }
@@ -196,12 +194,12 @@ impl Keeper {
     fn launch(&self) -> anyhow::Result<Child> {
         let name = self.program.name;
         let log = open_log(&self.log())?;
-        let mut command = Command::from((self.leash)(&self.program));
+        let mut command = Command::from((self.wrapper)(&self.program));
         command
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share a log")?)
             .stderr(log)
-            // Ctrl-C is for the supervisor, which stops the others in turn.
+            // Ctrl-C must reach only the supervisor, which stops the programs in order.
             .process_group(0)
             .kill_on_drop(true);
         if std::env::var_os("HEDDLE_LOG").is_none() {
@@ -221,17 +219,19 @@ impl Keeper {
         }
         if tokio::time::timeout(self.program.stop_limit, child.wait()).await.is_err() {
             let limit = took(self.program.stop_limit);
-            let _ =
-                self.notices.send(format!("{} did not end within {limit}: killed", self.program.name).into());
+            let _ = self
+                .notices
+                .send(format!("{} did not end within {limit} and was killed", self.program.name).into());
             let _ = child.kill().await;
         }
     }
 
-    fn tell(&self, ended: &str, wait: Duration, failures: u32) {
+    fn notify_ended(&self, ended: &str, wait: Duration, failures: u32) {
         let name = self.program.name;
-        let said = last_line(&self.log()).map_or_else(String::new, |line| format!(", it last said: {line}"));
+        let said =
+            last_line(&self.log()).map_or_else(String::new, |line| format!("; last line of its log: {line}"));
         let text = format!("{name} ended ({ended}){said}");
-        let _ = self.notices.send(Notice { text, wait: Some(wait), failures });
+        let _ = self.notices.send(ProgramNotice { text, wait: Some(wait), failures });
     }
 
     fn log(&self) -> PathBuf {
@@ -239,14 +239,14 @@ impl Keeper {
     }
 }
 
-/// How long to wait before the next start.
+/// Exponential delay of restarts.
 #[derive(Debug, Default)]
-struct Patience {
+struct RestartBackoff {
     last: Option<Duration>,
     failures: u32,
 }
 
-impl Patience {
+impl RestartBackoff {
     fn after(&mut self, ran: Duration, for_others: bool) -> Duration {
         let max = if for_others { RESTART_MAX_FOR_OTHERS } else { RESTART_MAX };
         let wait = match self.last {
@@ -266,13 +266,13 @@ impl Patience {
 fn open_log(path: &Path) -> anyhow::Result<File> {
     if fs::metadata(path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
         fs::rename(path, path.with_extension("log.1"))
-            .with_context(|| format!("cannot put {} aside", path.display()))?;
+            .with_context(|| format!("cannot rotate {}", path.display()))?;
     }
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     log.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The last line of a log that says something.
+/// The last line of a log that is not blank.
 pub fn last_line(path: &Path) -> Option<String> {
     let mut log = File::open(path).ok()?;
     let length = log.metadata().ok()?.len();

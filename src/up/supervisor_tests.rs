@@ -7,9 +7,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Rig {
     scratch: tempfile::TempDir,
-    site: Site,
+    site: SiteDir,
     supervisor: Supervisor,
-    notices: mpsc::UnboundedReceiver<Notice>,
+    notices: mpsc::UnboundedReceiver<ProgramNotice>,
 }
 
 impl Rig {
@@ -18,14 +18,14 @@ impl Rig {
 
         let scratch = tempfile::tempdir().unwrap();
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let site = Site::at(&scratch.path().join("site")).unwrap();
+        let site = SiteDir::at(&scratch.path().join("site")).unwrap();
         site.prepare().unwrap();
-        let unleashed: Leash = Arc::new(|program: &Program| {
+        let unwrapped: Wrapper = Arc::new(|program: &Program| {
             let mut command = std::process::Command::new(&program.path);
             command.args(&program.arguments);
             command
         });
-        let (supervisor, notices) = Supervisor::new(site.clone(), unleashed);
+        let (supervisor, notices) = Supervisor::new(site.clone(), unwrapped);
         Self { scratch, site, supervisor, notices }
     }
 
@@ -43,14 +43,7 @@ impl Rig {
         let script = format!("note() {{ echo \"$1\" >>'{}'; }}\n{script}", diary.display());
         let arguments = ["-c".into(), script.into()].to_vec();
         let path = "/bin/sh".into();
-        self.supervisor.start(Program {
-            name,
-            path,
-            arguments,
-            stop_limit,
-            own_network: false,
-            question: None,
-        });
+        self.supervisor.start(Program { name, path, arguments, stop_limit, own_network: false, probe: None });
     }
 
     async fn notice(&mut self) -> String {
@@ -151,7 +144,7 @@ fn what_cannot_be_started_is_told_and_tried_again() {
             arguments: Vec::new(),
             stop_limit: PATIENCE,
             own_network: false,
-            question: None,
+            probe: None,
         });
         for _ in 0..2 {
             assert!(rig.notice().await.contains("cannot start agent"));
@@ -162,7 +155,7 @@ fn what_cannot_be_started_is_told_and_tried_again() {
 
 #[test]
 fn waits_grow_to_a_limit_and_are_short_again_after_a_steady_run() {
-    let mut patience = Patience::default();
+    let mut patience = RestartBackoff::default();
     let waits: Vec<u128> = (0..8).map(|_| patience.after(Duration::ZERO, false).as_millis()).collect();
     assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
     assert_eq!(patience.failures, 8);
@@ -171,7 +164,7 @@ fn waits_grow_to_a_limit_and_are_short_again_after_a_steady_run() {
 
 #[test]
 fn who_ends_because_of_another_waits_less_and_has_not_failed() {
-    let mut patience = Patience::default();
+    let mut patience = RestartBackoff::default();
     let waits: Vec<u128> = (0..4).map(|_| patience.after(Duration::ZERO, true).as_millis()).collect();
     assert_eq!((waits, patience.failures), (vec![250, 500, 1000, 1000], 0));
 }
@@ -211,7 +204,7 @@ struct Asked {
 impl Asked {
     fn new(script: &str) -> Self {
         let mut rig = Rig::new();
-        rig.supervisor.patience = pulse::Patience {
+        rig.supervisor.patience = ProbeTiming {
             interval: Duration::from_millis(100),
             answer: Duration::from_secs(1),
             idle_misses: 3,
@@ -227,7 +220,7 @@ impl Asked {
             arguments,
             stop_limit: PATIENCE,
             own_network: false,
-            question: Some(Question::Ping(socket.clone())),
+            probe: Some(LivenessProbe::Ping(socket.clone())),
         });
         Self { rig, socket, listener: Some(listener) }
     }
@@ -239,7 +232,7 @@ impl Asked {
         for _ in 0..times {
             let next = tokio::time::timeout(PATIENCE, self.listener.as_ref().unwrap().accept()).await;
             let (mut stream, _) = next.expect("it is asked").unwrap();
-            // Whoever closes before the question has arrived has not answered it.
+            // Whoever closes before the probe has arrived has not answered it.
             let _ = stream.read(&mut [0; 64]).await;
             let _ = stream.write_all(b"{}\n").await;
         }

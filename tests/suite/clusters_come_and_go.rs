@@ -18,7 +18,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use serde_json::{Value, json};
 
-use crate::rig::{self, Resident, Server, eventually};
+use crate::rig::{self, Server, SmDaemon, eventually};
 
 const SEED: u64 = 20_261_115;
 
@@ -29,7 +29,7 @@ const HOST: &str = "host-00001";
 const CLUSTERS: usize = 200;
 
 /// Asks the manager something, and returns the first answer.
-fn ask(manager: &Resident, request: &Value) -> Result<Value, String> {
+fn ask(manager: &SmDaemon, request: &Value) -> Result<Value, String> {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
     writeln!(stream, "{request}").unwrap();
     let mut line = String::new();
@@ -43,7 +43,7 @@ fn ask(manager: &Resident, request: &Value) -> Result<Value, String> {
 
 /// Who is where.
 struct Site {
-    manager: Resident,
+    manager: SmDaemon,
     topology: Topology,
     intents: Intents,
     plan: FabricPlan,
@@ -52,7 +52,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(manager: Resident) -> Self {
+    fn new(manager: SmDaemon) -> Self {
         let seen = ask(&manager, &json!({ "command": "watch" })).unwrap();
         let topology = ibnetdiscover::parse(seen["topology"].as_str().unwrap()).unwrap();
         let mut intents = Intents::new(serde_json::from_value(seen["manager"].clone()).unwrap());
@@ -183,7 +183,7 @@ fn whatever_comes_and_goes_the_tables_that_devices_hold_keep_what_they_should() 
     let net = rig::generate(net_directory.path(), &["fat-tree", "--hosts", "32", "--radix", "8"]);
     let server = Server::heddle(&net, &[]);
     let secret = server.secret(&[0x5a; 32]);
-    let mut site = Site::new(Resident::up(&server, HOST, &["--secret", &secret]));
+    let mut site = Site::new(SmDaemon::up(&server, HOST, &["--secret", &secret]));
     let mut random = Pcg64::seed_from_u64(SEED);
     let mut there: BTreeMap<String, Class> = BTreeMap::new();
     let (mut created, mut resized, mut deleted, mut refused) = (0, 0, 0, 0);

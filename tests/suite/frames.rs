@@ -13,7 +13,7 @@ use fabric_model::MacAddress;
 use ib_wire::Lid;
 use serde_json::Value;
 
-use crate::rig::{self, PATIENCE, Printed, Resident, Server, eventually};
+use crate::rig::{self, PATIENCE, Printed, Server, SmDaemon, eventually};
 
 const NET: &str = "tree-16.ibnetdiscover";
 const MANAGER: &str = "host-00001";
@@ -41,7 +41,7 @@ fn node_guid(number: u16) -> u64 {
 
 /// A fabric that a manager looks after, with machines on it.
 struct Cluster {
-    manager: Resident,
+    manager: SmDaemon,
     server: Server,
     /// Frames that machines have sent so far.
     sent: Rc<Cell<u64>>,
@@ -58,7 +58,7 @@ impl Cluster {
         let text =
             format!("blue=0x123, ipoib: {};\nred=0x124, ipoib: {};\n", list(&BLUE_HOSTS), list(&RED_HOSTS));
         std::fs::write(&conf, text).unwrap();
-        let manager = Resident::up(&server, MANAGER, &[&["--partitions", &conf], options].concat());
+        let manager = SmDaemon::up(&server, MANAGER, &[&["--partitions", &conf], options].concat());
         Self { manager, server, sent: Rc::default() }
     }
 

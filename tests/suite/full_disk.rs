@@ -6,19 +6,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::rig::tree::*;
-use crate::rig::{Resident, Server, eventually};
+use crate::rig::{Server, SmDaemon, eventually};
 
 const BLUE: u64 = 0x8123;
 
 /// A manager with its state on a file system of 256 KiB that nobody else sees.
-fn on_a_small_disk(server: &Server, disk: &str, options: &[&str]) -> Resident {
+fn on_a_small_disk(server: &Server, disk: &str, options: &[&str]) -> SmDaemon {
     let script = r#"mount -t tmpfs -o size=256k none "$0" && exec "$@""#;
     let wrapper = ["unshare", "--mount", "sh", "-c", script, disk];
-    Resident::start_by(&wrapper, server, HOST, (&format!("{disk}/state.json"), options))
+    SmDaemon::start_by(&wrapper, server, HOST, (&format!("{disk}/state.json"), options))
 }
 
 /// Runs a command where the manager's disk is.
-fn on_its_disk(manager: &Resident, script: &str) {
+fn on_its_disk(manager: &SmDaemon, script: &str) {
     let pid = manager.pid().to_string();
     let status = Command::new("nsenter").args(["--mount", "--target", &pid, "sh", "-c", script]).status();
     assert!(status.unwrap().success(), "{script}");
@@ -75,7 +75,7 @@ fn a_manager_on_a_full_disk_goes_on_and_recovers() {
     let state = server.file("state.json");
     std::fs::write(&state, copy.stdout).unwrap();
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let mut next = Resident::start(&server, HOST, &options);
+    let mut next = SmDaemon::start(&server, HOST, &options);
     let told = next.wait_for_up(1);
     assert!(told.contains(" 0 Sets "), "{told}");
     let mode = std::fs::metadata(&state).unwrap().permissions().mode() & 0o777;

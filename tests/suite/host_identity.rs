@@ -7,7 +7,7 @@ use controller_api::operation::OperationState;
 use controller_api::{Client, MemorySize};
 use serde_json::Value;
 
-use crate::rig::{self, Resident, Server};
+use crate::rig::{self, Server, SmDaemon};
 use crate::site::{Site, by_name, eventually, wish};
 
 /// Where the manager of the fabric sits.
@@ -21,7 +21,7 @@ const IMPOSTOR: &str = "host-00009";
 
 struct World {
     server: Server,
-    _manager: Resident,
+    _manager: SmDaemon,
     site: Site,
     operator: Client,
 }
@@ -30,7 +30,7 @@ impl World {
     /// A fabric of 16 adapters, two of which are hosts.
     fn new() -> Self {
         let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
-        let manager = Resident::start(&server, MANAGER, &["--guided"]);
+        let manager = SmDaemon::start(&server, MANAGER, &["--external-plans"]);
         rig::eventually("the manager listens", || manager.socket().exists());
         let hosts = ["host-00002", VICTIM].map(|name| name.parse().unwrap()).to_vec();
         let site = Site::managed_by(manager.socket().to_owned(), hosts);

@@ -8,18 +8,18 @@ use ib_wire::{
     Attribute, Datagram, LidAddress, Mad, Method, PortInfo, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
 };
 
-use crate::in_process::watched::Watched;
+use crate::in_process::recorded::RecordedManager;
 
-fn site(capacities: Capacities) -> Watched {
-    Watched::new(FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap(), capacities)
+fn site(capacities: Capacities) -> RecordedManager {
+    RecordedManager::new(FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap(), capacities)
 }
 
-fn cluster(site: &Watched) -> ClusterIntent {
+fn cluster(site: &RecordedManager) -> ClusterIntent {
     site.cluster("c", &[1, 2, 9], 1_000_000_000)
 }
 
 /// Sets of an attribute since the last plan.
-fn written(site: &Watched, attribute: Attribute) -> usize {
+fn written(site: &RecordedManager, attribute: Attribute) -> usize {
     site.sets.iter().filter(|mad| mad.attribute() == attribute).count()
 }
 
@@ -78,7 +78,7 @@ fn a_high_priority_entry_is_found_named_and_taken_away() {
     *mad.smp_data_mut() = block.encode();
     site.fabric.handle_datagram(
         site.now,
-        site.station,
+        site.port,
         Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad),
     );
     site.sets.clear();

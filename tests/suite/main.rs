@@ -1,33 +1,33 @@
 //! Heddle as a whole: its programs as processes, and its parts together in one.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod asked;
+mod arbitration_changes;
 mod attacker;
-mod bench_view;
 mod cli;
 mod clusters_come_and_go;
+mod conformance;
+mod die_with_parent;
 mod exec;
+mod external_plans;
 mod frames;
 mod full_disk;
-mod guided;
 mod host_identity;
+mod hung_processes;
 mod impostor;
 mod in_process;
-mod judged;
 mod keys_and_partitions;
 mod lanes;
-mod leash;
 mod manager_faults;
-mod manager_watch;
-mod path_levels;
+mod manager_sweeps;
+mod path_service_levels;
 mod recovery;
-mod resident;
 mod rig;
+mod sa_queries;
 mod shapes;
-mod silence;
 mod sim_control;
 #[path = "../../crates/controller/tests/suite/site/mod.rs"]
 mod site;
+mod sm_daemon;
 mod socket_access;
 mod stock_tools;
 mod subnet_manager;
@@ -35,4 +35,3 @@ mod tidy;
 mod traffic;
 mod transition;
 mod two_tenants;
-mod weights;

@@ -90,7 +90,7 @@ fn commands_that_make_no_sense_are_refused_with_the_reason() {
         assert!(!refused.success && refused.stderr.contains(reason), "{arguments:?}: {refused:?}");
     }
     let gone = Command::new(rig::HEDDLE).args(["sim-ctl", "no-such-sim", "status"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("nobody answers"), "{gone:?}");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no process listens"), "{gone:?}");
 }
 
 #[test]

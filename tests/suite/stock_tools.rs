@@ -213,14 +213,16 @@ fn ibportstate_reaches_the_peer_by_a_mixed_route_and_disables_and_enables_a_port
 
 #[test]
 fn opensm_brings_324_hosts_up_and_others_confirm_it() {
-    let printed = std::process::Command::new(rig::HEDDLE)
-        .args(["bench", "bring-up", "--hosts", "324", "--pairs", "20", "--alone", "--json"])
-        .output()
-        .unwrap();
-    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-    let rows: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
-    assert_eq!(rows[0]["paths_scanned"], 324 * 323, "ibdmchk scanned every path and found no credit loop");
-    assert_eq!(rows[0]["pairs_traced"], 20);
+    let args = bench::bring_up::BringUpArgs {
+        hosts: vec![324],
+        pairs: 20,
+        check_hosts: 2000,
+        alone: true,
+        json: false,
+    };
+    let rows = bench::bring_up::measure(&args, &rig::programs()).unwrap();
+    assert_eq!(rows[0].paths_scanned, Some(324 * 323), "ibdmchk scanned every path and found no credit loop");
+    assert_eq!(rows[0].pairs_traced, 20);
 }
 
 #[test]

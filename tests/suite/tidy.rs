@@ -1,4 +1,6 @@
-//! Rules of the workspace that the compiler does not know. A failure names the place and says what to do.
+//! Rules of the workspace that the compiler does not check. A failure names the file and line and says what to do.
+
+mod language;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +14,8 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("ib-wire", &[]),
     // words
     ("fabric-model", &["ib-wire"]),
+    // pictures of topologies and figures
+    ("fabric-drawing", &["fabric-model", "ib-wire"]),
     // decisions: blind to each other
     ("fabric-compiler", &["fabric-model", "ib-wire"]),
     ("fabric-verifier", &["fabric-model", "ib-wire"]),
@@ -44,6 +48,20 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
             "controller",
             "controller-api",
             "fabric-compiler",
+            "fabric-drawing",
+            "fabric-model",
+            "fabric-sim",
+            "fabric-verifier",
+            "ib-transport",
+            "ib-wire",
+            "subnet-manager",
+        ],
+    ),
+    (
+        "bench",
+        &[
+            "fabric-compiler",
+            "fabric-drawing",
             "fabric-model",
             "fabric-sim",
             "fabric-verifier",
@@ -61,6 +79,8 @@ const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
     ("tenant-view", &["ib-transport", "fabric-verifier"]),
+    // The checks that benchmarks and tests share.
+    ("heddle", &["bench"]),
 ];
 
 /// Crates without I/O: time, randomness and bytes are arguments.

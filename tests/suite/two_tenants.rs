@@ -13,7 +13,7 @@ use controller_api::view::View;
 use fabric_model::FabricPlan;
 use ib_wire::{Guid, Lid, PartitionNumber, Pkey, PortNum};
 
-use crate::rig::{self, HEDDLE, Resident, Server};
+use crate::rig::{self, HEDDLE, Server, SmDaemon};
 use crate::site::{Site, by_name, eventually, wish};
 
 /// Where the manager of the fabric sits.
@@ -155,7 +155,7 @@ fn partitions(view: &View) -> String {
 }
 
 /// What devices hold, read by the manager of the fabric.
-fn read_back(manager: &Resident) -> FabricPlan {
+fn read_back(manager: &SmDaemon) -> FabricPlan {
     let printed = manager.control(&["read-back"]);
     serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))
 }
@@ -179,7 +179,7 @@ fn two_tenants_manage_their_networks_at_once_with_the_same_numbers_and_do_not_to
     let net = rig::generate(folder.path(), &["fat-tree", "--hosts", "16", "--radix", "8"]);
     let server = Server::heddle(&net, &[]);
     let secret = server.secret(&[0x5a; 32]);
-    let manager = Resident::start(&server, HOST, &["--guided", "--secret", &secret]);
+    let manager = SmDaemon::start(&server, HOST, &["--external-plans", "--secret", &secret]);
     rig::eventually("the manager listens", || manager.socket().exists());
     let hosts = (1..=16).map(|number| format!("host-{number:05}").parse().unwrap()).collect();
     let site = Site::managed_by(manager.socket().to_owned(), hosts);

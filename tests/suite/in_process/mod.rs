@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fleet;
-pub mod resident;
+pub mod recorded;
+pub mod running_manager;
 pub mod tables;
-pub mod watched;
 pub mod world;

@@ -87,7 +87,7 @@ pub struct World {
     pub fabric: Fabric,
     topology: Topology,
     pub places: Places,
-    station: PortId,
+    port: PortId,
     now: Duration,
     settings: Settings,
     /// What a shell keeps on disk for the next manager.
@@ -108,12 +108,12 @@ impl World {
     pub fn new(topology: Topology, seed: u64) -> Self {
         let fabric = Fabric::new(topology.clone(), Capacities::default(), seed).unwrap();
         let (_, host) = topology.end_nodes().next().unwrap();
-        let station = fabric.find_port(&host.id).unwrap();
+        let port = fabric.find_port(&host.id).unwrap();
         Self {
             fabric,
             places: Places::of(&topology),
             topology,
-            station,
+            port,
             now: Duration::ZERO,
             settings: Settings {
                 limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
@@ -201,7 +201,7 @@ impl World {
 
     fn send(&mut self, datagram: Datagram) {
         let is_set = datagram.mad.method() == Method::SET;
-        self.fabric.handle_datagram(self.now, self.station, datagram);
+        self.fabric.handle_datagram(self.now, self.port, datagram);
         if is_set {
             self.look();
         }
@@ -240,7 +240,7 @@ impl World {
     fn deliver(&mut self, manager: &mut Manager) {
         while let Some(output) = self.fabric.poll_output() {
             if let Output::Deliver { port, datagram } = output
-                && port == self.station
+                && port == self.port
             {
                 manager.handle_datagram(self.now, &datagram);
             }
@@ -324,7 +324,7 @@ impl World {
 
     /// Tells the manager's port from the others: faults there would only cut the manager off.
     pub fn devices_but_own(&self) -> Vec<DeviceId> {
-        let own = self.fabric.device_id_of(self.station);
+        let own = self.fabric.device_id_of(self.port);
         self.fabric.device_ids().filter(|device| *device != own).collect()
     }
 

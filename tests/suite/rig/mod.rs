@@ -10,12 +10,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use bench::Programs;
 use ib_transport::ibsim::{Client, SocketName};
 use ib_transport::{Device, DeviceSpec, Role};
 pub use stock::{OpenSm, PATIENCE, eventually, unique};
 use stock::{Sockets, signal};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
+
+/// What benchmarks start of Heddle, where tests use their checks.
+pub fn programs() -> Programs {
+    // Only `heddle-bench sim` and `heddle-bench view` start servers of heddle-bench, and no test here uses those.
+    Programs { heddle: HEDDLE.into(), heddle_bench: "heddle-bench".into() }
+}
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies").join(name)
@@ -202,14 +209,14 @@ impl Drop for Server {
 }
 
 /// A `heddle sm` that stays, with a control socket of its own. Ended by SIGTERM when dropped.
-pub struct Resident {
+pub struct SmDaemon {
     child: Child,
     control: PathBuf,
     stdout: PathBuf,
     stderr: PathBuf,
 }
 
-impl Resident {
+impl SmDaemon {
     /// Starts it on `node` with the state of this server and frequent sweeps.
     pub fn start(server: &Server, node: &str, options: &[&str]) -> Self {
         Self::start_by(&[], server, node, (&server.file("state.json"), options))
@@ -243,9 +250,9 @@ impl Resident {
 
     /// Starts it, and returns once the fabric is equal to the plan.
     pub fn up(server: &Server, node: &str, options: &[&str]) -> Self {
-        let mut resident = Self::start(server, node, options);
-        resident.wait_for_up(1);
-        resident
+        let mut daemon = Self::start(server, node, options);
+        daemon.wait_for_up(1);
+        daemon
     }
 
     /// Waits until the fabric has become equal to the plan `times` times, and returns how that was told.
@@ -331,7 +338,7 @@ impl Resident {
     }
 }
 
-impl Drop for Resident {
+impl Drop for SmDaemon {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             signal("TERM", &self.child);

@@ -1,0 +1,438 @@
+//! `heddle-bench guarantees`: what guaranteed clusters get while all others attack them, with and without Heddle.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use fabric_compiler::compile;
+use fabric_model::generate::{FatTree, FatTreeSize, Torus, without_links};
+use fabric_model::intent::{ClusterIntent, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use fabric_sim::scenario::{Act, Cast, Pattern, Rate, Report, Scenario, Size, Span, one_class, play};
+use fabric_sim::traffic::{Network, Time};
+use fabric_sim::{Capacities, Fabric};
+use ib_wire::{DataLanes, Guid};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use serde::Serialize;
+
+/// Fill fabrics with guaranteed clusters, each with the largest rate that is admitted, until no more are admitted, and let one half of the
+/// clusters attack the other: what the attacked get of their guarantees, as planned and with one class for all.
+///
+/// Half of the clusters send all to all at their guaranteed rate; the others are hostile: they send everything to everybody on
+/// all levels, or fill their turns with packets that go beyond them, or stop draining what they are sent. Then the halves
+/// change places. A few hosts belong to a best-effort cluster, which sends as much as it can.
+///
+/// Rates are those on the wire, headers counted. Arbitration counts blocks of 64 bytes, the last one of a packet whole: what is
+/// guaranteed to full-size packets is less for small ones, 0.47 of it for messages of 4 bytes, and that is what is asked for.
+///
+/// The exit status is 0 if every guarantee held.
+#[derive(Debug, Args)]
+pub struct GuaranteesArgs {
+    /// Shapes of the fabrics to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Shape::ALL)]
+    fabrics: Vec<Shape>,
+    /// Data lanes of every port: 1, 2, 4, 8 or 15.
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 15])]
+    lanes: Vec<u8>,
+    /// Entries of each arbitration table, 8 to 64.
+    #[arg(long, value_delimiter = ',', default_values_t = [8, 64])]
+    entries: Vec<u8>,
+    /// Seeds of the placement and the sizes of clusters; one run for each.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5])]
+    seeds: Vec<u64>,
+    /// Message size of all clusters but the best-effort one: a size in bytes such as 4k, or `any`, where each cluster draws
+    /// its own: hostile ones from 4 bytes to 1 MiB, the others up to 64 KiB. Runs with `any` simulate a quarter of
+    /// `--duration`.
+    #[arg(long, value_delimiter = ',', default_value = "4k,any")]
+    messages: Vec<Messages>,
+    /// Simulated time of each run, such as 600us or 1ms.
+    #[arg(long, default_value = "1ms", value_parser = |text: &str| text.parse::<Span>())]
+    duration: Span,
+    /// Print JSON instead of Markdown.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A kind of fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Shape {
+    /// 32 hosts in two levels.
+    TwoLevels,
+    /// 54 hosts in three levels.
+    ThreeLevels,
+    /// The same without four of its cables.
+    Damaged,
+    /// 32 hosts on a torus of 4 by 4.
+    Torus,
+}
+
+/// How large messages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Messages {
+    Of(Size),
+    Any,
+}
+
+impl FromStr for Messages {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "any" { Ok(Self::Any) } else { text.parse().map(Self::Of) }
+    }
+}
+
+impl std::fmt::Display for Messages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Of(size) => size.bytes().fmt(f),
+            Self::Any => f.write_str("any"),
+        }
+    }
+}
+
+/// Messages that hostile clusters draw have as many bytes as a power of two: 4 bytes at least and 1 MiB at most.
+const DRAWN: RangeInclusive<u32> = 2..=20;
+
+/// Those of clusters that are attacked: no more than the buffer of a lane. Who sends more to one node before it sends to the
+/// next is not uniform, and nothing else is guaranteed.
+const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
+
+/// Runs with messages of any size are shorter by this: small packets are many.
+const ANY_PART: u64 = 4;
+
+impl Messages {
+    /// The size of a cluster's messages.
+    fn draw(self, send: Pattern, random: &mut Pcg64) -> Size {
+        let drawn = if send.is_hostile() { DRAWN } else { DRAWN_ATTACKED };
+        match self {
+            Self::Of(size) => size,
+            Self::Any => Size::from_bytes(1 << random.random_range(drawn)),
+        }
+    }
+
+    /// How long runs are.
+    fn duration(self, duration: Span) -> Span {
+        match self {
+            Self::Of(_) => duration,
+            Self::Any => Span::from_time(Time::from_ps((duration.time().ps() / ANY_PART).max(1))),
+        }
+    }
+}
+
+/// Cables that a damaged tree has not.
+const CABLES_MISSING: usize = 4;
+
+impl Shape {
+    const ALL: [Self; 4] = [Self::TwoLevels, Self::ThreeLevels, Self::Damaged, Self::Torus];
+
+    fn topology(self, seed: u64) -> Result<Topology> {
+        let tree = |radix, hosts, levels| {
+            let size = FatTreeSize::Hosts { hosts, levels: Some(levels) };
+            FatTree { radix, ..FatTree::new(size) }
+        };
+        Ok(match self {
+            Self::TwoLevels => tree(8, 32, 2).generate()?,
+            Self::ThreeLevels => tree(6, 54, 3).generate()?,
+            Self::Damaged => without_links(tree(6, 54, 3).generate()?, CABLES_MISSING, seed)?,
+            Self::Torus => Torus { hosts_per_switch: 2, ..Torus::new([4, 4]) }.generate()?,
+        })
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TwoLevels => "two-levels",
+            Self::ThreeLevels => "three-levels",
+            Self::Damaged => "damaged",
+            Self::Torus => "torus",
+        })
+    }
+}
+
+/// The worst of all seeds and both halves.
+#[derive(Debug, Serialize)]
+struct Row {
+    fabric: Shape,
+    lanes: u8,
+    entries: u8,
+    messages: String,
+    attack: Pattern,
+    /// Clusters that were attacked.
+    attacked: usize,
+    /// The least that one of their nodes got, as a fraction of the guarantee.
+    rate: f64,
+    rate_one_class: f64,
+    /// The latest packet that found its lane empty, as part of the bound.
+    latency: f64,
+    /// Guarantees that were broken.
+    broken: usize,
+    broken_one_class: usize,
+    /// Mean Gb/s of a best-effort node.
+    rest: f64,
+    /// What they took of what all others left on the tightest link of their ways.
+    of_rest: f64,
+}
+
+const ATTACKS: [Pattern; 3] = [Pattern::Everything, Pattern::Overshoot, Pattern::Stall];
+
+/// Measures, and prints the figures. The exit status is a failure if any guarantee was violated.
+pub fn run(args: &GuaranteesArgs) -> Result<ExitCode> {
+    ensure!(!args.seeds.is_empty(), "nothing to measure");
+    let mut rows = Vec::new();
+    for fabric in &args.fabrics {
+        for lanes in &args.lanes {
+            for entries in &args.entries {
+                eprintln!("{fabric}, {lanes} lanes, tables of {entries}");
+                rows.extend(measure(*fabric, *lanes, *entries, args)?);
+            }
+        }
+    }
+    crate::print(args.json, &rows, |rows| markdown(rows))?;
+    let is_kept = rows.iter().all(|row| row.broken == 0);
+    Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn measure(fabric: Shape, lanes: u8, entries: u8, args: &GuaranteesArgs) -> Result<Vec<Row>> {
+    let cases = args.messages.iter().flat_map(|messages| ATTACKS.map(|attack| (*messages, attack)));
+    let mut rows: Vec<(Messages, Row)> = cases
+        .map(|(messages, attack)| {
+            (
+                messages,
+                Row {
+                    fabric,
+                    lanes,
+                    entries,
+                    messages: messages.to_string(),
+                    attack,
+                    attacked: 0,
+                    rate: f64::INFINITY,
+                    rate_one_class: f64::INFINITY,
+                    latency: 0.0,
+                    broken: 0,
+                    broken_one_class: 0,
+                    rest: f64::INFINITY,
+                    of_rest: f64::INFINITY,
+                },
+            )
+        })
+        .collect();
+    for seed in &args.seeds {
+        let topology = fabric.topology(*seed)?;
+        let filled = Filled::new(&topology, lanes, entries, *seed)?;
+        for (messages, row) in &mut rows {
+            for half in 0..2 {
+                let scenario =
+                    filled.scenario(row.attack, *messages, half, *seed, messages.duration(args.duration));
+                let planned = filled.play(&topology, &scenario, *seed, true)?;
+                let shared = filled.play(&topology, &scenario, *seed, false)?;
+                row.add(&planned, &shared);
+            }
+        }
+    }
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
+}
+
+impl Row {
+    fn add(&mut self, planned: &Report, shared: &Report) {
+        let tested = |report: &Report| -> Vec<(f64, f64, bool)> {
+            let tested = report.parties.iter().filter(|party| party.is_tested);
+            tested
+                .filter_map(|party| {
+                    let rate = party.rate_kept()?;
+                    let latest = party.alone.max().map_or(0.0, |latest| latest.us());
+                    let is_broken = party.keeps_rate() == Some(false) || party.keeps_bound() == Some(false);
+                    Some((rate, latest / party.bound?.us(), is_broken))
+                })
+                .collect()
+        };
+        for (rate, latency, is_broken) in tested(planned) {
+            self.attacked += 1;
+            self.rate = self.rate.min(rate);
+            self.latency = self.latency.max(latency);
+            self.broken += usize::from(is_broken);
+        }
+        for (rate, _, is_broken) in tested(shared) {
+            self.rate_one_class = self.rate_one_class.min(rate);
+            self.broken_one_class += usize::from(is_broken);
+        }
+        for party in planned.parties.iter().filter(|party| party.name == REST) {
+            self.rest = self.rest.min(party.mean.bits_per_s() as f64 / 1e9);
+            self.of_rest = party.of_rest.unwrap_or(0.0).min(self.of_rest);
+        }
+    }
+}
+
+/// The best-effort cluster.
+const REST: &str = "rest";
+
+/// Its nodes.
+const REST_NODES: usize = 4;
+
+/// Clusters that are refused one after the other before a fabric counts as full.
+const REFUSALS_MAX: usize = 3;
+
+/// Guarantees less than this are not worth measuring.
+const LEAST: u64 = 1_000_000_000;
+
+/// The most that a cluster asks for, so that several find room on a link.
+const MOST: u64 = 80_000_000_000;
+
+/// How near the guaranteed rate is to the largest rate that is admitted.
+const NEAR: u64 = 50_000_000;
+
+/// A fabric full of guaranteed clusters.
+struct Filled {
+    plan: FabricPlan,
+    seats: BTreeMap<String, Vec<Guid>>,
+    capacities: Capacities,
+}
+
+impl Filled {
+    fn new(topology: &Topology, lanes: u8, entries: u8, seed: u64) -> Result<Self> {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let first = |node: &fabric_model::Node| node.ports().next().map(|(_, port)| port.guid);
+        let mut hosts: Vec<Guid> = topology.end_nodes().filter_map(|(_, node)| first(node)).collect();
+        let manager = hosts.remove(0);
+        hosts.shuffle(&mut random);
+        let mut intents = Intents::new(manager);
+        let lanes = DataLanes::from_count(lanes).context("ports have 1, 2, 4, 8 or 15 data lanes")?;
+        (intents.capabilities.usual_port.lanes, intents.capabilities.usual_port.arbitration) =
+            (lanes, entries);
+        let rest: Vec<Guid> = hosts.drain(..REST_NODES).collect();
+        intents.partitions.push(partition(REST, &rest));
+        let mut seats = BTreeMap::from([(REST.to_owned(), rest)]);
+        let mut plan = compile(topology, &intents, &Decisions::default())?;
+        let mut refusals = 0;
+        while hosts.len() >= 2 && refusals < REFUSALS_MAX {
+            let nodes = (2 + random.random_range(0..5u64) as usize).min(hosts.len());
+            let ports: Vec<Guid> = hosts.drain(..nodes).collect();
+            let name = format!("c{:02}", seats.len());
+            let (mut low, mut high) = (LEAST, random.random_range(2 * LEAST..MOST));
+            let mut admitted = None;
+            while high - low > NEAR {
+                let rate =
+                    if admitted.is_none() && high - low <= 2 * NEAR { low } else { low + (high - low) / 2 };
+                let wanted = with_cluster(&intents, &name, &ports, rate);
+                match compile(topology, &wanted, plan.decisions()) {
+                    Ok(plan) => (admitted, low) = (Some((wanted, plan)), rate),
+                    Err(_) if rate == low => break,
+                    Err(_) => high = rate,
+                }
+            }
+            match admitted {
+                Some((wanted, next)) => {
+                    (intents, plan) = (wanted, next);
+                    seats.insert(name, ports);
+                }
+                None => refusals += 1,
+            }
+        }
+        let capacities = Capacities { lanes, arbitration_entries: entries, ..Capacities::default() };
+        Ok(Self { plan, seats, capacities })
+    }
+
+    /// One half of the clusters attacks the other.
+    fn scenario(
+        &self,
+        attack: Pattern,
+        messages: Messages,
+        half: usize,
+        seed: u64,
+        duration: Span,
+    ) -> Scenario {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let guaranteed = self.seats.keys().filter(|name| *name != REST);
+        let mut act = |cluster: &str, send, rate| Act {
+            cluster: cluster.to_owned(),
+            send,
+            message: vec![messages.draw(send, &mut random)],
+            rate,
+            to: 1,
+            percent: 0,
+            bursts: None,
+            compute: Span::default(),
+        };
+        let mut acts: Vec<Act> = (guaranteed.enumerate())
+            .map(|(place, name)| match place % 2 == half {
+                true => act(name, attack, Rate::Full),
+                false => act(name, Pattern::AllToAll, Rate::Promised),
+            })
+            .collect();
+        // Best effort is only in the way, and no more so in small packets.
+        let rest = act(REST, Pattern::AllToAll, Rate::Full);
+        acts.push(Act { message: vec![Size::from_bytes(4096)], ..rest });
+        let warm_up = Span::from_time(Time::from_us(50));
+        Scenario { duration, warm_up, buffer: Size::from_bytes(64 << 10), acts }
+    }
+
+    fn play(&self, topology: &Topology, scenario: &Scenario, seed: u64, is_planned: bool) -> Result<Report> {
+        let plan = if is_planned { self.plan.clone() } else { one_class(&self.plan) };
+        let mut fabric = Fabric::new(topology.clone(), self.capacities.clone(), seed)?;
+        fabric.install(&plan)?;
+        let cast = Cast::of(&fabric, &plan, &self.seats)?;
+        let cast = if is_planned { cast } else { cast.on_one_level() };
+        Ok(play(Network::of(&fabric), &cast, scenario, seed)?)
+    }
+}
+
+fn partition(name: &str, ports: &[Guid]) -> PartitionIntent {
+    let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+    PartitionIntent {
+        name: name.to_owned(),
+        number: None,
+        members: ports.iter().map(member).collect(),
+        ipoib: None,
+    }
+}
+
+fn with_cluster(intents: &Intents, name: &str, ports: &[Guid], rate: u64) -> Intents {
+    let mut intents = intents.clone();
+    intents.partitions.push(partition(name, ports));
+    intents.clusters.push(ClusterIntent {
+        name: name.to_owned(),
+        ports: ports.to_vec(),
+        class: Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(rate), latency_ns: None },
+        sl_mode: SlMode::Cluster,
+    });
+    intents
+}
+
+fn markdown(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "The least that a node of an attacked cluster got of its guarantee, as planned and with one class for all; the latest \
+         packet that found its lane empty next to its bound; clusters whose guarantee was violated; what best effort got, and \
+         how much that is of what all others left on the tightest link of its ways. The worst of all seeds.\n\n\
+         A guarantee is violated if a node got less than its rate gives in the time of the run without the latency bound, \
+         less two packets. Runs are short, with messages of any size a quarter as long, so what waits at their end shows \
+         in the rates.\n\n\
+         | fabric | lanes | table | messages | attack | attacked | rate ÷ guarantee | one class | latency ÷ bound | violated | one class \
+         | best effort Gb/s | of what was left |\n\
+         |---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in rows {
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {} | **{:.3}** | {:.3} | {:.3} | **{}** | {} | {:.1} | {:.3} |\n",
+            row.fabric,
+            row.lanes,
+            row.entries,
+            row.messages,
+            format!("{:?}", row.attack).to_lowercase(),
+            row.attacked,
+            row.rate,
+            row.rate_one_class,
+            row.latency,
+            row.broken,
+            row.broken_one_class,
+            row.rest,
+            row.of_rest,
+        );
+    }
+    text
+}

@@ -1,0 +1,221 @@
+//! The figures of a run as Markdown, opensm and heddle in one row, goals beside them.
+
+use super::change::ChangeCost;
+use super::manager::Side;
+use super::{Emulator, Outcome, Report, Row};
+
+/// Both sides on one fabric of one emulation.
+struct Pair<'a> {
+    opensm: &'a Row,
+    heddle: Option<&'a Row>,
+    with_qos: Option<&'a Row>,
+}
+
+/// The figures as Markdown tables.
+pub fn markdown(report: &Report) -> String {
+    let pairs = pairs(report);
+    let mut text = format!(
+        "opensm ran with `-R {} -s 0`, heddle with its defaults and no sweeps. `heddle sm` programs no tables for quality \
+         of service yet, so those columns have one side.\n",
+        report.engine
+    );
+    bring_up(&mut text, &pairs);
+    partition(&mut text, &pairs);
+    link(&mut text, &pairs);
+    paths(&mut text, &pairs);
+    routing(&mut text, report);
+    text
+}
+
+fn pairs(report: &Report) -> Vec<Pair<'_>> {
+    let opensm = report.rows.iter().filter(|row| row.side == Side::Opensm && !row.qos);
+    let same = |row: &&Row, other: &Row| (row.hosts, row.on) == (other.hosts, other.on);
+    opensm
+        .map(|opensm| Pair {
+            opensm,
+            heddle: report.rows.iter().find(|row| row.side == Side::Heddle && same(row, opensm)),
+            with_qos: report.rows.iter().find(|row| row.qos && same(row, opensm)),
+        })
+        .collect()
+}
+
+fn bring_up(text: &mut String, pairs: &[Pair]) {
+    *text += "\n**Bring-up**: from start to up; CPU and peak memory of the manager. Goals at 11664: ≥ 8 times faster, ≤ half \
+              the memory.\n\n\
+              | hosts | on | opensm s | heddle s | times faster | opensm CPU s | heddle CPU s | ratio | opensm MiB | heddle MiB | ratio \
+              | opensm SMPs (Sets) | heddle SMPs (Sets) | opensm QoS s | CPU s | SMPs |\n\
+              |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    for pair in pairs {
+        let opensm = &pair.opensm.bring_up;
+        let heddle = pair.heddle.map(|row| &row.bring_up);
+        let qos = pair.with_qos.map(|row| &row.bring_up);
+        let smps = |row: Option<&super::BringUp>| {
+            let requests = row.and_then(|row| row.requests);
+            requests.map_or("–".to_owned(), |it| format!("{} ({})", it.all(), it.sets))
+        };
+        let up = heddle.map(|it| it.up_s);
+        let (cpu, memory) = (heddle.map(|it| it.cpu_s), heddle.map(|it| it.peak_mib));
+        *text += &row(&[
+            pair.opensm.hosts.to_string(),
+            place(pair.opensm.on),
+            figure(Some(opensm.up_s)),
+            figure(up),
+            bold(up.map(|up| opensm.up_s / up)),
+            figure(Some(opensm.cpu_s)),
+            figure(cpu),
+            bold(cpu.map(|cpu| cpu / opensm.cpu_s)),
+            figure(Some(opensm.peak_mib)),
+            figure(memory),
+            bold(memory.map(|memory| memory / opensm.peak_mib)),
+            smps(Some(opensm)),
+            smps(heddle),
+            figure(qos.map(|it| it.up_s)),
+            figure(qos.map(|it| it.cpu_s)),
+            qos.and_then(|it| it.requests).map_or("–".to_owned(), |it| it.all().to_string()),
+        ]);
+    }
+}
+
+fn partition(text: &mut String, pairs: &[Pair]) {
+    let shown: Vec<&Pair> = pairs.iter().filter(|pair| pair.opensm.partition.is_some()).collect();
+    if shown.is_empty() {
+        return;
+    }
+    *text += "\n**A partition of 16 ports** is written to the file and the manager signalled: until the last member holds it, \
+              and until the manager has nothing left to do. Goals at 4860: ≥ 300 times fewer SMPs, ≥ 100 times faster.\n\n\
+              | hosts | on | change | opensm in force ms | heddle in force ms | times faster | opensm settled ms | heddle settled ms \
+              | times faster | opensm SMPs | heddle SMPs | times fewer | opensm CPU ms | heddle CPU ms |\n\
+              |---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    for pair in shown {
+        let opensm = pair.opensm.partition.as_ref().and_then(Outcome::measured);
+        let heddle = pair.heddle.and_then(|row| row.partition.as_ref()).and_then(Outcome::measured);
+        steps(text, pair, "add", opensm.map(|it| &it.add), heddle.map(|it| &it.add));
+        steps(text, pair, "remove", opensm.map(|it| &it.remove), heddle.map(|it| &it.remove));
+    }
+}
+
+fn steps(
+    text: &mut String,
+    pair: &Pair,
+    name: &str,
+    opensm: Option<&ChangeCost>,
+    heddle: Option<&ChangeCost>,
+) {
+    let both = |of: fn(&ChangeCost) -> f64| (opensm.map(of), heddle.map(of));
+    let (in_force, settled) = (both(|it| it.in_force_ms), both(|it| it.settled_ms));
+    let smps = |step: Option<&ChangeCost>| step.and_then(|it| it.requests).map(|it| it.all() as f64);
+    let counted = (smps(opensm), smps(heddle));
+    let cpu = both(|it| it.cpu_ms);
+    *text += &row(&[
+        pair.opensm.hosts.to_string(),
+        place(pair.opensm.on),
+        name.to_owned(),
+        figure(in_force.0),
+        figure(in_force.1),
+        bold(ratio(in_force)),
+        figure(settled.0),
+        figure(settled.1),
+        bold(ratio(settled)),
+        whole(counted.0),
+        whole(counted.1),
+        bold(ratio(counted)),
+        figure(cpu.0),
+        figure(cpu.1),
+    ]);
+}
+
+fn link(text: &mut String, pairs: &[Pair]) {
+    let shown: Vec<&Pair> = pairs.iter().filter(|pair| pair.opensm.link.is_some()).collect();
+    if shown.is_empty() {
+        return;
+    }
+    *text += "\n**A link between switches fails**: until the manager has nothing left to do and every pair is found reachable \
+              without it. Goal: only blocks that change are written.\n\n\
+              | hosts | opensm ms | heddle ms | times faster | opensm SMPs | heddle SMPs | times fewer | opensm blocks written / changed \
+              | heddle blocks written / changed | heddle CPU ms |\n\
+              |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+    for pair in shown {
+        let opensm = pair.opensm.link.as_ref().and_then(Outcome::measured);
+        let heddle = pair.heddle.and_then(|row| row.link.as_ref()).and_then(Outcome::measured);
+        let settled = (opensm.map(|it| it.settled_ms), heddle.map(|it| it.settled_ms));
+        let smps = (opensm.map(|it| it.requests.all() as f64), heddle.map(|it| it.requests.all() as f64));
+        let blocks = |side: Option<&super::LinkFailure>| {
+            side.map_or("–".to_owned(), |it| {
+                format!("{} / {}", it.requests.route_blocks, it.blocks_changed)
+            })
+        };
+        *text += &row(&[
+            pair.opensm.hosts.to_string(),
+            figure(settled.0),
+            figure(settled.1),
+            bold(ratio(settled)),
+            whole(smps.0),
+            whole(smps.1),
+            bold(ratio(smps)),
+            blocks(opensm),
+            blocks(heddle),
+            figure(heddle.map(|it| it.cpu_ms)),
+        ]);
+    }
+}
+
+fn paths(text: &mut String, pairs: &[Pair]) {
+    let shown: Vec<&Pair> = pairs.iter().filter(|pair| pair.opensm.paths.is_some()).collect();
+    if shown.is_empty() {
+        return;
+    }
+    *text += "\n**Queries for paths** by several hosts at once, each for ever other peers; CPU of the manager for each. Goal: ≥ 5 \
+              times as many.\n\n\
+              | hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs |\n\
+              |---:|---|---:|---:|---:|---:|---:|\n";
+    for pair in shown {
+        let opensm = pair.opensm.paths.as_ref().and_then(Outcome::measured);
+        let heddle = pair.heddle.and_then(|row| row.paths.as_ref()).and_then(Outcome::measured);
+        let (slow, fast) = (opensm.map(|it| it.per_s), heddle.map(|it| it.per_s));
+        *text += &row(&[
+            pair.opensm.hosts.to_string(),
+            place(pair.opensm.on),
+            whole(slow),
+            whole(fast),
+            bold(ratio((fast, slow))),
+            figure(opensm.map(|it| it.cpu_us)),
+            figure(heddle.map(|it| it.cpu_us)),
+        ]);
+    }
+}
+
+fn routing(text: &mut String, report: &Report) {
+    if report.routing.is_empty() {
+        return;
+    }
+    *text += "\n**A whole plan**, computed alone on one core: addresses, routes, partitions. Goal at 11664: ≤ 1 s.\n\n\
+              | hosts | s |\n|---:|---:|\n";
+    for routing in &report.routing {
+        *text += &row(&[routing.hosts.to_string(), format!("{:.3}", routing.plan_s)]);
+    }
+}
+
+fn row(cells: &[String]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn place(emulator: Emulator) -> String {
+    if emulator == Emulator::Ibsim { "ibsim" } else { "heddle sim" }.to_owned()
+}
+
+fn ratio((above, below): (Option<f64>, Option<f64>)) -> Option<f64> {
+    above.zip(below).map(|(above, below)| above / below)
+}
+
+/// A figure, or a dash where there is none.
+fn figure(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| format!("{value:.2}"))
+}
+
+fn whole(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| format!("{value:.0}"))
+}
+
+fn bold(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| format!("**{value:.2}**"))
+}

@@ -1,0 +1,50 @@
+//! Streams of clusters, and the trees they are placed on.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use fabric_compiler::compile;
+use fabric_compiler::tenancy::network::{Limits, Network};
+use fabric_model::generate::{FatTree, FatTreeSize};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use rand::Rng;
+use rand_pcg::Pcg64;
+
+/// A tree and its routes.
+pub struct PlannedTree {
+    topology: Topology,
+    plan: FabricPlan,
+}
+
+impl PlannedTree {
+    /// The tree of so many hosts: 648 in two levels of 36 ports; 1,728 in three of 24 ports; others in three of 36 ports.
+    pub fn with_hosts(hosts: u32) -> anyhow::Result<Self> {
+        let (radix, levels) = match hosts {
+            0..=648 => (36, 2),
+            649..=1728 => (24, 3),
+            _ => (36, 3),
+        };
+        let size = FatTreeSize::Hosts { hosts, levels: Some(levels) };
+        let topology = FatTree { radix, ..FatTree::new(size) }.generate()?;
+        let (_, host) = topology.end_nodes().next().context("a tree without hosts")?;
+        let (_, port) = host.ports().next().context("a host without ports")?;
+        let plan = compile(&topology, &Intents::new(port.guid), &Decisions::default())?;
+        Ok(Self { topology, plan })
+    }
+
+    /// The tree with so many lanes for guaranteed clusters on every link.
+    pub fn network(&self, lanes: u8) -> Arc<Network> {
+        let limits = Limits { lanes: Some(lanes), ..Limits::default() };
+        Arc::new(Network::of(&self.topology, &self.plan, limits))
+    }
+}
+
+/// A number from 0 to 1, without 0.
+pub fn unit(random: &mut Pcg64) -> f64 {
+    ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
+}
+
+/// An exponential size, rounded; at least 1 and at most `most`.
+pub fn size(random: &mut Pcg64, mean: f64, most: usize) -> usize {
+    ((-mean * unit(random).ln()).round() as usize).clamp(1, most)
+}

@@ -1,0 +1,407 @@
+//! The daemon loop: moves datagrams, time, plans and control commands between the device and the manager.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fabric_model::{FabricPlan, Found};
+use ib_transport::{Device, Received, Waker};
+use ib_wire::Datagram;
+use serde_json::{Value, json};
+use subnet_manager::{Event, Manager};
+
+use super::adoption;
+use super::control::{self, SmRequest};
+use super::metrics;
+use super::planner::{PlanProvider, PlanRejection};
+use super::progress::Bar;
+use super::state::{self, State};
+use super::stats::SmStatistics;
+use super::{Outputs, Signal};
+use crate::control_socket::{PendingRequest, Replies};
+
+/// With `--once`: longest time without any answer from the fabric.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// With `--once`: interruptions of the programming run before the daemon gives up.
+const INTERRUPTIONS_MAX: u64 = 20;
+
+/// Interval of writing metrics while idle.
+const METRICS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Datagrams received in a row before new ones are sent, so that the fabric always has requests to work on.
+const BURST: usize = 32;
+
+/// The subnet manager with its device, state file, control socket and outputs.
+pub struct Daemon {
+    pub device: Device,
+    pub manager: Manager,
+    pub planner: PlanProvider,
+    pub state: State,
+    pub stats: SmStatistics,
+    pub outputs: Outputs,
+    pub started: Instant,
+    /// End after the first programming run.
+    pub once: bool,
+    pub waker: Waker,
+    pub signals: Receiver<Signal>,
+    pub commands: Option<Receiver<PendingRequest<SmRequest>>>,
+    /// Set while the configuration of another subnet manager has still to be taken over.
+    pub adoption: Option<Adopt>,
+    /// Requests that are answered when the fabric is programmed.
+    pub waiting: Vec<Replies>,
+    /// Connections of `heddle sm watch`.
+    pub watchers: Vec<Replies>,
+    pub read_back: ReadBack,
+    pub bar: Bar,
+    /// Reused buffer.
+    pub unsent: Vec<Datagram>,
+    pub metrics_written: Option<Instant>,
+}
+
+/// Requests for a read-back.
+#[derive(Default)]
+pub struct ReadBack {
+    /// Received since the last read-back began.
+    pub wanted: Vec<Replies>,
+    /// Answered by the read-back that is running.
+    pub begun: Vec<Replies>,
+}
+
+/// What to do with a fabric that another subnet manager configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopt {
+    /// Print what would change.
+    Only,
+    /// Print what changes, and change it.
+    AndApply,
+}
+
+/// The device failed while it was in use. A supervisor may restart the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricGone;
+
+impl std::fmt::Display for FabricGone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the device of the fabric has failed")
+    }
+}
+
+/// Why the daemon loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// `--once`: the fabric is programmed.
+    Programmed,
+    /// `--adopt` without `--apply`: the differences were printed.
+    Compared,
+    /// SIGINT or SIGTERM arrived.
+    Asked,
+}
+
+impl Daemon {
+    /// Runs until a signal stops it, or with `--once` until the fabric is programmed.
+    pub fn run(&mut self) -> anyhow::Result<Stop> {
+        let once = self.once;
+        let mut heard = Instant::now();
+        let mut received_burst = false;
+        loop {
+            self.persist()?;
+            if let Some(stop) = self.handle_events(once)? {
+                return Ok(stop);
+            }
+            let now = self.now();
+            self.unsent.extend(std::iter::from_fn(|| self.manager.poll_transmit(now)));
+            self.device.send_batch(&self.unsent).context(FabricGone)?;
+            self.unsent.clear();
+            self.bar.show(self.manager.progress());
+            if !received_burst {
+                let due = self.manager.poll_timeout().unwrap_or(now + METRICS_INTERVAL);
+                let wait = match self.manager.has_more() {
+                    true => Duration::ZERO,
+                    false => due.saturating_sub(self.now()).min(METRICS_INTERVAL),
+                };
+                self.device.wait(&self.waker, wait).context(FabricGone)?;
+            }
+            let received = self.receive()?;
+            received_burst = received == BURST;
+            if received > 0 {
+                heard = Instant::now();
+            }
+            if once && heard.elapsed() > SILENCE_MAX {
+                bail!("no node has answered for {SILENCE_MAX:?}");
+            }
+            self.manager.handle_timeout(self.now());
+            if self.handle_signals()? {
+                return Ok(Stop::Asked);
+            }
+            self.handle_commands();
+            self.start_read_back();
+            self.write_metrics()?;
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Receives up to `BURST` datagrams and returns their number.
+    fn receive(&mut self) -> anyhow::Result<usize> {
+        let now = self.now();
+        for count in 0..BURST {
+            let received = self.device.receive(Duration::ZERO).context(FabricGone)?;
+            let Some(received) = received else { return Ok(count) };
+            match received {
+                Received::Datagram(datagram) => self.manager.handle_datagram(now, &datagram),
+                Received::Lost(transaction) => self.manager.handle_lost(now, transaction),
+            }
+        }
+        Ok(BURST)
+    }
+
+    /// Writes the state file; the manager sends the Sets that depend on it only afterwards.
+    fn persist(&mut self) -> anyhow::Result<()> {
+        if let Some(memory) = self.manager.poll_persist() {
+            let began = Instant::now();
+            match self.state.write(memory) {
+                Ok(()) => {
+                    tracing::debug!(elapsed = ?began.elapsed(), "state written");
+                    self.record_state_saved()?;
+                    self.manager.handle_persisted(self.now());
+                }
+                Err(error) if self.once => return Err(error),
+                Err(error) => {
+                    self.record_state_unsaved(&error);
+                    self.manager.handle_not_persisted(self.now());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that the state cannot be written. The fabric stays as it is, and the write is retried.
+    fn record_state_unsaved(&mut self, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        tracing::error!("cannot write the state, so the fabric is not changed: {why}");
+        if self.stats.unsaved.is_none() {
+            crate::print_warning(format_args!(
+                "cannot write the state, so the fabric is not changed until it can be written: {why}"
+            ));
+            self.send_to_watchers(json!({ "event": "state-unsaved", "error": why }));
+        }
+        self.stats.state_write_failures += 1;
+        self.stats.unsaved = Some(why);
+        self.metrics_written = None;
+    }
+
+    /// Records that the state is written, and reports it if it could not be written before.
+    fn record_state_saved(&mut self) -> anyhow::Result<()> {
+        if self.stats.unsaved.take().is_some() {
+            tracing::info!("the state can be written again");
+            self.send_to_watchers(json!({ "event": "state-saved" }));
+            self.metrics_written = None;
+            self.print("the state can be written again")?;
+        }
+        Ok(())
+    }
+
+    /// Handles the events of the manager; returns why to stop, if it is time to.
+    fn handle_events(&mut self, once: bool) -> anyhow::Result<Option<Stop>> {
+        let mut stop = None;
+        while let Some(event) = self.manager.poll_event() {
+            self.stats.note(&event);
+            self.notify_watchers(&event);
+            match event {
+                Event::Discovered(discovery) => {
+                    let found = format!(
+                        "discovered {} switches, {} adapters in {:.2?}",
+                        self.stats.switches,
+                        self.stats.adapters,
+                        self.started.elapsed()
+                    );
+                    self.print(&found)?;
+                    self.planner.found(discovery)?;
+                    match self.adoption {
+                        Some(_) => self.manager.survey(self.now()),
+                        None => self.decide(once)?,
+                    }
+                }
+                Event::Surveyed(found) => self.adopt(&found)?,
+                Event::ReadBack(plan) => {
+                    let answer = serde_json::to_value(&plan)?;
+                    for answers in self.read_back.begun.drain(..) {
+                        answers.send(Ok(answer.clone()));
+                    }
+                }
+                Event::Compared(differences) => {
+                    adoption::print_differences(&differences)?;
+                    match (self.adoption.take(), self.planner.plan().cloned()) {
+                        (Some(Adopt::AndApply), Some(plan)) => self.apply(plan)?,
+                        _ => return Ok(Some(Stop::Compared)),
+                    }
+                }
+                Event::Programmed(_) => {
+                    self.report_programmed()?;
+                    stop = once.then_some(Stop::Programmed);
+                }
+                Event::Alone if once => bail!(
+                    "no node answers, not even the one that this manager runs on. If it has an M_Key that --secret and --state \
+                     do not give, name the node with heddle sm adopt-node --here"
+                ),
+                Event::Inconsistent(error) if once => {
+                    return Err(error).context("the discovered topology is inconsistent");
+                }
+                Event::Interrupted if once && self.stats.interruptions > INTERRUPTIONS_MAX => {
+                    bail!(
+                        "programming was interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered"
+                    );
+                }
+                _ => {}
+            }
+        }
+        Ok(stop)
+    }
+
+    fn decide(&mut self, once: bool) -> anyhow::Result<()> {
+        match self.planner.decide() {
+            Ok(Some(plan)) => self.apply(plan),
+            Ok(None) => {
+                for answers in self.waiting.drain(..) {
+                    answers.send(Err(PlanRejection::FabricChanged.into()));
+                }
+                self.print("waiting for a plan")
+            }
+            Err(error) if once => Err(error),
+            Err(error) => {
+                tracing::error!("no plan for this fabric: {error:#}");
+                for answers in self.waiting.drain(..) {
+                    answers.send(Err(format!("no plan for this fabric: {error:#}").into()));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Plans with the LIDs and routes that were found, and compares the fabric with that plan.
+    fn adopt(&mut self, found: &Found) -> anyhow::Result<()> {
+        let (adoption, plan) = self.planner.adopt(found)?;
+        self.print(&format!(
+            "adopted: {} of {} LIDs and {} of {} routes to adapters stay",
+            adoption.lids_kept,
+            plan.lids().len(),
+            adoption.routes_kept,
+            adoption.routes,
+        ))?;
+        self.manager.compare(self.now(), plan);
+        Ok(())
+    }
+
+    pub fn apply(&mut self, plan: Arc<FabricPlan>) -> anyhow::Result<()> {
+        for finding in plan.findings() {
+            self.print(&format!("finding: {finding}"))?;
+        }
+        let began = Instant::now();
+        self.manager.apply(self.now(), plan);
+        tracing::debug!(elapsed = ?began.elapsed(), "compared with the plan");
+        Ok(())
+    }
+
+    /// Reports that the fabric is programmed: output line, waiting requests, report file.
+    fn report_programmed(&mut self) -> anyhow::Result<()> {
+        let counts = self.manager.counts();
+        self.stats.count(counts);
+        if let Some(plan) = self.planner.plan().filter(|_| !self.manager.is_holding_back()) {
+            self.stats.note_plan(plan, self.started.elapsed());
+        }
+        let up = format!(
+            "up: {} LIDs, {} partitions; {} Gets, {} Sets in {:.2?}",
+            self.stats.lids,
+            self.stats.partitions,
+            counts.gets,
+            counts.sets,
+            self.started.elapsed(),
+        );
+        self.print(&up)?;
+        // While a plan is held back, the fabric is programmed with the plan before it.
+        if !self.manager.is_holding_back() {
+            for answers in self.waiting.drain(..) {
+                answers.send(Ok(json!(up)));
+            }
+        }
+        if let Some(path) = &self.outputs.report {
+            warn(state::replace(path, &serde_json::to_vec_pretty(&self.stats)?));
+        }
+        self.metrics_written = None;
+        Ok(())
+    }
+
+    /// Prints a line. Without `--once`, a closed standard output is not an error.
+    fn print(&mut self, line: &str) -> anyhow::Result<()> {
+        self.bar.clear();
+        match crate::print_line(line) {
+            Err(error) if !self.once => {
+                tracing::warn!("cannot print: {error:#}");
+                Ok(())
+            }
+            said => said,
+        }
+    }
+
+    /// Handles signals that arrived; returns whether to stop.
+    fn handle_signals(&mut self) -> anyhow::Result<bool> {
+        loop {
+            match self.signals.try_recv() {
+                Ok(Signal::Stop) => return Ok(true),
+                Ok(Signal::Reload) => match self.planner.reread() {
+                    Ok(plan) => self.apply(plan)?,
+                    Err(error) => {
+                        crate::print_warning(format_args!("reload failed, nothing was changed: {error:#}"));
+                        tracing::error!("reload failed, nothing was changed: {error:#}");
+                    }
+                },
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
+            }
+        }
+    }
+
+    fn handle_commands(&mut self) {
+        while let Some(command) = self.commands.as_ref().and_then(|commands| commands.try_recv().ok()) {
+            control::carry_out(self, command);
+        }
+    }
+
+    /// Starts a read-back for the waiting requests as soon as the manager is idle.
+    fn start_read_back(&mut self) {
+        let is_due = !self.read_back.wanted.is_empty() && self.read_back.begun.is_empty();
+        if is_due && self.manager.read_back(self.now()) {
+            self.read_back.begun = std::mem::take(&mut self.read_back.wanted);
+        }
+    }
+
+    fn notify_watchers(&mut self, event: &Event) {
+        if !self.watchers.is_empty() {
+            self.send_to_watchers(control::line(event));
+        }
+    }
+
+    fn send_to_watchers(&mut self, line: Value) {
+        self.watchers.retain(|watcher| watcher.send(Ok(line.clone())));
+    }
+
+    fn write_metrics(&mut self) -> anyhow::Result<()> {
+        let Some(path) = &self.outputs.metrics else { return Ok(()) };
+        if self.metrics_written.is_none_or(|at| at.elapsed() > METRICS_INTERVAL) {
+            self.stats.count(self.manager.counts());
+            warn(state::replace(path, metrics::text(&self.stats)?.as_bytes()));
+            self.metrics_written = Some(Instant::now());
+        }
+        Ok(())
+    }
+}
+
+/// Logs a failed write of a report or metrics file; the daemon goes on.
+fn warn(written: anyhow::Result<()>) {
+    if let Err(error) = written {
+        tracing::warn!("{error:#}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Statistics of a running manager, for the log, `heddle sm status`, the report file and the metrics.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use fabric_model::FabricPlan;
+use ib_wire::{Attribute, Guid, SmState};
+use serde::Serialize;
+use subnet_manager::{Counts, Event, Location};
+
+/// Entries kept of each list; older ones are only counted.
+const LIST_MAX: usize = 256;
+
+/// Counters and the latest entries since the daemon started.
+#[derive(Debug, Default, Serialize)]
+pub struct SmStatistics {
+    pub switches: usize,
+    pub adapters: usize,
+    /// LIDs in the plan in force.
+    pub lids: usize,
+    pub partitions: usize,
+    pub findings: Vec<String>,
+    /// Get requests sent, without retries.
+    pub gets: u64,
+    pub sets: u64,
+    pub retries: u64,
+    /// Completed programming runs, repairs included.
+    pub programmed: u64,
+    /// Time from the start of the daemon to the last change of plan, in seconds.
+    pub seconds: f64,
+    /// Locations whose node does not answer, or answers as another node, with the reason.
+    pub unmet: BTreeMap<String, String>,
+    /// Other subnet managers, by location, with state and priority.
+    pub foreign_managers: BTreeMap<String, String>,
+    pub silent: List,
+    pub refused: List,
+    pub unsupported: List,
+    pub drift: List,
+    pub interruptions: u64,
+    /// Error of the last write of the state, while it fails: the fabric is not changed meanwhile.
+    pub unsaved: Option<String>,
+    pub state_write_failures: u64,
+    pub traps: BTreeMap<u16, u64>,
+}
+
+/// The last entries of a list, with the number of all.
+#[derive(Debug, Default, Serialize)]
+pub struct List {
+    pub count: u64,
+    pub last: VecDeque<String>,
+}
+
+impl List {
+    fn push(&mut self, entry: String) {
+        self.count += 1;
+        if self.last.len() == LIST_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(entry);
+    }
+}
+
+impl SmStatistics {
+    /// Records an event and logs it.
+    pub fn note(&mut self, event: &Event) {
+        match event {
+            Event::Discovered(discovery) => {
+                (self.switches, self.adapters) =
+                    (discovery.topology.switches().count(), discovery.topology.end_nodes().count());
+                tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
+            }
+            Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "surveyed"),
+            Event::ReadBack(_) => tracing::info!("read back"),
+            Event::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
+            Event::Alone => tracing::error!("no node answers, not even the one that this manager runs on"),
+            Event::Inconsistent(error) => tracing::error!(%error, "the discovered topology is inconsistent"),
+            Event::Programmed(counts) => {
+                self.count(*counts);
+                self.programmed += 1;
+                tracing::info!(gets = counts.gets, sets = counts.sets, "programmed");
+            }
+            Event::Interrupted => {
+                self.interruptions += 1;
+                tracing::warn!("programming interrupted: a node did not answer");
+            }
+            Event::SilentLocation { location, last } => {
+                let last = last.map_or("no node".to_owned(), |guid| guid.to_string());
+                let place = location_name(*location);
+                tracing::warn!(%place, %last, "no answer from behind a port");
+                crate::print_warning(format_args!(
+                    "no answer from behind {place}, where {last} was last found"
+                ));
+                self.unmet.insert(place, format!("no answer; last found: {last}"));
+            }
+            Event::Stranger { location, claims } => {
+                let place = location_name(*location);
+                tracing::warn!(%place, %claims, "a node without the key answers with the GUID of a node found elsewhere");
+                crate::print_warning(format_args!(
+                    "behind {place} a node without the key of {claims} answers with its GUID; {claims} was found elsewhere"
+                ));
+                self.unmet.insert(place, format!("answers as {claims} without its key"));
+            }
+            Event::Answered { location } => {
+                let place = location_name(*location);
+                tracing::info!(%place, "no longer silent");
+                self.unmet.remove(&place);
+            }
+            Event::Silent { node, attribute } => {
+                tracing::warn!(%node, ?attribute, "no answer");
+                self.silent.push(format!("{node} {attribute:?}"));
+            }
+            Event::Refused { node, attribute, modifier, status } => {
+                tracing::warn!(%node, ?attribute, modifier, ?status, "refused");
+                self.refused.push(format!("{} {status:?}", attribute_name(*node, *attribute, *modifier)));
+            }
+            Event::Unsupported { node, attribute, modifier } => {
+                tracing::info!(%node, ?attribute, modifier, "not supported");
+                self.unsupported.push(attribute_name(*node, *attribute, *modifier));
+            }
+            Event::Drift { node, attribute, modifier } => {
+                tracing::warn!(%node, ?attribute, modifier, "drift: changed by another writer; repairing");
+                self.drift.push(attribute_name(*node, *attribute, *modifier));
+            }
+            Event::Trapped { node, trap } => {
+                tracing::info!(%node, trap = trap.number(), "trap");
+                *self.traps.entry(trap.number()).or_default() += 1;
+            }
+            Event::ForeignManager { node, port, info } => {
+                let says = match info {
+                    Some(info) => format!("{} with priority {}", state(info.state), info.priority),
+                    None => "silent".to_owned(),
+                };
+                tracing::warn!(%node, %port, %says, "another subnet manager");
+                crate::print_warning(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
+                self.foreign_managers.insert(format!("{node}[{port}]"), says);
+            }
+            Event::ForeignManagerGone { node, port } => {
+                tracing::info!(%node, %port, "the other subnet manager is gone");
+                self.foreign_managers.remove(&format!("{node}[{port}]"));
+            }
+        }
+    }
+
+    /// Records the plan in force; `elapsed` is the time since the daemon started.
+    pub fn note_plan(&mut self, plan: &FabricPlan, elapsed: Duration) {
+        (self.lids, self.partitions) = (plan.lids().len(), plan.partitions().len());
+        self.findings = plan.findings().iter().map(ToString::to_string).collect();
+        self.seconds = elapsed.as_secs_f64();
+    }
+
+    /// Copies the counters of datagrams sent.
+    pub fn count(&mut self, counts: Counts) {
+        (self.gets, self.sets, self.retries) = (counts.gets, counts.sets, counts.retries);
+    }
+}
+
+fn attribute_name(node: Guid, attribute: Attribute, modifier: u32) -> String {
+    format!("{node} {attribute:?} {modifier:#x}")
+}
+
+fn location_name(location: Option<Location>) -> String {
+    location.map_or("the manager's own node".to_owned(), |it| format!("{}[{}]", it.near, it.port))
+}
+
+fn state(state: SmState) -> &'static str {
+    match state {
+        SmState::Master => "master",
+        SmState::Standby => "standby",
+        SmState::Discovering => "discovering",
+        SmState::NotActive => "not active",
+        SmState::Unknown(_) => "in an unknown state",
+    }
+}

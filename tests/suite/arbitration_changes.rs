@@ -1,0 +1,126 @@
+//! Guaranteed clusters come and go on an emulated fabric, and arbitration tables are looked at after every single write:
+//! no lane of a cluster that stays is served more seldom on the way than before or after.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric_compiler::compile;
+use fabric_model::Intents;
+use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
+use fabric_model::intent::ClusterIntent;
+use fabric_sim::Capacities;
+use ib_wire::{Attribute, Mad, VlArbBlock, VlArbEntry, VlArbPart};
+
+use crate::in_process::recorded::RecordedManager;
+
+const ENTRIES: usize = 64;
+
+type Table = [VlArbEntry; ENTRIES];
+
+/// Whose table it is: the ports by which datagrams get there, and the port of the modifier.
+type Place = (Vec<u8>, u16);
+
+/// A manager, and the low-priority arbitration tables that follow from what it wrote.
+struct Site {
+    recorded: RecordedManager,
+    tables: BTreeMap<Place, Table>,
+}
+
+impl Site {
+    /// Has a plan done for some clusters. Returns the most writes that one table took, after a look at every instant.
+    fn apply(&mut self, clusters: &[ClusterIntent]) -> usize {
+        let programmed = self.recorded.programmed;
+        self.recorded.apply(clusters);
+        assert_eq!(self.recorded.programmed, programmed + 1);
+        let before = self.tables.clone();
+        // Every table after every write of it.
+        let instants: Vec<(Place, Table)> =
+            self.recorded.sets.iter().filter_map(|mad| written(&mut self.tables, mad)).collect();
+        let mut writes: BTreeMap<&Place, usize> = BTreeMap::new();
+        for (place, instant) in &instants {
+            *writes.entry(place).or_default() += 1;
+            let Some(before) = before.get(place) else { continue };
+            let after = &self.tables[place];
+            for lane in 1..15 {
+                if let (Some(before), Some(after)) = (gap(before, lane), gap(after, lane)) {
+                    let now = gap(instant, lane);
+                    assert!(
+                        now.is_some_and(|now| now <= before.max(after)),
+                        "{place:?} lane {lane}: {now:?}"
+                    );
+                }
+            }
+        }
+        writes.into_values().max().unwrap_or(0)
+    }
+}
+
+/// The table that a Set has changed, as it is then.
+fn written(tables: &mut BTreeMap<Place, Table>, mad: &Mad) -> Option<(Place, Table)> {
+    if mad.attribute() != Attribute::VL_ARBITRATION {
+        return None;
+    }
+    let (part, port) = VlArbPart::from_modifier(mad.modifier()).unwrap();
+    if part.is_high() {
+        return None;
+    }
+    let route = (1..=mad.hop_count()).filter_map(|hop| mad.initial_path(hop)).collect();
+    let place = (route, port);
+    let table = tables.entry(place.clone()).or_insert([VlArbEntry::default(); ENTRIES]);
+    let block = VlArbBlock::decode(mad.smp_data());
+    table[part.first_entry()..][..VlArbBlock::ENTRIES].copy_from_slice(&block.0);
+    Some((place, *table))
+}
+
+/// The most entries of others between two of a lane's; `None` if it has none.
+fn gap(table: &Table, lane: u8) -> Option<usize> {
+    let served: Vec<&VlArbEntry> = table.iter().filter(|entry| entry.weight != 0).collect();
+    let first = served.iter().position(|entry| entry.lane.to_wire() == lane)?;
+    let (before, after) = served.split_at(first);
+    let around: Vec<bool> = after.iter().chain(before).map(|entry| entry.lane.to_wire() == lane).collect();
+    around.split(|is_own| *is_own).map(<[bool]>::len).max()
+}
+
+#[test]
+fn lanes_of_clusters_that_stay_are_served_as_often_as_ever_while_others_come_and_go() {
+    // Two leaves with one cable each to the spine: all that is between them meets there.
+    let oversubscription = Oversubscription { down: 11, up: 1 };
+    let size = FatTreeSize::Leaves(2);
+    let topology = FatTree { radix: 12, oversubscription, ..FatTree::new(size) }.generate().unwrap();
+    let capacities = Capacities { arbitration_entries: ENTRIES as u8, ..Capacities::default() };
+    let recorded = RecordedManager::new(topology, capacities);
+    let mut site = Site { recorded, tables: BTreeMap::new() };
+    // A host of each leaf.
+    let pair = |site: &Site, name: &str, at: usize, bandwidth: u64| {
+        site.recorded.cluster(name, &[at, 11 + at], bandwidth)
+    };
+    assert_eq!(site.apply(&[]), 0, "nobody was promised anything");
+    // The first five fill half a table, which is every second entry; the sixth is beyond.
+    let parts = [308, 150, 72, 1, 1, 1];
+    let usable = usable_bits_per_s(&site.recorded);
+    let mut clusters: Vec<ClusterIntent> =
+        (1..).zip(parts).map(|(at, part)| pair(&site, &format!("c{at}"), at, usable / 1000 * part)).collect();
+    for count in 1..=clusters.len() {
+        // As devices come, management's lane is served elsewhere.
+        let most = if count == 1 { 3 } else { 2 };
+        assert!(site.apply(&clusters[..count]) <= most, "whoever comes needs no table in between");
+    }
+    // What is left for the sixth to move to is in the other part of the table.
+    clusters = vec![clusters[3].clone(), clusters[5].clone()];
+    assert!(site.apply(&clusters) <= 2, "nor does whoever goes");
+    clusters.push(pair(&site, "wide", 1, usable / 1000 * 620));
+    assert!(site.apply(&clusters) > 2, "one is moved to make room, in steps");
+    clusters.remove(0);
+    assert!(site.apply(&clusters) <= 2);
+}
+
+/// What guaranteed clusters may have of a link.
+fn usable_bits_per_s(recorded: &RecordedManager) -> u64 {
+    use fabric_compiler::tenancy::ledger::Ledger;
+    use fabric_compiler::tenancy::network::{Limits, Network};
+    let discovery = recorded.discovery.as_ref().unwrap();
+    let plan = compile(&discovery.topology, &Intents::new(discovery.manager), &recorded.decisions).unwrap();
+    let network = Arc::new(Network::of(&discovery.topology, &plan, Limits::default()));
+    let link = network.hosts()[0].inward;
+    Ledger::new(network).usable(link).bits_per_s()
+}

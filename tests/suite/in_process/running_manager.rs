@@ -1,0 +1,205 @@
+//! A manager that stays, on an emulated fabric, in one process and in its own time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric_compiler::{partitions_conf, recompile};
+use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_sim::{Capacities, Fabric, Output, PortId};
+use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
+use subnet_manager::{Counts, Discovery, Event, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
+
+/// A shell would do what this does, with sockets and a clock.
+pub struct RunningManager {
+    pub fabric: Fabric,
+    pub manager: Manager,
+    pub port: PortId,
+    pub now: Duration,
+    pub kept: Memory,
+    pub plan: Option<Arc<FabricPlan>>,
+    pub discovery: Option<Discovery>,
+    pub partitions: String,
+    /// Everything the manager told, newest last.
+    pub events: Vec<Event>,
+    /// Traps do not reach the manager.
+    pub is_deaf: bool,
+    /// Nothing can be kept.
+    pub is_disk_full: bool,
+    /// Every subnet management datagram the manager has sent.
+    pub sent: Vec<Datagram>,
+    /// Another subnet manager that answers at a port.
+    pub other: Option<(PortId, SmInfo)>,
+    /// What happens to the fabric after so many more datagrams of the manager.
+    pub meanwhile: Option<(usize, Fault)>,
+}
+
+/// Something that happens to a fabric.
+pub type Fault = Box<dyn FnOnce(&mut Fabric, Duration)>;
+
+impl RunningManager {
+    pub fn new(topology: Topology, is_guarding: bool, kept: Memory) -> Self {
+        let fabric = Fabric::new(topology.clone(), Capacities::default(), 1).unwrap();
+        Self::on(fabric, &topology, is_guarding, kept)
+    }
+
+    /// On a fabric that somebody else may have configured.
+    pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: Memory) -> Self {
+        let (_, host) = topology.end_nodes().next().unwrap();
+        let port = fabric.find_port(&host.id).unwrap();
+        fabric.set_is_sm(Duration::ZERO, port, true);
+        let secret = is_guarding.then(|| SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap());
+        let manager = Manager::new(Settings::default(), secret, &kept);
+        let (now, plan, discovery) = (Duration::ZERO, None, None);
+        let (partitions, events) = (String::new(), Vec::new());
+        Self {
+            fabric,
+            manager,
+            port,
+            now,
+            kept,
+            plan,
+            discovery,
+            partitions,
+            events,
+            is_deaf: false,
+            is_disk_full: false,
+            sent: Vec::new(),
+            other: None,
+            meanwhile: None,
+        }
+    }
+
+    /// Lets time pass, and everything happen that happens in it.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.exchange();
+            let due = [self.manager.poll_timeout(), self.fabric.poll_timeout()].into_iter().flatten().min();
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            self.now = self.now.max(due);
+            self.fabric.handle_timeout(self.now);
+            self.manager.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+
+    /// Moves datagrams until nothing moves any more.
+    fn exchange(&mut self) {
+        self.exchange_at_most(usize::MAX);
+    }
+
+    /// Moves datagrams until nothing moves any more, or the manager has sent so many.
+    pub fn exchange_at_most(&mut self, sent: usize) {
+        for _ in 0..=sent {
+            self.disturb();
+            self.deliver();
+            self.persist();
+            self.take_events();
+            let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
+            self.sent.push(datagram.clone());
+            self.fabric.handle_datagram(self.now, self.port, datagram);
+        }
+    }
+
+    fn disturb(&mut self) {
+        match self.meanwhile.take() {
+            Some((0, fault)) => fault(&mut self.fabric, self.now),
+            later => self.meanwhile = later.map(|(left, fault)| (left - 1, fault)),
+        }
+    }
+
+    fn persist(&mut self) {
+        let Some(memory) = self.manager.poll_persist() else { return };
+        if self.is_disk_full {
+            return self.manager.handle_not_persisted(self.now);
+        }
+        self.kept = memory;
+        self.manager.handle_persisted(self.now);
+    }
+
+    fn deliver(&mut self) {
+        while let Some(output) = self.fabric.poll_output() {
+            let Output::Deliver { port, datagram } = output else { continue };
+            if port == self.port && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
+                self.manager.handle_datagram(self.now, &datagram);
+            }
+            if let Some((_, info)) = self.other.as_ref().filter(|(other, _)| *other == port)
+                && datagram.mad.attribute() == Attribute::SM_INFO
+                && datagram.mad.method() == Method::GET
+            {
+                let mut mad = datagram.mad.clone();
+                mad.set_method(Method::GET_RESP);
+                mad.set_returning();
+                *mad.smp_data_mut() = info.encode();
+                let answer = Datagram { slid: datagram.dlid, dlid: datagram.slid, mad, ..datagram };
+                self.fabric.handle_datagram(self.now, port, answer);
+            }
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.manager.poll_event() {
+            if let Event::Discovered(discovery) = &event {
+                self.discovery = Some(discovery.as_ref().clone());
+                self.decide();
+            }
+            self.events.push(event);
+        }
+    }
+
+    /// Lets the manager notice that its own cable is out. There is no plan for what is left.
+    pub fn run_until_cut_off(&mut self) {
+        let last = self.discovery.clone();
+        self.run_for(Duration::from_secs(15));
+        self.discovery = last;
+    }
+
+    /// Makes a plan for the fabric as it was before, and wants it done.
+    pub fn apply_anyway(&mut self) {
+        self.decide();
+    }
+
+    /// Makes a plan for what was found and what is asked for, and has it done.
+    pub fn decide(&mut self) {
+        let discovery = self.discovery.as_ref().unwrap();
+        if discovery.topology.switches().count() == 0 {
+            return;
+        }
+        let mut intents = Intents::new(discovery.manager);
+        intents.capabilities = discovery.capabilities.clone();
+        intents.partitions = partitions_conf::parse(&self.partitions).unwrap();
+        let plan = match &self.plan {
+            Some(plan) => recompile(&discovery.topology, &intents, plan),
+            None => fabric_compiler::compile(&discovery.topology, &intents, &self.kept.decisions),
+        };
+        let plan = Arc::new(plan.unwrap());
+        self.plan = Some(Arc::clone(&plan));
+        self.manager.apply(self.now, plan);
+    }
+
+    /// What was sent since.
+    pub fn sent_since(&self, before: Counts) -> (u64, u64) {
+        let counts = self.manager.counts();
+        (counts.gets - before.gets, counts.sets - before.sets)
+    }
+
+    pub fn told(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.events.iter().filter(|event| is(event)).count()
+    }
+
+    /// Somebody on another host writes an attribute along a route.
+    pub fn write_from(
+        &mut self,
+        host: &str,
+        route: &[u8],
+        what: (ib_wire::Attribute, u32),
+        data: [u8; SMP_DATA_LEN],
+    ) {
+        let route = DirectedRoute::new(route.iter().map(|port| PortNum::new(*port).unwrap())).unwrap();
+        let mut mad = Mad::directed(Method::SET, what.0, what.1, &route);
+        *mad.smp_data_mut() = data;
+        let permissive = ib_wire::LidAddress::Permissive;
+        let port = self.fabric.find_port(host).unwrap();
+        self.fabric.handle_datagram(self.now, port, Datagram::subnet_management(permissive, permissive, mad));
+    }
+}
