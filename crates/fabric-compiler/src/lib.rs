@@ -135,7 +135,7 @@ pub fn recompile(
     recompile_on(Basis::of(topology, intents), topology, intents, previous)
 }
 
-/// Does what [`recompile`] does, for callers that kept the [`Basis`] of the topology and the intents: computing it takes
+/// Does what [`recompile()`] does, for callers that kept the [`Basis`] of the topology and the intents: computing it takes
 /// time linear in the size of both. `basis` must be that of `topology` and `intents`.
 pub fn recompile_on(
     basis: Basis,
