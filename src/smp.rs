@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use ib_transport::{Device, DeviceSpec, Received, application_transaction};
 use ib_wire::{
     Attribute, Datagram, ForwardingBlock, Guid, Lid, MKey, Mad, ManagementClass, Method, Pkey, PkeyBlock,
-    PkeyPosition, PortNum, SMP_DATA_LEN, Status, TransactionId,
+    PkeyBlockSelector, PortNum, SMP_DATA_LEN, Status, TransactionId,
 };
 
 /// Write one table entry of one node, to inject drift that a running subnet manager has to find and repair.
@@ -81,7 +81,7 @@ pub fn run(args: SmpArgs) -> anyhow::Result<()> {
         Write::SetPkey { index, pkey, port, .. } => {
             let (block, entry) = (index / PkeyBlock::ENTRIES as u16, usize::from(index) % PkeyBlock::ENTRIES);
             let port = port.map_or(0, |port| port.to_wire().into());
-            let target = (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
+            let target = (Attribute::PKEY_TABLE, PkeyBlockSelector { port, block }.to_modifier());
             let mut keys = PkeyBlock::decode(&node.request(Method::GET, target, [0; SMP_DATA_LEN])?);
             let before = std::mem::replace(&mut keys.0[entry], pkey);
             node.set(target, keys.encode())?;

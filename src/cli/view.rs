@@ -100,7 +100,7 @@ fn map(view: &View) -> String {
     };
     let class = |class: &SeenClass| {
         let seen: Vec<String> = class.seen.iter().map(|level| level.to_wire().to_string()).collect();
-        let part = format!("{:.1} % of the share", f64::from(class.least_part) / 10.0);
+        let part = format!("{:.1} % of the share", f64::from(class.min_share_permille) / 10.0);
         [seen.join(","), class.wire.to_wire().to_string(), part]
     };
     let classes = match view.classes.is_empty() {

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::PortName;
-use fabric_model::plan::{AdapterPortPlan, PortSharing};
+use fabric_model::plan::{AdapterPortPlan, PortQos};
 use fabric_model::tenancy::{Class, Latency, SlMode};
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, PartitionNumber};
@@ -239,7 +239,7 @@ impl Explanation<'_> {
         )
     }
 
-    fn sharing(&self, port: PortName) -> Option<&PortSharing> {
+    fn sharing(&self, port: PortName) -> Option<&PortQos> {
         let of_switch = || self.plan().switch(port.node)?.port(port.port)?.sharing.as_deref();
         let of_adapter = || self.plan().adapter_ports().find(|it| it.name == port)?.sharing.as_deref();
         of_switch().or_else(of_adapter)

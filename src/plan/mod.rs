@@ -164,14 +164,14 @@ fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
     let mut intents = Intents::new(port.context("the host of the subnet manager has no cable")?.guid);
     let DeviceShape { lanes, arbitration, pkeys, multicast, lane_buffer } = site.devices;
     let capabilities = &mut intents.capabilities;
-    capabilities.usual_port.lanes = data_lanes(lanes)?;
+    capabilities.default_port.lanes = data_lanes(lanes)?;
     ensure!(
         (8..=64).contains(&arbitration),
         "devices.arbitration must be between 8 and 64, got {arbitration}"
     );
-    (capabilities.usual_port.arbitration, capabilities.usual_port.pkeys) = (arbitration, pkeys);
-    capabilities.usual_port.lane_buffer = lane_buffer;
-    (capabilities.usual_switch.enforced_pkeys, capabilities.usual_switch.multicast) = (pkeys, multicast);
+    (capabilities.default_port.arbitration, capabilities.default_port.pkeys) = (arbitration, pkeys);
+    capabilities.default_port.lane_buffer = lane_buffer;
+    (capabilities.default_switch.enforced_pkeys, capabilities.default_switch.multicast) = (pkeys, multicast);
     Ok(intents)
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fabric_model::{FabricPlan, Found};
+use fabric_model::{FabricPlan, ObservedTables};
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::{Value, json};
@@ -283,7 +283,7 @@ impl Daemon {
     }
 
     /// Plans with the LIDs and routes that were found, and compares the fabric with that plan.
-    fn adopt(&mut self, found: &Found) -> anyhow::Result<()> {
+    fn adopt(&mut self, found: &ObservedTables) -> anyhow::Result<()> {
         let (adoption, plan) = self.planner.adopt(found)?;
         self.print(&format!(
             "adopted: {} of {} LIDs and {} of {} routes to adapters stay",

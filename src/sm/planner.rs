@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
 use fabric_model::plan::Basis;
-use fabric_model::{Decisions, FabricPlan, Found, Intents};
+use fabric_model::{Decisions, FabricPlan, Intents, ObservedTables};
 use subnet_manager::Discovery;
 
 use crate::control_socket::ControlError;
@@ -114,7 +114,7 @@ impl PlanProvider {
     }
 
     /// The plan that keeps as many of the LIDs and routes found as possible.
-    pub fn adopt(&mut self, found: &Found) -> anyhow::Result<(Adoption, Arc<FabricPlan>)> {
+    pub fn adopt(&mut self, found: &ObservedTables) -> anyhow::Result<(Adoption, Arc<FabricPlan>)> {
         let (discovery, intents) = self.known()?;
         let adoption = adopt(&discovery.topology, intents, found)?;
         let plan = compile(&discovery.topology, intents, &adoption.decisions)?;

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use fabric_drawing::chart::{Axis, Lines, Mark, Series};
+use fabric_drawing::diagram::to_heat_svg;
 use fabric_model::Topology;
-use fabric_model::chart::{Axis, Lines, Mark, Series};
-use fabric_model::picture::to_heat_svg;
 use fabric_sim::scenario::{PartyReport, Report};
 use fabric_sim::traffic::{Histogram, Time};
 use ib_wire::{Guid, PortNum};

@@ -128,7 +128,7 @@ impl Run {
 
 /// An emulated fabric with the tables of a plan.
 fn fabric_with_plan(topology: &Topology, file: &PlanFile, plan: &FabricPlan) -> Result<Fabric> {
-    let usual = &file.intents.capabilities.usual_port;
+    let usual = &file.intents.capabilities.default_port;
     let capacities = Capacities { lanes: usual.lanes, arbitration_entries: usual.arbitration, ..roomy() };
     let mut fabric = Fabric::new(topology.clone(), capacities, 0)?;
     fabric.install(plan)?;

@@ -11,7 +11,7 @@ use fabric_model::{NodeIndex, Topology, ibnetdiscover};
 use ib_transport::{Device, Received, Role};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Guid, GuidBlock, Lid, LidAddress, MKey, Mad, ManagementClass, Method,
-    PhysicalState, Pkey, PkeyBlock, PkeyPosition, PortInfo, PortNum, PortState, SlToVlSelector, Status,
+    PhysicalState, Pkey, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, PortState, SlToVlSelector, Status,
     SwitchInfo, TransactionId, VlArbPart,
 };
 
@@ -38,7 +38,7 @@ type Question = (Attribute, u32);
 /// Every attribute of subnet management, with modifiers that exist on every node, on switches only, and nowhere.
 fn questions() -> Vec<Question> {
     let port = |number| PortNum::new(number).unwrap();
-    let pkeys = |port, block| PkeyPosition { port, block }.to_modifier();
+    let pkeys = |port, block| PkeyBlockSelector { port, block }.to_modifier();
     let all: [(Attribute, Vec<u32>); 16] = [
         (Attribute::NODE_DESCRIPTION, vec![0]),
         (Attribute::NODE_INFO, vec![0]),
@@ -49,9 +49,9 @@ fn questions() -> Vec<Question> {
         (
             Attribute::SL_TO_VL,
             vec![
-                SlToVlSelector::Turn { input: 1, output: 2 }.to_modifier(),
-                SlToVlSelector::Turn { input: 0, output: 1 }.to_modifier(),
-                SlToVlSelector::AllTurns.to_modifier(),
+                SlToVlSelector::Hop { input: 1, output: 2 }.to_modifier(),
+                SlToVlSelector::Hop { input: 0, output: 1 }.to_modifier(),
+                SlToVlSelector::AllHops.to_modifier(),
             ],
         ),
         (
@@ -567,7 +567,7 @@ fn who_rewrites_its_own_partition_table_gets_nothing_past_its_switch_port() {
     assert!(!arrives(&mut attacker, &mut receiver, BLUE), "the attacker's adapter does not hold the key yet");
 
     let own = stage.key(stage.guid(ATTACKER));
-    let position = (Attribute::PKEY_TABLE, PkeyPosition { port: 0, block: 0 }.to_modifier());
+    let position = (Attribute::PKEY_TABLE, PkeyBlockSelector { port: 0, block: 0 }.to_modifier());
     let here = DirectedRoute::default();
     let read = attacker.directed(Method::GET, &here, position, own, [0; 64]).expect("its own table");
     let mut block = PkeyBlock::decode(read.smp_data());

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use fabric_compiler::{CompileError, compile, recompile};
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
 use fabric_model::plan::Enforcement;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology, ibnetdiscover};
@@ -97,8 +97,11 @@ impl Site {
         intents.partitions.retain(|partition| partition.name != name);
         intents.clusters.retain(|cluster| cluster.name != name);
         if !ports.is_empty() {
-            let member =
-                |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+            let member = |port: &Guid| Member {
+                who: Who::Port(*port),
+                role: Role::Full,
+                place: PkeyPlacement::Anywhere,
+            };
             let members = ports.iter().map(member).collect();
             let ipoib = Some(Ipoib::default());
             intents.partitions.push(PartitionIntent { name: name.to_owned(), number: None, members, ipoib });
@@ -157,7 +160,7 @@ fn assert_same(held: &FabricPlan, plan: &FabricPlan) {
             let low = |sharing: &Option<std::sync::Arc<_>>| {
                 sharing
                     .as_ref()
-                    .map(|sharing: &std::sync::Arc<fabric_model::plan::PortSharing>| sharing.low.clone())
+                    .map(|sharing: &std::sync::Arc<fabric_model::plan::PortQos>| sharing.low.clone())
             };
             assert_eq!(low(&held.sharing), low(&plan.sharing));
         }

@@ -6,7 +6,7 @@ use ib_transport::{Device, Received, Role, application_transaction};
 use ib_wire::notice::Notice;
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, MKeyProtection, Mad, ManagementClass, Method,
-    PhysicalState, Pkey, PkeyBlock, PkeyPosition, PortInfo, PortNum, PortState, TransactionId,
+    PhysicalState, Pkey, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, PortState, TransactionId,
 };
 
 use crate::rig::{self, PATIENCE, Server};
@@ -203,7 +203,7 @@ fn a_partition_key_in_common_passes_and_a_missing_one_is_dropped_counted_and_rep
         block.encode()
     };
     let table = |operator: &mut Operator, hops: &[u8], port: u16, held: &[u16]| {
-        let modifier = PkeyPosition { port, block: 0 }.to_modifier();
+        let modifier = PkeyBlockSelector { port, block: 0 }.to_modifier();
         operator.smp(Method::SET, hops, Attribute::PKEY_TABLE, modifier, None, Some(keys(held))).unwrap();
     };
     let lid = |server: &Server, name: &str| -> u16 {

@@ -26,9 +26,9 @@ fn written(site: &RecordedManager, attribute: Attribute) -> usize {
 #[test]
 fn ports_that_carry_data_are_told_the_level_of_management_when_every_turn_has_it() {
     let mut site = site(Capacities::default());
-    assert_eq!(site.apply(&[]).management_level().to_wire(), 0);
+    assert_eq!(site.apply(&[]).management_service_level().to_wire(), 0);
     let plan = site.apply(&[cluster(&site)]);
-    assert_eq!(plan.management_level().to_wire(), 15);
+    assert_eq!(plan.management_service_level().to_wire(), 15);
     let level = |mad: &Mad| {
         let info = PortInfo::decode(mad.smp_data()).ok().filter(|_| mad.attribute() == Attribute::PORT_INFO);
         info.map_or(0, |info| info.master_sm_sl.to_wire())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::generate::{FatTree, FatTreeSize};
-use fabric_model::intent::{ClusterIntent, KeyPlace, Member, PartitionIntent, PortName, Role, Who};
+use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, PortName, Role, Who};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
 use fabric_verifier::verify;
@@ -75,7 +75,7 @@ fn path_records_tell_the_level_that_the_tables_carry_both_ways() {
         let ports = free.split_off(free.len() - random.random_range(2..=4));
         let (name, mut more) = (format!("c{}", free.len()), intents.clone());
         let member =
-            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
         let members = ports.iter().map(member).collect();
         more.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib: None });
         let class = Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None };

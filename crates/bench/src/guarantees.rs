@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabric_compiler::compile;
 use fabric_model::generate::{FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::intent::{ClusterIntent, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, Role, Who};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_sim::scenario::{Act, Cast, Pattern, Rate, Report, Scenario, Size, Span, one_class, play};
@@ -303,7 +303,7 @@ impl Filled {
         hosts.shuffle(&mut random);
         let mut intents = Intents::new(manager);
         let lanes = DataLanes::from_count(lanes).context("ports have 1, 2, 4, 8 or 15 data lanes")?;
-        (intents.capabilities.usual_port.lanes, intents.capabilities.usual_port.arbitration) =
+        (intents.capabilities.default_port.lanes, intents.capabilities.default_port.arbitration) =
             (lanes, entries);
         let rest: Vec<Guid> = hosts.drain(..REST_NODES).collect();
         intents.partitions.push(partition(REST, &rest));
@@ -383,7 +383,8 @@ impl Filled {
 }
 
 fn partition(name: &str, ports: &[Guid]) -> PartitionIntent {
-    let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+    let member =
+        |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
     PartitionIntent {
         name: name.to_owned(),
         number: None,

@@ -11,7 +11,7 @@ use fabric_compiler::tenancy::network::{HostIndex, Limits, LinkIndex, Network};
 use fabric_compiler::tenancy::placement::{Capacity, Places, Wish};
 use fabric_compiler::{Planner, compile, recompile_on};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
 use fabric_model::plan::Basis;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents, Topology};
@@ -98,8 +98,8 @@ impl Site {
         let (_, host) = topology.end_nodes().next().context("a tree without hosts")?;
         let (_, port) = host.ports().next().context("a host without ports")?;
         let mut intents = Intents::new(port.guid);
-        intents.capabilities.usual_port.arbitration = 64;
-        intents.capabilities.usual_switch.multicast = 4096;
+        intents.capabilities.default_port.arbitration = 64;
+        intents.capabilities.default_switch.multicast = 4096;
         let plan = compile(&topology, &intents, &Decisions::default())?;
         let network = Arc::new(Network::of(&topology, &plan, Limits::default()));
         let ledger = Ledger::new(Arc::clone(&network));
@@ -125,7 +125,7 @@ impl Site {
         ports.sort_unstable();
         let name = format!("c{:06}", cluster.0);
         let member =
-            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
         self.intents.partitions.push(PartitionIntent {
             name: name.clone(),
             number: None,

@@ -9,7 +9,7 @@ use fabric_compiler::tenancy::arbitration::{
     Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, Packets, ServiceCurve, WEIGHT_BYTES, packet_bound_s,
 };
 use fabric_compiler::{compile, partitions_conf};
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, LinkRate, NewNode, NodeIndex};
 use fabric_model::{Topology, TopologyBuilder};
 use fabric_sim::traffic::{
@@ -355,14 +355,14 @@ fn topology(switches: usize, lanes: u8) -> anyhow::Result<Topology> {
 fn plan(topology: &Topology, table: Vec<VlArbEntry>) -> anyhow::Result<FabricPlan> {
     let mut intents = Intents::new(Guid::from_wire(SENDER + 1).context("a GUID")?);
     intents.partitions = partitions_conf::parse(&format!("lab={LAB:#x} : ALL_CAS=full;"))?;
-    let port = &mut intents.capabilities.usual_port;
+    let port = &mut intents.capabilities.default_port;
     (port.mtu, port.lanes, port.arbitration) = (Mtu::B4096, DataLanes::Fifteen, table.len() as u8);
     let plan = compile(topology, &intents, &Decisions::default())?;
     let mapped = SlToVl(std::array::from_fn(|level| {
         VirtualLane::from_wire(level as u8).unwrap_or(VirtualLane::MANAGEMENT)
     }));
     let sharing =
-        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: mapped, low: table, high: Vec::new() });
+        Arc::new(PortQos { by_input: BTreeMap::new(), otherwise: mapped, low: table, high: Vec::new() });
     let mut draft = plan.draft();
     for guid in plan.adapter_ports().map(|port| port.guid) {
         let ports = draft.adapter_port(guid).into_iter();

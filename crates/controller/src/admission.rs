@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use controller_api::Name;
 use controller_api::cluster::{CpuMode, NodeState};
 use controller_api::host::NewHost;
-use fabric_compiler::arrangement::seats;
+use fabric_compiler::arrangement::find_hosts;
 use fabric_model::MacAddress;
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::Class;
@@ -110,7 +110,7 @@ fn exclusive_hosts(
     let name = cluster.id.to_string();
     let (topology, fabric) = (&discovered.topology, &discovered.intents);
     let suits = |port| by_port.contains_key(&port);
-    let ports = seats(topology, fabric, plan, (&name, bandwidth), wanted as usize, suits).ok()?;
+    let ports = find_hosts(topology, fabric, plan, (&name, bandwidth), wanted as usize, suits).ok()?;
     let chosen: Vec<&Candidate> = ports.iter().filter_map(|port| by_port.get(port).copied()).collect();
     machines_fit(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use controller_api::cluster::SubPartitionStatus;
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::intent::{
-    ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, PartitionOwners, Role, Who, WishedClasses,
-    WishedRoutes,
+    ClassWeights, ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PartitionOwners,
+    PkeyPlacement, Role, RouteOverrides,
 };
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Verified, is_told, verify};
+use fabric_verifier::{Verified, is_acknowledged, verify};
 use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
 use thiserror::Error;
 
@@ -32,9 +32,9 @@ pub struct FabricIntent {
     /// Clusters with a guarantee, oldest first.
     pub guaranteed: Vec<ClusterIntent>,
     /// Route overrides of tenants, for ports that only one of their nodes uses.
-    pub routes: WishedRoutes,
+    pub routes: RouteOverrides,
     /// Traffic-class weights of tenants.
-    pub classes: WishedClasses,
+    pub classes: ClassWeights,
 }
 
 /// The desired state of the fabric for a set of clusters.
@@ -66,7 +66,7 @@ fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
     (weights.len() > 1 && guaranteed(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
 }
 
-fn routes(clusters: &[ClusterRow]) -> WishedRoutes {
+fn routes(clusters: &[ClusterRow]) -> RouteOverrides {
     let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
     for node in clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried()) {
         *nodes.entry(node.port_guid).or_default() += 1;
@@ -191,7 +191,7 @@ impl VerifiedPlanner {
         let (before, intents) = (self.planner.intents().clone(), intents(&self.discovered, intent));
         let plan = Arc::clone(self.planner.change(&intents)?);
         let verified =
-            self.verified.delta_on(self.planner.basis(), &self.discovered.topology, &intents, plan);
+            self.verified.delta_with_basis(self.planner.basis(), &self.discovered.topology, &intents, plan);
         match check_sound(&verified) {
             Ok(()) => self.verified = verified,
             Err(unsound) => {
@@ -231,21 +231,21 @@ fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
     intents.partitions = partitions(&intent.members);
     intents.owners.clone_from(&intent.owners);
     intents.clusters.clone_from(&intent.guaranteed);
-    intents.routes.clone_from(&intent.routes);
-    intents.classes.clone_from(&intent.classes);
+    intents.route_overrides.clone_from(&intent.routes);
+    intents.class_weights.clone_from(&intent.classes);
     intents
 }
 
 /// Violations of an intent by tables that were read back, at most [`FINDINGS_MAX`].
 pub fn check_tables(discovered: &DiscoveredFabric, intent: &FabricIntent, held: &FabricPlan) -> Vec<String> {
     let findings = verify(&discovered.topology, &intents(discovered, intent), held);
-    let findings = findings.iter().filter(|finding| !is_told(finding, held));
+    let findings = findings.iter().filter(|finding| !is_acknowledged(finding, held));
     findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
 }
 
 /// Fails on any finding that the plan itself does not declare.
 fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
-    let unexpected = || verified.findings().filter(|finding| !is_told(finding, verified.plan()));
+    let unexpected = || verified.findings().filter(|finding| !is_acknowledged(finding, verified.plan()));
     match unexpected().next() {
         None => Ok(()),
         Some(first) => Err(PlanningError::Unsound { first: first.to_string(), count: unexpected().count() }),
@@ -255,7 +255,8 @@ fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
 fn partitions(members: &Members) -> Vec<PartitionIntent> {
     let mut ports: BTreeMap<PartitionNumber, Vec<Member>> = BTreeMap::new();
     for ((partition, port), role) in members {
-        let member = Member { who: Who::Port(*port), role: *role, place: KeyPlace::Anywhere };
+        let member =
+            Member { selector: MemberSelector::Port(*port), role: *role, placement: PkeyPlacement::Anywhere };
         ports.entry(*partition).or_default().push(member);
     }
     let intent = |(number, members): (PartitionNumber, Vec<Member>)| PartitionIntent {

@@ -237,7 +237,7 @@ fn seen_key(partition: &ViewPartition, node: &NodeRow) -> Option<NamedKey> {
 /// Traffic classes that the fabric is programmed with, as nodes learn them.
 fn class_levels(overlay: &StoredOverlay) -> impl Iterator<Item = ClassLevel> {
     let classes = overlay.classes.iter().zip(&overlay.wire_sls);
-    classes.map(|(class, level)| ClassLevel { view_sls: class.levels.clone(), sl: *level })
+    classes.map(|(class, level)| ClassLevel { view_sls: class.service_levels.clone(), sl: *level })
 }
 
 /// Service level of a cluster: its own if it has a guarantee, else the best-effort one. `None` if each path has its own.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fabric_compiler::{adopt, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, RandomFabric, Torus};
 use fabric_model::plan::LinearTable;
-use fabric_model::{Endpoint, Found, Intents, NodeIndex, Topology};
+use fabric_model::{Endpoint, Intents, NodeIndex, ObservedTables, Topology};
 use ib_wire::{Lid, PortNum};
 
 type Failure = Box<dyn std::error::Error>;
@@ -57,8 +57,8 @@ fn percent(part: usize, whole: usize) -> f64 {
 }
 
 /// LIDs in the order of nodes, and any of the shortest exits for each.
-fn shortest_ways(topology: &Topology) -> Result<Found, Failure> {
-    let mut found = Found::default();
+fn shortest_ways(topology: &Topology) -> Result<ObservedTables, Failure> {
+    let mut found = ObservedTables::default();
     let mut homes: HashMap<NodeIndex, Vec<(Lid, PortNum)>> = HashMap::new();
     let mut numbers = (1..).filter_map(Lid::from_wire);
     for (index, node) in topology.nodes() {

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use fabric_compiler::{Planner, recompile_on};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, Intents, Topology};
 use ib_wire::Guid;
@@ -51,7 +53,7 @@ enum Nodes {
 
 fn measure(tree: &Arc<Topology>, ports: &[Guid], nodes: Nodes) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
-    intents.capabilities.usual_port.arbitration = 64;
+    intents.capabilities.default_port.arbitration = 64;
     let mut random = Pcg64::seed_from_u64(SEED);
     let groups = ports[1..].chunks_exact(CLUSTER);
     // Scattered nodes share so many links that not all clusters find a service level.
@@ -107,7 +109,11 @@ fn measure(tree: &Arc<Topology>, ports: &[Guid], nodes: Nodes) -> Result<(), Box
 
 fn add(intents: &mut Intents, name: &str, ports: &[Guid]) {
     let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(1_000_000_000), latency_ns: None };
-    let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+    let member = |port: &Guid| Member {
+        selector: MemberSelector::Port(*port),
+        role: Role::Full,
+        placement: PkeyPlacement::Anywhere,
+    };
     intents.partitions.push(PartitionIntent {
         name: name.to_owned(),
         number: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fabric_model::decisions::EndPortDecision;
 use fabric_model::plan::LinearTable;
-use fabric_model::{Decisions, Found, Intents, Topology};
+use fabric_model::{Decisions, Intents, ObservedTables, Topology};
 use ib_wire::{Guid, Lid};
 
 use crate::fabric::Fabric;
@@ -30,11 +30,15 @@ pub struct Adoption {
 ///
 /// LIDs that two ports claim, or that switches cannot forward to, are replaced. So are routes that do not go up, then down
 /// in the order of switches that the fabric gets. Changes nothing on devices.
-pub fn adopt(topology: &Topology, intents: &Intents, found: &Found) -> Result<Adoption, CompileError> {
+pub fn adopt(
+    topology: &Topology,
+    intents: &Intents,
+    found: &ObservedTables,
+) -> Result<Adoption, CompileError> {
     let mut before = Decisions::default();
     for (guid, lid) in &found.lids {
         let pkeys = found.pkeys.get(guid).map_or(Vec::new(), |table| table.entries().to_vec());
-        before.end_ports.insert(*guid, EndPortDecision { lid: *lid, up: Vec::new(), pkeys });
+        before.end_ports.insert(*guid, EndPortDecision { lid: *lid, uplink_path: Vec::new(), pkeys });
     }
     let plan = compile(topology, intents, &before)?;
     let fabric = Fabric::around(topology, intents.manager)?;

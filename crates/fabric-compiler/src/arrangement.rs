@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::Guid;
@@ -153,7 +155,11 @@ fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> 
                 members.entry(*port).and_modify(|known| *known = (*known).max(role)).or_insert(role);
             }
         }
-        let member = |(port, role)| Member { who: Who::Port(port), role, place: KeyPlace::Anywhere };
+        let member = |(port, role)| Member {
+            selector: MemberSelector::Port(port),
+            role,
+            placement: PkeyPlacement::Anywhere,
+        };
         let members = members.into_iter().map(member).collect();
         PartitionIntent { name, number: None, members, ipoib: Some(Ipoib::default()) }
     };
@@ -200,7 +206,7 @@ impl<'a> HostSearch<'a> {
         let numbered = (0..).map(ClusterNumber).zip(clusters.iter().map(|cluster| cluster.name.as_str()));
         let admission = restored(&graph, numbered, plan.decisions());
         let ports = &fabric.capabilities;
-        let keys = usize::from(ports.usual_port.pkeys.min(ports.usual_switch.enforced_pkeys));
+        let keys = usize::from(ports.default_port.pkeys.min(ports.default_switch.enforced_pkeys));
         let manager = fabric.manager;
         let mut search = Self {
             placer: Placer::new(admission, |_| host),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use fabric_model::intent::{Capabilities, PortName};
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, FabricPlan, Finding, LinearTable, ManagerPort, MulticastTable,
-    PartitionPlan, PkeyTable, PlanParts, SwitchPlan, SwitchPortPlan,
+    AdapterPortPlan, Enforcement, FabricPlan, LinearTable, ManagerPort, MulticastTable, PartitionPlan,
+    PkeyTable, PlanFinding, PlanParts, SwitchPlan, SwitchPortPlan,
 };
 use fabric_model::{Endpoint, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
@@ -81,7 +81,7 @@ impl Parts<'_> {
                     None => Enforcement::Off,
                 };
                 let peer = self.name(peer);
-                SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement, sharing: None }
+                SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement, qos: None }
             })
             .collect()
     }
@@ -96,7 +96,7 @@ impl Parts<'_> {
             mtu: link.mtu,
             lanes: link.lanes,
             pkeys: self.table(port.guid),
-            sharing: None,
+            qos: None,
         }
     }
 
@@ -113,8 +113,9 @@ impl Parts<'_> {
         }
     }
 
-    fn findings(&mut self) -> Vec<Finding> {
-        let unreached = self.fabric.unreached.map(|(nodes, witness)| Finding::Unreachable { nodes, witness });
+    fn findings(&mut self) -> Vec<PlanFinding> {
+        let unreached =
+            self.fabric.unreached.map(|(nodes, witness)| PlanFinding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
         unreached.into_iter().chain(routes).chain(keys).collect()
@@ -125,7 +126,7 @@ impl Parts<'_> {
         let present = self.lids.present.iter().map(|(guid, lid)| {
             let up = ups.remove(guid).unwrap_or_default();
             let pkeys = self.keys.of(self.fabric, *guid).entries().to_vec();
-            (*guid, EndPortDecision { lid: *lid, up, pkeys })
+            (*guid, EndPortDecision { lid: *lid, uplink_path: up, pkeys })
         });
         let absent = self.lids.absent.iter().filter_map(|(guid, lid)| {
             let before = previous.end_ports.get(guid)?;
@@ -137,10 +138,10 @@ impl Parts<'_> {
             partitions: std::mem::take(&mut self.numbers),
             groups: std::mem::take(&mut self.groups.decisions),
             clusters: previous.clusters.clone(),
-            guarded: previous.guarded,
-            management: previous.management,
+            sl_enforcement: previous.sl_enforcement,
+            management_sl: previous.management_sl,
             adopted: std::mem::take(&mut self.routes.adopted),
-            detours: BTreeMap::new(),
+            overridden_exits: BTreeMap::new(),
             classes: previous.classes.clone(),
         }
     }

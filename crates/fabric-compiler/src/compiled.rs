@@ -59,8 +59,8 @@ impl Compiled {
         let context = RoutingContext::kept(&fabric, &plan.decisions().routing);
         let mut draft = Draft::from(plan);
         let mut guarantees = guarantees::establish(&mut draft, topology, &fabric, context.as_ref(), intents)?;
-        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
-        route_overrides::apply(&mut draft, &fabric, &intents.routes);
+        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
+        route_overrides::apply(&mut draft, &fabric, &intents.route_overrides);
         Ok(Self { plan: Arc::new(draft.finish()), fabric, context, partitions, keys, guarantees })
     }
 
@@ -80,8 +80,8 @@ impl Compiled {
         {
             let mut guarantees =
                 guarantees::establish(&mut draft, topology, &fabric, Some(&context), intents)?;
-            guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
-            route_overrides::apply(&mut draft, &fabric, &intents.routes);
+            guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
+            route_overrides::apply(&mut draft, &fabric, &intents.route_overrides);
             let plan = Arc::new(draft.finish().sharing_tables_with(previous));
             return Ok(Self { plan, fabric, context: Some(context), partitions, keys, guarantees });
         }

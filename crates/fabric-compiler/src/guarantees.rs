@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{ClusterIntent, Intents, PortName};
-use fabric_model::plan::{Draft, Finding};
+use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
 use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, ServiceLevel};
@@ -77,10 +77,10 @@ pub(crate) fn establish(
     intents: &Intents,
 ) -> Result<Option<Guarantees>, CompileError> {
     let wanted: Vec<&ClusterIntent> = guaranteed(&intents.clusters).collect();
-    if wanted.is_empty() && !draft.plan().decisions().guarded {
+    if wanted.is_empty() && !draft.plan().decisions().sl_enforcement {
         return Ok(None);
     }
-    draft.decisions().management = management(draft.plan());
+    draft.decisions().management_sl = management(draft.plan());
     let mut guarantees = Guarantees::new(draft, topology, intents);
     guarantees.users.put_plain(draft);
     let names: BTreeSet<&str> = wanted.iter().map(|cluster| cluster.name.as_str()).collect();
@@ -95,7 +95,7 @@ impl Guarantees {
         let graph = link_graph(topology, intents, draft.plan());
         let hosts = hosts_by_port(&graph);
         Self {
-            users: LinkUsers::of(&graph, draft.plan().decisions().management),
+            users: LinkUsers::of(&graph, draft.plan().decisions().management_sl),
             admission: Admission::new(graph),
             hosts,
             numbers: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Guarantees {
                 *decision = Arc::new(placed(decision, grant, self.admission.graph()));
             }
         }
-        decisions.guarded = true;
+        decisions.sl_enforcement = true;
         for name in &changes.gone {
             decisions.clusters.remove(*name);
         }
@@ -405,7 +405,7 @@ struct AdmissionChange {
     decided: Vec<(String, Arc<ClusterDecision>)>,
     /// Paths to hosts of newly admitted clusters.
     paths: Vec<ChosenPath>,
-    violated: Vec<Finding>,
+    violated: Vec<PlanFinding>,
 }
 
 impl AdmissionChange {
@@ -416,7 +416,7 @@ impl AdmissionChange {
 
     fn violate(&mut self, cluster: &ClusterIntent, had: &ClusterDecision, error: &CompileError) {
         let name = || cluster.name.clone();
-        self.violated.push(Finding::PromiseBroken { cluster: name(), reason: error.to_string() });
+        self.violated.push(PlanFinding::GuaranteeViolated { cluster: name(), reason: error.to_string() });
         let nothing = ClusterDecision { links: Vec::new(), pairs: Vec::new(), ..had.clone() };
         self.decided.push((name(), Arc::new(nothing)));
     }
@@ -457,8 +457,8 @@ const MANAGEMENT: ServiceLevel = match ServiceLevel::from_wire(15) {
 /// The service level of management in a plan, or from the first guarantee on: one of its own if all links between switches
 /// have a lane for it. On adapter links without such a lane, management uses that of best effort.
 fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
-    if plan.decisions().guarded {
-        return plan.decisions().management;
+    if plan.decisions().sl_enforcement {
+        return plan.decisions().management_sl;
     }
     let has_lane = |lanes: DataLanes| reserved_lanes(lanes.count()) > 1;
     let ports = || plan.switches().flat_map(|switch| switch.ports.iter());
@@ -487,7 +487,7 @@ fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
 fn table_entries(intents: &Intents) -> u8 {
     let capabilities = &intents.capabilities;
     let least = capabilities.ports.values().map(|port| port.arbitration).min();
-    let least = least.unwrap_or(capabilities.usual_port.arbitration).clamp(8, 64);
+    let least = least.unwrap_or(capabilities.default_port.arbitration).clamp(8, 64);
     1 << least.ilog2()
 }
 
@@ -575,7 +575,7 @@ mod tests {
             limits(intents, &plan).service_levels
         };
         assert_eq!(service_levels(&intents), 14);
-        intents.capabilities.usual_port.lanes = DataLanes::Four;
+        intents.capabilities.default_port.lanes = DataLanes::Four;
         assert_eq!(service_levels(&intents), 15);
     }
 }

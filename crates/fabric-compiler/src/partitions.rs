@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::SharedMap;
 use fabric_model::decisions::Decisions;
-use fabric_model::intent::{Intents, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{Intents, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use ib_wire::{Guid, NodeKind, PartitionNumber};
 
 use crate::CompileError;
@@ -35,7 +35,7 @@ pub(crate) struct Partition {
     pub name: String,
     pub ipoib: Option<Ipoib>,
     /// The present members, by port GUID.
-    pub members: BTreeMap<Guid, (Role, KeyPlace)>,
+    pub members: BTreeMap<Guid, (Role, PkeyPlacement)>,
 }
 
 /// Changes to partitions between two intents.
@@ -184,8 +184,8 @@ fn merged<'a>(
         });
         partition.ipoib = partition.ipoib.or(intent.ipoib);
         for member in &intent.members {
-            for guid in named(fabric, member.who) {
-                partition.members.insert(guid, (member.role, member.place));
+            for guid in named(fabric, member.selector) {
+                partition.members.insert(guid, (member.role, member.placement));
             }
         }
     }
@@ -194,28 +194,31 @@ fn merged<'a>(
 
 /// All end ports are limited members of the default partition; the manager is the full member that they reach.
 fn default_partition() -> PartitionIntent {
-    let member = |who, role| Member { who, role, place: KeyPlace::Anywhere };
+    let member = |who, role| Member { selector: who, role, placement: PkeyPlacement::Anywhere };
     PartitionIntent {
         name: DEFAULT_NAME.to_owned(),
         number: Some(PartitionNumber::DEFAULT),
-        members: vec![member(Who::All, Role::Limited), member(Who::Manager, Role::Full)],
+        members: vec![
+            member(MemberSelector::All, Role::Limited),
+            member(MemberSelector::Manager, Role::Full),
+        ],
         ipoib: None,
     }
 }
 
 /// The present end ports that a member entry names.
-fn named(fabric: &Fabric, who: Who) -> Vec<Guid> {
+fn named(fabric: &Fabric, who: MemberSelector) -> Vec<Guid> {
     let of_kind = |wanted: fn(NodeKind) -> bool| {
         let ends = fabric.ends().iter().filter(|(_, end)| wanted(fabric.kind(*end)));
         ends.map(|(guid, _)| *guid).collect()
     };
     match who {
-        Who::All => of_kind(|_| true),
-        Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
-        Who::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
-        Who::AllRouters => of_kind(|kind| kind == NodeKind::Router),
-        Who::Manager => vec![fabric.manager],
-        Who::Port(guid) if fabric.end_port(guid).is_some() => vec![guid],
-        Who::Port(_) => Vec::new(),
+        MemberSelector::All => of_kind(|_| true),
+        MemberSelector::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
+        MemberSelector::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
+        MemberSelector::AllRouters => of_kind(|kind| kind == NodeKind::Router),
+        MemberSelector::Manager => vec![fabric.manager],
+        MemberSelector::Port(guid) if fabric.end_port(guid).is_some() => vec![guid],
+        MemberSelector::Port(_) => Vec::new(),
     }
 }

@@ -178,15 +178,15 @@ impl Planner {
                     guarantees::establish(&mut draft, &self.topology, fabric, Some(context), intents)?
             }
         }
-        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.classes);
-        route_overrides::apply(&mut draft, fabric, &intents.routes);
+        guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
+        route_overrides::apply(&mut draft, fabric, &intents.route_overrides);
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
         changed_ranges.0.put(&mut self.intents.partitions, &intents.partitions);
         changed_ranges.1.put(&mut self.intents.clusters, &intents.clusters);
-        self.intents.routes.clone_from(&intents.routes);
-        self.intents.classes.clone_from(&intents.classes);
+        self.intents.route_overrides.clone_from(&intents.route_overrides);
+        self.intents.class_weights.clone_from(&intents.class_weights);
         Ok(true)
     }
 }

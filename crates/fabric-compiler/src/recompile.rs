@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabric_model::plan::{Draft, Enforcement, Finding, PartitionPlan, PkeyTable};
+use fabric_model::plan::{Draft, Enforcement, PartitionPlan, PkeyTable, PlanFinding};
 use fabric_model::{FabricPlan, Intents};
 use ib_wire::{Guid, Pkey};
 
@@ -78,14 +78,14 @@ impl PreviousKeys for HeldTables<'_> {
 }
 
 /// Keeps findings about cables and routes, and replaces those that follow from intents.
-pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a Finding>) {
+pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a PlanFinding>) {
     let findings = draft.findings();
     findings.retain(|finding| match finding {
-        Finding::Unreachable { .. } | Finding::NoRoute { .. } => true,
-        Finding::IndexZeroContested { .. }
-        | Finding::PromiseBroken { .. }
-        | Finding::RouteNotTaken { .. }
-        | Finding::ClassesNotTaken { .. } => false,
+        PlanFinding::Unreachable { .. } | PlanFinding::NoRoute { .. } => true,
+        PlanFinding::IndexZeroContested { .. }
+        | PlanFinding::GuaranteeViolated { .. }
+        | PlanFinding::RouteOverrideRejected { .. }
+        | PlanFinding::ClassWeightsRejected { .. } => false,
     });
     findings.extend(keys.cloned());
 }

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
-use fabric_model::intent::WishedRoutes;
-use fabric_model::plan::{Draft, Finding, LinearTable};
+use fabric_model::intent::RouteOverrides;
+use fabric_model::plan::{Draft, LinearTable, PlanFinding};
 use ib_wire::{Guid, Lid, PortNum};
 use thiserror::Error;
 
@@ -39,20 +39,21 @@ enum RouteOverrideError {
 
 /// Restores the forwarding entries that overrides replaced, and forgets the overrides.
 pub(crate) fn withdraw(draft: &mut Draft, fabric: &Fabric) {
-    let switches = draft.plan().decisions().detours.values().flat_map(BTreeMap::keys);
+    let switches = draft.plan().decisions().overridden_exits.values().flat_map(BTreeMap::keys);
     let indices: BTreeSet<SwitchIndex> = switches.filter_map(|switch| fabric.switch_index(*switch)).collect();
     for index in indices {
-        let usual = draft.plan().shared_switches().get(index).map(|switch| draft.plan().usual_table(switch));
+        let usual =
+            draft.plan().shared_switches().get(index).map(|switch| draft.plan().default_linear_table(switch));
         if let (Some(usual), Some(switch)) = (usual, draft.switch(index)) {
             switch.linear = usual;
         }
     }
-    draft.decisions().detours.clear();
+    draft.decisions().overridden_exits.clear();
 }
 
 /// Writes the overrides into the forwarding tables of a plan that has none. A rejected override becomes a finding of the
 /// plan and changes nothing.
-pub(crate) fn apply(draft: &mut Draft, fabric: &Fabric, overrides: &WishedRoutes) {
+pub(crate) fn apply(draft: &mut Draft, fabric: &Fabric, overrides: &RouteOverrides) {
     let mut replaced = BTreeMap::new();
     let mut findings = Vec::new();
     let mut entries = Entries::new();
@@ -60,7 +61,7 @@ pub(crate) fn apply(draft: &mut Draft, fabric: &Fabric, overrides: &WishedRoutes
         let accepted = match RouteOverride::check(draft.plan(), fabric, *port, exits) {
             Ok(accepted) => accepted,
             Err(error) => {
-                findings.push(Finding::RouteNotTaken { port: *port, reason: error.to_string() });
+                findings.push(PlanFinding::RouteOverrideRejected { port: *port, reason: error.to_string() });
                 continue;
             }
         };
@@ -78,7 +79,7 @@ pub(crate) fn apply(draft: &mut Draft, fabric: &Fabric, overrides: &WishedRoutes
     }
     put(draft, entries);
     draft.findings().extend(findings);
-    draft.decisions().detours = replaced;
+    draft.decisions().overridden_exits = replaced;
 }
 
 fn lid(plan: &FabricPlan, port: Guid) -> Option<Lid> {

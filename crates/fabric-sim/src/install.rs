@@ -4,9 +4,9 @@
 //! in force. No M_Key is set, because keys are secrets of the subnet manager.
 
 use fabric_model::FabricPlan;
-use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Guid, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo, PortNum,
+    Attribute, Guid, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum,
     PortState, SMP_DATA_LEN, SlToVl, SlToVlSelector, Status, VlArbBlock, VlArbPart,
 };
 use thiserror::Error;
@@ -145,12 +145,12 @@ impl Fabric {
             (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
             (info.enforce_inbound, info.enforce_outbound) = (enforces, enforces);
         })?;
-        let Some(sharing) = &plan.sharing else { return Ok(()) };
+        let Some(sharing) = &plan.qos else { return Ok(()) };
         self.write_weights(end, id, sharing)?;
         let port_count = self.device_of(end).info.port_count;
         for input in (0..=port_count).filter_map(PortNum::new).filter(|input| *input != plan.number) {
             let map = sharing.by_input.get(&input).unwrap_or(&sharing.otherwise);
-            let selector = SlToVlSelector::Turn { input: input.to_wire(), output: plan.number.to_wire() };
+            let selector = SlToVlSelector::Hop { input: input.to_wire(), output: plan.number.to_wire() };
             self.write(end, Attribute::SL_TO_VL, selector.to_modifier(), lanes(map))?;
         }
         Ok(())
@@ -166,7 +166,7 @@ impl Fabric {
             address(info, plan.lid, manager);
             (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
         })?;
-        if let Some(sharing) = &plan.sharing {
+        if let Some(sharing) = &plan.qos {
             self.write_weights(id, id, sharing)?;
             self.write(id, Attribute::SL_TO_VL, 0, lanes(&sharing.otherwise))?;
         }
@@ -175,7 +175,7 @@ impl Fabric {
 
     /// Writes the VL arbitration tables of a port. Lanes that the plan does not name get no weight; the
     /// high-priority table becomes empty.
-    fn write_weights(&mut self, end: PortId, id: PortId, sharing: &PortSharing) -> Result<(), InstallError> {
+    fn write_weights(&mut self, end: PortId, id: PortId, sharing: &PortQos) -> Result<(), InstallError> {
         let (number, info) = (self.port(id).number, &self.port(id).info);
         let capacities = (usize::from(info.vl_arb_low_cap), usize::from(info.vl_arb_high_cap));
         for part in [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond] {
@@ -195,7 +195,7 @@ impl Fabric {
         let port = if self.is_switch(id) { self.port(id).number.to_wire().into() } else { 0 };
         let blocks = self.pkey_capacity(id).div_ceil(PkeyBlock::ENTRIES) as u16;
         for block in 0..blocks {
-            let modifier = PkeyPosition { port, block }.to_modifier();
+            let modifier = PkeyBlockSelector { port, block }.to_modifier();
             self.write(end, Attribute::PKEY_TABLE, modifier, table.block(block).encode())?;
         }
         Ok(())

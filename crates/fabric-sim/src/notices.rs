@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use ib_wire::notice::{
-    BadMKey, BadPkey, BadQKey, Changes, Event, LocalChange, Notice, Producer, SwitchBadPkey, SwitchEvent,
-    Trap,
+    BadMKey, BadPkey, BadQKey, LocalChange, LocalChangeFlags, Notice, NoticeEvent, Producer, SwitchBadPkey,
+    SwitchEvent, Trap,
 };
 use ib_wire::{
     Attribute, Datagram, Gid, LidAddress, Mad, ManagementClass, Method, NodeKind, Pkey, QKey, QueuePair,
@@ -82,19 +82,19 @@ impl Fabric {
 
     /// Raises trap 144: the capability mask of a port changed.
     pub(crate) fn raise_capability_change(&mut self, end: PortId) {
-        self.raise_local_change(end, Changes::default());
+        self.raise_local_change(end, LocalChangeFlags::default());
     }
 
     /// Raises trap 144: the node description changed.
     pub(crate) fn raise_description_change(&mut self, end: PortId) {
-        self.raise_local_change(end, Changes::NODE_DESCRIPTION);
+        self.raise_local_change(end, LocalChangeFlags::NODE_DESCRIPTION);
     }
 
-    fn raise_local_change(&mut self, end: PortId, changes: Changes) {
+    fn raise_local_change(&mut self, end: PortId, changes: LocalChangeFlags) {
         let info = &self.port(end).info;
         let change = LocalChange {
             lid: info.lid.map(LidAddress::from),
-            other_changes: changes != Changes::default(),
+            other_changes: changes != LocalChangeFlags::default(),
             capability: info.capability,
             changes,
         };
@@ -223,7 +223,7 @@ impl Fabric {
             _ => Producer::Adapter,
         };
         let mut notice = Notice::generic(trap, Some(lid));
-        if let Event::Generic { producer: usual, .. } = &mut notice.event {
+        if let NoticeEvent::Generic { producer: usual, .. } = &mut notice.event {
             *usual = producer;
         }
         notice

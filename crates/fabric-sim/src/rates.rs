@@ -58,7 +58,7 @@ pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
 /// attribute.
 pub(crate) fn active_rate(info: &PortInfo, is_fdr10: bool) -> LinkRate {
     let lanes = info.link_width_active.lanes();
-    let width = Width::ALL.into_iter().find(|width| u32::from(width.lanes()) == lanes);
+    let width = Width::ALL.into_iter().find(|width| u32::from(width.multiplier()) == lanes);
     let speed = match (info.extended_speed_active.fastest(), info.link_speed_active.fastest()) {
         (Some(ExtendedSpeed::FDR), _) => Speed::Fdr,
         (Some(ExtendedSpeed::EDR), _) => Speed::Edr,

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use fabric_compiler::{CompileError, Planner, compile};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::plan::{Basis, PlanParts, PortSharing};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
+use fabric_model::plan::{Basis, PlanParts, PortQos};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Rule, Verified, verify, verify_rule};
@@ -51,13 +53,17 @@ fn measure(tree: &Arc<Topology>) -> Result<(), Box<dyn std::error::Error>> {
             name: format!("cluster-{cluster}"),
             number: None,
             members: (ports.iter().skip(cluster).step_by(step))
-                .map(|port| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::First })
+                .map(|port| Member {
+                    selector: MemberSelector::Port(*port),
+                    role: Role::Full,
+                    placement: PkeyPlacement::First,
+                })
                 .collect(),
             ipoib: Some(Ipoib::default()),
         })
         .collect();
     // Clusters that are everywhere meet in every top switch, each as a group.
-    intents.capabilities.usual_switch.multicast = 4096;
+    intents.capabilities.default_switch.multicast = 4096;
     let plan = compile(tree, &intents, &Decisions::default())?;
     report(tree, &intents, &plan, false);
     report(tree, &intents, &with_sharings(&plan), true);
@@ -68,8 +74,8 @@ fn measure(tree: &Arc<Topology>) -> Result<(), Box<dyn std::error::Error>> {
 /// Measures plans with guaranteed clusters.
 fn measure_guaranteed(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dyn std::error::Error>> {
     let mut intents = Intents::new(*ports.first().ok_or("no host")?);
-    intents.capabilities.usual_switch.multicast = 4096;
-    intents.capabilities.usual_port.arbitration = 64;
+    intents.capabilities.default_switch.multicast = 4096;
+    intents.capabilities.default_port.arbitration = 64;
     let is_apart = |index: usize| index % APART == APART - 1;
     let part = |wanted: bool| -> Vec<Guid> {
         let indices = (0..ports.len()).filter(|index| is_apart(*index) == wanted);
@@ -81,7 +87,11 @@ fn measure_guaranteed(tree: &Arc<Topology>, ports: &[Guid]) -> Result<(), Box<dy
     let clusters = together.chunks_exact(CLUSTER).map(<[Guid]>::to_vec);
     for (index, ports) in clusters.chain(spread.map(Iterator::collect)).enumerate() {
         let name = format!("cluster-{index:05}");
-        let member = |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::First };
+        let member = |port: &Guid| Member {
+            selector: MemberSelector::Port(*port),
+            role: Role::Full,
+            placement: PkeyPlacement::First,
+        };
         let (members, ipoib) = (ports.iter().map(member).collect(), Some(Ipoib::default()));
         intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib });
         let bandwidth = Bandwidth::from_bits_per_s(BANDWIDTH);
@@ -161,17 +171,13 @@ fn with_sharings(plan: &FabricPlan) -> FabricPlan {
     (map.0[0], map.0[1]) = (lane(0), lane(1));
     let low = vec![VlArbEntry { lane: lane(0), weight: 8 }, VlArbEntry { lane: lane(1), weight: 64 }];
     let inputs = (1..=36).filter_map(PortNum::new).map(|input| (input, map));
-    let hops = Arc::new(PortSharing {
-        by_input: inputs.collect(),
-        otherwise: map,
-        low: low.clone(),
-        high: Vec::new(),
-    });
-    let own = Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() });
+    let hops =
+        Arc::new(PortQos { by_input: inputs.collect(), otherwise: map, low: low.clone(), high: Vec::new() });
+    let own = Arc::new(PortQos { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() });
     let mut parts: PlanParts = plan.parts().clone();
     for port in parts.switches.iter_mut().flat_map(|switch| Arc::make_mut(&mut switch.ports)) {
-        port.sharing = Some(Arc::clone(&hops));
+        port.qos = Some(Arc::clone(&hops));
     }
-    parts.adapter_ports.iter_mut().for_each(|port| port.sharing = Some(Arc::clone(&own)));
+    parts.adapter_ports.iter_mut().for_each(|port| port.qos = Some(Arc::clone(&own)));
     FabricPlan::from_parts(parts)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fabric_model::intent::{Capabilities, PortName};
-use fabric_model::plan::{Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use fabric_model::plan::{Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{DataLanes, Mtu, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use crate::bounded::bounded;
@@ -52,7 +52,7 @@ impl Capacities {
             findings.extend(of_keys(TableKind::EnforcedPkeys, name, keys, capacity));
         }
         findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
-        if let Some(sharing) = &port.sharing {
+        if let Some(sharing) = &port.qos {
             of_sharing(name, sharing, port.lanes, &mut findings);
         }
         self.put(switch_index * PORTS + port.number.index(), findings);
@@ -64,7 +64,7 @@ impl Capacities {
         let mut findings = Vec::new();
         findings.extend(of_keys(TableKind::Pkeys, port.name, &port.pkeys, capacity));
         findings.extend(of_link(port.name, port.peer, port.mtu, port.lanes, capabilities));
-        if let Some(sharing) = &port.sharing {
+        if let Some(sharing) = &port.qos {
             of_sharing(port.name, sharing, port.lanes, &mut findings);
         }
         self.put(read.network.link_of_end(end), findings);
@@ -114,10 +114,10 @@ fn of_link(
     (!fits || mtu.bytes() == 0 || lanes.count() == 0).then_some(Finding::LinkBeyondEnds { port, mtu, lanes })
 }
 
-fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings: &mut Vec<Finding>) {
+fn of_sharing(port: PortName, sharing: &PortQos, lanes: DataLanes, findings: &mut Vec<Finding>) {
     let exists = |lane: VirtualLane| lane.to_wire() < lanes.count();
-    if sharing.low.len() > PortSharing::ENTRIES_MAX {
-        let (entries, capacity) = (sharing.low.len(), PortSharing::ENTRIES_MAX);
+    if sharing.low.len() > PortQos::ENTRIES_MAX {
+        let (entries, capacity) = (sharing.low.len(), PortQos::ENTRIES_MAX);
         findings.push(Finding::TableTooLong { table: TableKind::Arbitration, port, entries, capacity });
     }
     for (index, entry) in sharing.low.iter().enumerate() {
@@ -136,7 +136,7 @@ fn of_sharing(port: PortName, sharing: &PortSharing, lanes: DataLanes, findings:
 }
 
 /// The SL-to-VL maps of a port with their input ports; the map for all other inputs (`None`) comes last.
-pub(crate) fn maps(sharing: &PortSharing) -> impl Iterator<Item = (Option<PortNum>, &SlToVl)> {
+pub(crate) fn maps(sharing: &PortQos) -> impl Iterator<Item = (Option<PortNum>, &SlToVl)> {
     let listed = sharing.by_input.iter().map(|(input, map)| (Some(*input), map));
     listed.chain([(None, &sharing.otherwise)])
 }

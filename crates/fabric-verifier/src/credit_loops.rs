@@ -11,7 +11,7 @@ mod graph;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use fabric_model::plan::{PortSet, PortSharing};
+use fabric_model::plan::{PortQos, PortSet};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
 use crate::bits::Bits;
@@ -255,8 +255,8 @@ fn lane_dependencies(
 /// One service level for each class of service levels that all ports map alike.
 fn distinct_levels(network: &PlannedNetwork<'_>) -> impl Iterator<Item = ServiceLevel> + use<> {
     let ports = network.switches.iter().flat_map(|switch| switch.ports.iter());
-    let sharings = ports.filter_map(|port| port.sharing.as_deref());
-    let sharings: Vec<&PortSharing> =
+    let sharings = ports.filter_map(|port| port.qos.as_deref());
+    let sharings: Vec<&PortQos> =
         sharings.chain((0..network.ends().len()).filter_map(|end| network.end_sharing(end))).collect();
     let lanes = |sl: ServiceLevel| -> Vec<VirtualLane> {
         let maps = sharings.iter().flat_map(|sharing| sharing.by_input.values().chain([&sharing.otherwise]));
@@ -273,7 +273,7 @@ fn senders<'a>(
     network: &'a PlannedNetwork<'_>,
     sl: ServiceLevel,
 ) -> impl Iterator<Item = (SwitchIndex, PortNum)> + 'a {
-    let can = move |sharing: Option<&PortSharing>| {
+    let can = move |sharing: Option<&PortQos>| {
         sharing.is_none_or(|sharing| sharing.otherwise.lane(sl) != VirtualLane::MANAGEMENT)
     };
     let ends = network.ends().iter().enumerate();

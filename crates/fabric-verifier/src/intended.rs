@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use fabric_model::intent::{Intents, Ipoib, KeyPlace, PartitionIntent, Role, Who};
+use fabric_model::intent::{Intents, Ipoib, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::{FabricPlan, SharedMap, Topology};
 use ib_wire::{Guid, NodeKind, PartitionNumber, Pkey};
 
@@ -76,33 +76,34 @@ impl Ends {
     }
 
     /// The port GUIDs that a member entry of an intent selects.
-    fn named(&self, who: Who) -> Vec<Guid> {
+    fn named(&self, who: MemberSelector) -> Vec<Guid> {
         let of_kind = |intended: fn(NodeKind) -> bool| -> Vec<Guid> {
             self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid).collect()
         };
         let one = |guid: Guid| self.indices.contains_key(&guid).then_some(guid).into_iter().collect();
         match who {
-            Who::All => of_kind(|_| true),
-            Who::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
-            Who::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
-            Who::AllRouters => of_kind(|kind| kind == NodeKind::Router),
-            Who::Manager => one(self.manager),
-            Who::Port(guid) => one(guid),
+            MemberSelector::All => of_kind(|_| true),
+            MemberSelector::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
+            MemberSelector::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
+            MemberSelector::AllRouters => of_kind(|kind| kind == NodeKind::Router),
+            MemberSelector::Manager => one(self.manager),
+            MemberSelector::Port(guid) => one(guid),
         }
     }
 
     fn partition(&self, number: PartitionNumber, sources: Vec<Arc<PartitionIntent>>) -> IntendedPartition {
-        let mut members: BTreeMap<Guid, (Role, KeyPlace)> = BTreeMap::new();
+        let mut members: BTreeMap<Guid, (Role, PkeyPlacement)> = BTreeMap::new();
         // By default every port is a limited member of the default partition, and the subnet manager a full one.
         if number == PartitionNumber::DEFAULT {
             let role = |guid: Guid| if guid == self.manager { Role::Full } else { Role::Limited };
-            members.extend(self.present.iter().map(|end| (end.guid, (role(end.guid), KeyPlace::Anywhere))));
+            members
+                .extend(self.present.iter().map(|end| (end.guid, (role(end.guid), PkeyPlacement::Anywhere))));
         }
         for member in sources.iter().flat_map(|intent| &intent.members) {
-            let named = self.named(member.who).into_iter();
-            members.extend(named.map(|guid| (guid, (member.role, member.place))));
+            let named = self.named(member.selector).into_iter();
+            members.extend(named.map(|guid| (guid, (member.role, member.placement))));
         }
-        let is_first = |(_, (_, place)): &(&Guid, &(Role, KeyPlace))| *place == KeyPlace::First;
+        let is_first = |(_, (_, place)): &(&Guid, &(Role, PkeyPlacement))| *place == PkeyPlacement::First;
         IntendedPartition {
             ipoib: sources.iter().find_map(|intent| intent.ipoib),
             sources,

@@ -38,7 +38,7 @@ mod verified;
 
 use std::cell::OnceCell;
 
-use fabric_model::plan::Finding as PlanFinding;
+use fabric_model::plan::PlanFinding;
 use fabric_model::{FabricPlan, Intents, Topology};
 
 pub use bounded::{PART_FINDINGS_MAX, WHOLE_FINDINGS_MAX};

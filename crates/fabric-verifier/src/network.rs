@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::{AdapterPortPlan, PkeyTable, PortSharing, SwitchPlan};
+use fabric_model::plan::{AdapterPortPlan, PkeyTable, PortQos, SwitchPlan};
 use fabric_model::{Endpoint, FabricPlan, LinkRate, NodeIndex, Topology};
 use ib_wire::{Guid, Lid, NodeKind, PortNum};
 
@@ -138,8 +138,8 @@ impl<'a> PlannedNetwork<'a> {
 
     /// SL-to-VL and arbitration tables of an end port; `None` if the plan leaves them to the device, and for port 0
     /// of switches.
-    pub fn end_sharing(&self, end: usize) -> Option<&'a PortSharing> {
-        self.adapters.get(end)?.sharing.as_deref()
+    pub fn end_sharing(&self, end: usize) -> Option<&'a PortQos> {
+        self.adapters.get(end)?.qos.as_deref()
     }
 
     /// Number of data lanes of an end port's link; 0 for port 0 of a switch.
@@ -188,11 +188,11 @@ impl<'a> PlannedNetwork<'a> {
     }
 
     /// The sender's SL-to-VL and arbitration tables, and the number of data lanes of the link.
-    pub fn link_sharing(&self, link: Link) -> (Option<&'a PortSharing>, u8) {
+    pub fn link_sharing(&self, link: Link) -> (Option<&'a PortQos>, u8) {
         match link.checked_sub(self.link_of_end(0)) {
             Some(end) => (self.end_sharing(end), self.end_lanes(end)),
             None => match self.switches[link / PORTS].port(port_of(link)) {
-                Some(port) => (port.sharing.as_deref(), port.lanes.count()),
+                Some(port) => (port.qos.as_deref(), port.lanes.count()),
                 None => (None, 0),
             },
         }
@@ -284,8 +284,8 @@ impl<'a> PlannedNetwork<'a> {
     }
 
     /// SL-to-VL and arbitration tables of a switch port.
-    pub fn sharing(&self, switch_index: SwitchIndex, port: PortNum) -> Option<&'a PortSharing> {
-        self.switches[switch_index].port(port)?.sharing.as_deref()
+    pub fn sharing(&self, switch_index: SwitchIndex, port: PortNum) -> Option<&'a PortQos> {
+        self.switches[switch_index].port(port)?.qos.as_deref()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::{GroupPlan, PortSharing};
+use fabric_model::plan::{GroupPlan, PortQos};
 use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Lid, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
@@ -109,7 +109,7 @@ impl Ports {
 }
 
 impl PortResult {
-    fn of(port: PortName, sharing: &PortSharing, lanes: u8) -> Self {
+    fn of(port: PortName, sharing: &PortQos, lanes: u8) -> Self {
         let mut found = Self { findings: Vec::new(), takes_best_effort: true };
         for (index, entry) in sharing.high.iter().enumerate().filter(|(_, entry)| entry.weight != 0) {
             found.findings.push(Finding::HighPriorityWeight { port, index, lane: entry.lane });
@@ -162,7 +162,7 @@ impl Hops {
         let width = network.port_count(switch_index) + 1;
         let mut sets = vec![LevelSet::MAX; width * width];
         for port in network.switches[switch_index].ports.iter() {
-            let (Some(sharing), true) = (&port.sharing, port.number.index() < width) else { continue };
+            let (Some(sharing), true) = (&port.qos, port.number.index() < width) else { continue };
             let lanes = port.lanes.count();
             let of_exit = &mut sets[port.number.index() * width..][..width];
             of_exit.fill(set_of(&sharing.otherwise, lanes));

@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric_model::intent::WishedClasses;
+use fabric_model::intent::ClassWeights;
 use fabric_model::plan::Basis;
 use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
@@ -50,7 +50,7 @@ pub struct Verified {
     /// Ports for which the intents override routes.
     routed: BTreeSet<Guid>,
     /// Class weights of the intents, by cluster.
-    classes: WishedClasses,
+    classes: ClassWeights,
     addresses: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
     /// `None` while there is a credit loop.
@@ -133,7 +133,7 @@ impl Verified {
             topology: Arc::clone(topology),
             clusters: Clusters::of(&intents.clusters),
             routed: routed(intents),
-            classes: intents.classes.clone(),
+            classes: intents.class_weights.clone(),
             addresses: addresses::check(&read),
             columns,
             order,
@@ -165,7 +165,7 @@ impl Verified {
             self.intended.changed(intents, (&self.plan, &plan), &changes.partitions);
         let (clusters, mut names) = self.clusters.changed(&intents.clusters);
         let are_clusters_same = names.is_empty();
-        names.extend(changed_weights(&self.classes, &intents.classes));
+        names.extend(changed_weights(&self.classes, &intents.class_weights));
         let network = PlannedNetwork::on(Arc::clone(&self.cables), topology, &plan);
         let read = Reading { intents, network, intended, guarantees: OnceCell::new() };
         let routed = routed(intents);
@@ -199,7 +199,7 @@ impl Verified {
             cables: Arc::clone(&self.cables),
             clusters,
             routed,
-            classes: intents.classes.clone(),
+            classes: intents.class_weights.clone(),
             addresses,
             columns,
             order,
@@ -314,11 +314,11 @@ impl Verified {
 }
 
 fn routed(intents: &Intents) -> BTreeSet<Guid> {
-    intents.routes.keys().copied().collect()
+    intents.route_overrides.keys().copied().collect()
 }
 
 /// Clusters whose class weights differ.
-fn changed_weights<'a>(before: &'a WishedClasses, after: &'a WishedClasses) -> impl Iterator<Item = &'a str> {
+fn changed_weights<'a>(before: &'a ClassWeights, after: &'a ClassWeights) -> impl Iterator<Item = &'a str> {
     let names = before.keys().chain(after.keys());
     names.filter(|name| before.get(*name) != after.get(*name)).map(String::as_str)
 }

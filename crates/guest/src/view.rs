@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use ib_transport::framed::Client;
+use ib_transport::framed::FramedClient;
 use ib_transport::{Relay, Server};
 
 /// Value of `IBSIM_SOCKNAME` for tools in the guest.
@@ -25,10 +25,10 @@ pub fn run() -> io::Result<()> {
     let writer = far.try_clone()?;
     thread::spawn(move || copy(io::stdin().lock(), &writer, || writer.shutdown(Shutdown::Both)));
     thread::spawn(move || copy(&far, io::stdout().lock(), || far.shutdown(Shutdown::Both)));
-    let mut relay = Relay::new(Client::seated(near)?)?;
+    let mut relay = Relay::new(FramedClient::from_attached_stream(near)?)?;
     let mut server = Server::bind(SOCKET_NAME).map_err(io::Error::other)?;
     server.watch(&relay)?;
-    while relay.broken().is_none() {
+    while relay.error().is_none() {
         server.poll_once(&mut relay, POLL_INTERVAL)?;
     }
     Ok(())

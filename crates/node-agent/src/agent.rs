@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{ImageOrder, Orders, Unlisted, Version, VmOrder};
+use controller_api::agent::{HostSpec, ImageSpec, SpecVersion, UnlistedVmDetails, VmSpec};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -76,10 +76,10 @@ pub enum HostSpecError {
     OtherSite { own: Uuid, found: Uuid },
     /// The agent has accepted a newer host spec.
     #[error("the host spec must be newer than {stored}, got {found}")]
-    Older { stored: Version, found: Version },
+    Older { stored: SpecVersion, found: SpecVersion },
     /// Two different host specs with the same version.
     #[error("the agent has already accepted a different host spec with version {0}")]
-    Ambiguous(Version),
+    Ambiguous(SpecVersion),
     #[error("virtual machine {id} still exists on host {host}")]
     Elsewhere { id: Uuid, host: Name },
     /// A property that is immutable during the life of a virtual machine differs.
@@ -144,7 +144,7 @@ impl Agent {
     /// unless the survey of libvirt is still pending. Accepting the current spec again is a no-op.
     ///
     /// Check, write and reconciliation are atomic with respect to other specs, and complete even if the caller is cancelled.
-    pub async fn apply_spec(self: &Arc<Self>, host: &Name, spec: Orders) -> Result<(), HostSpecError> {
+    pub async fn apply_spec(self: &Arc<Self>, host: &Name, spec: HostSpec) -> Result<(), HostSpecError> {
         if !self.hosts.contains(host) {
             return Err(HostSpecError::NoSuchHost(host.clone()));
         }
@@ -155,7 +155,7 @@ impl Agent {
         accepted.await.unwrap_or(Err(HostSpecError::ShuttingDown))
     }
 
-    async fn accept(self: &Arc<Self>, host: &Name, spec: Orders) -> Result<(), HostSpecError> {
+    async fn accept(self: &Arc<Self>, host: &Name, spec: HostSpec) -> Result<(), HostSpecError> {
         let mut fleet = self.fleet.lock().await;
         if fleet.shutting_down {
             return Err(HostSpecError::ShuttingDown);
@@ -249,11 +249,11 @@ impl Agent {
 
     /// Sets the desired state of every virtual machine and starts tasks for new ones. Failed virtual machines are retried.
     fn reconcile(self: &Arc<Self>, fleet: &mut Fleet) {
-        let mut ordered: BTreeMap<Uuid, (Name, VmOrder)> = BTreeMap::new();
+        let mut ordered: BTreeMap<Uuid, (Name, VmSpec)> = BTreeMap::new();
         for (host, spec) in &fleet.specs {
             ordered.extend(spec.all().map(|order| (order.id, (host.clone(), order.clone()))));
         }
-        let desired = |fleet: &Fleet, order: VmOrder| match fleet.start_blocker(&order) {
+        let desired = |fleet: &Fleet, order: VmSpec| match fleet.start_blocker(&order) {
             Some(reason) => DesiredState::Blocked(reason.into()),
             None => DesiredState::Run(Arc::new(order)),
         };
@@ -403,7 +403,7 @@ impl Agent {
 }
 
 /// Verifies images in advance, so that starts do not have to wait. Errors are only logged; a start reports them again.
-async fn verify_images(images: Arc<Mutex<ImageCache>>, spec: Vec<ImageOrder>) {
+async fn verify_images(images: Arc<Mutex<ImageCache>>, spec: Vec<ImageSpec>) {
     for order in spec {
         let mut images = Arc::clone(&images).lock_owned().await;
         let name = order.name.clone();
@@ -415,7 +415,7 @@ async fn verify_images(images: Arc<Mutex<ImageCache>>, spec: Vec<ImageOrder>) {
 }
 
 impl Fleet {
-    fn order_of(&self, id: Uuid) -> Option<(&Name, &VmOrder)> {
+    fn order_of(&self, id: Uuid) -> Option<(&Name, &VmSpec)> {
         self.specs.iter().find_map(|(host, spec)| {
             let order = spec.all().find(|order| order.id == id)?;
             Some((host, order))
@@ -436,7 +436,7 @@ impl Fleet {
     }
 
     /// Why an ordered virtual machine must not be started: it was removed before, or its partition is used by an unlisted one.
-    fn start_blocker(&self, order: &VmOrder) -> Option<String> {
+    fn start_blocker(&self, order: &VmSpec) -> Option<String> {
         if self.is_removed(order.id) {
             return Some("it was removed by an earlier host spec and must not be started again".to_owned());
         }
@@ -467,21 +467,26 @@ impl Fleet {
         let Some(stored) = self.specs.get(host) else { return SpecStatus::default() };
         let known = stored.unlisted.iter().map(|order| (order.id, host_spec::unlisted_vm(order)));
         let unknown = self.vms.iter().filter(|(id, vm)| vm.host == *host && self.order_of(**id).is_none());
-        let unknown =
-            unknown.filter(|(id, _)| !self.is_removed(**id)).map(|(id, _)| (*id, Unlisted::default()));
+        let unknown = unknown
+            .filter(|(id, _)| !self.is_removed(**id))
+            .map(|(id, _)| (*id, UnlistedVmDetails::default()));
         SpecStatus { acknowledged: stored.version, unlisted: known.chain(unknown).collect() }
     }
 
     /// Checks that a spec is of the agent's site, not older than the host's stored spec or any other host's epoch, and not
     /// different from a stored spec of the same version.
-    fn check_version(&self, host: &Name, spec: &Orders) -> Result<(), HostSpecError> {
+    fn check_version(&self, host: &Name, spec: &HostSpec) -> Result<(), HostSpecError> {
         let found = spec.version;
         for (of, stored) in &self.specs {
             let Some(stored) = stored.version else { continue };
             if stored.site != found.site {
                 return Err(HostSpecError::OtherSite { own: stored.site, found: found.site });
             }
-            let is_older = if of == host { found.age() < stored.age() } else { found.epoch < stored.epoch };
+            let is_older = if of == host {
+                found.precedence() < stored.precedence()
+            } else {
+                found.epoch < stored.epoch
+            };
             if is_older {
                 return Err(HostSpecError::Older { stored, found });
             }
@@ -495,7 +500,7 @@ impl Fleet {
     }
 
     /// Checks that no virtual machine exists on another host or has changed an immutable property.
-    fn check(&self, host: &Name, spec: &Orders) -> Result<(), HostSpecError> {
+    fn check(&self, host: &Name, spec: &HostSpec) -> Result<(), HostSpecError> {
         for order in &spec.vms {
             let id = order.id;
             let elsewhere = self.vms.get(&id).map(|vm| &vm.host).or(self.order_of(id).map(|(host, _)| host));

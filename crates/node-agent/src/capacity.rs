@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use controller_api::agent::Share;
+use controller_api::agent::ResourceUse;
 use controller_api::cluster::CpuMode;
-use controller_api::{MemorySize, agent::VmOrder};
+use controller_api::{MemorySize, agent::VmSpec};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -96,7 +96,7 @@ impl Allocations {
     }
 
     /// Allocates cores and memory for an order. An existing allocation of the virtual machine is returned unchanged.
-    pub fn allocate(&mut self, order: &VmOrder) -> Result<Allocation, InsufficientCapacity> {
+    pub fn allocate(&mut self, order: &VmSpec) -> Result<Allocation, InsufficientCapacity> {
         if let Some(allocation) = self.allocations.get(&order.id) {
             return Ok(allocation.clone());
         }
@@ -110,7 +110,7 @@ impl Allocations {
             CpuMode::Dedicated => {
                 let free = self.machine.offered().without(&self.dedicated());
                 if order.cores > free.count() {
-                    let Share { total: offered, used } = self.cores();
+                    let ResourceUse { total: offered, used } = self.cores();
                     let total = self.machine.cores.count();
                     return Err(InsufficientCapacity::Cores {
                         requested: order.cores,
@@ -148,14 +148,14 @@ impl Allocations {
     }
 
     /// Cores that can be dedicated, and how many are.
-    pub fn cores(&self) -> Share {
-        Share { total: self.machine.offered().count(), used: self.dedicated().count() }
+    pub fn cores(&self) -> ResourceUse {
+        ResourceUse { total: self.machine.offered().count(), used: self.dedicated().count() }
     }
 
     /// Memory for guests and what is allocated of it, in MiB.
-    pub fn memory(&self) -> Share {
+    pub fn memory(&self) -> ResourceUse {
         let used = self.allocations.values().map(|allocation| allocation.memory.mib());
-        Share { total: self.machine.memory.mib(), used: used.fold(0, u32::saturating_add) }
+        ResourceUse { total: self.machine.memory.mib(), used: used.fold(0, u32::saturating_add) }
     }
 
     fn dedicated(&self) -> CpuSet {

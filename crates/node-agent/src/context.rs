@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use controller_api::agent::VmOrder;
+use controller_api::agent::VmSpec;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -165,7 +165,7 @@ impl AgentContext {
     }
 
     /// Allocates cores and memory for an order, and moves shared virtual machines off newly dedicated cores.
-    pub async fn allocate(&self, order: &VmOrder) -> Result<Allocation, InsufficientCapacity> {
+    pub async fn allocate(&self, order: &VmSpec) -> Result<Allocation, InsufficientCapacity> {
         let allocation = self.allocations().allocate(order)?;
         self.publish_capacity();
         self.update_affinities().await;
@@ -197,7 +197,7 @@ impl AgentContext {
     }
 
     /// Records that a domain runs with this CPU affinity; an empty set means unknown.
-    pub async fn note_running(&self, order: &VmOrder, cores: CpuSet) {
+    pub async fn note_running(&self, order: &VmSpec, cores: CpuSet) {
         let dedicated = !self.allocation(order.id).cores.is_empty();
         self.affinities.lock().await.insert(order.id, CpuAffinity { vcpus: order.cores, dedicated, cores });
         // The shared cores may have changed in the meantime.

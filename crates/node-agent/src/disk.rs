@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use controller_api::agent::VmOrder;
+use controller_api::agent::VmSpec;
 use controller_api::image::DiskFormat;
 use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Probes, Seed, SeedInput};
 use thiserror::Error;
@@ -58,7 +58,7 @@ pub async fn make_overlay(
 }
 
 /// Writes the seed from the order's context, replacing an existing one.
-pub async fn make_seed(files: &VmFiles, order: &VmOrder, user: Option<QemuUser>) -> Result<(), DiskError> {
+pub async fn make_seed(files: &VmFiles, order: &VmSpec, user: Option<QemuUser>) -> Result<(), DiskError> {
     // In a directory with mode 0700: documents and seed hold a private key, and tools create files by the umask.
     let private = files.directory.join("making");
     let created = async {
@@ -78,7 +78,7 @@ pub async fn make_seed(files: &VmFiles, order: &VmOrder, user: Option<QemuUser>)
 }
 
 /// The seed documents of an order.
-pub fn seed(order: &VmOrder) -> Seed {
+pub fn seed(order: &VmSpec) -> Seed {
     let context = &order.context;
     let peer = |peer: &controller_api::agent::Peer| {
         let (hostname, address) = (peer.hostname.clone(), peer.address.clone());
@@ -115,7 +115,7 @@ fn probes(probes: controller_api::agent::Probes) -> Probes {
 }
 
 fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {
-    ClassLevel { view_sls: class.seen.clone(), sl: class.sl }
+    ClassLevel { view_sls: class.view_sls.clone(), sl: class.sl }
 }
 
 /// Writes the documents readable by their owner only. A private key is never passed as an argument.

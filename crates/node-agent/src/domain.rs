@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use controller_api::agent::{Accelerator, VmOrder};
+use controller_api::agent::{Accelerator, VmSpec};
 use controller_api::image::DiskFormat;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
@@ -165,7 +165,7 @@ impl DomainMetadata {
     }
 
     /// Whether the domain was created for this order on this host. Digests of another version count as equal.
-    pub fn matches(&self, host: &Name, order: &VmOrder) -> bool {
+    pub fn matches(&self, host: &Name, order: &VmSpec) -> bool {
         let version = |digest: &str| digest.split_once(':').map(|(version, _)| version.to_owned());
         let ordered = order_digest(order);
         self.host == *host
@@ -190,17 +190,17 @@ pub fn domain_name(instance: &str, id: Uuid) -> String {
 }
 
 /// Digest of the immutable part of an order: everything except its context and its P_Keys.
-pub fn order_digest(order: &VmOrder) -> String {
+pub fn order_digest(order: &VmSpec) -> String {
     #[derive(Serialize)]
     struct Fixed<'a>(
         Uuid,
         u32,
         MemorySize,
         controller_api::cluster::CpuMode,
-        &'a controller_api::agent::ImageOrder,
+        &'a controller_api::agent::ImageSpec,
         (Guid, PortNum, u8, MacAddress),
     );
-    let seat = order.adapter.seat();
+    let seat = order.adapter.identity();
     let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, seat);
     let bytes = serde_json::to_vec(&fixed).expect("an order serializes to JSON");
     format!("{DIGEST_VERSION}:{}", hex(&Sha256::digest(bytes)))

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use controller_api::Name;
-use controller_api::agent::{AdapterOrder, KeyOrder, PacketStop};
+use controller_api::agent::{AdapterSpec, PacketStop, PartitionKeySpec};
 use fabric_model::MacAddress;
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::de::DeserializeOwned;
@@ -45,7 +45,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Attachment {
     /// Host whose adapter it uses.
     pub node: Name,
-    pub adapter: AdapterOrder,
+    pub adapter: AdapterSpec,
     /// Service level of its packets.
     pub sl: ServiceLevel,
     /// Socket of the guest's end.
@@ -107,7 +107,7 @@ enum SimRequest<'a> {
         pkey: Pkey,
         sl: ServiceLevel,
         group: Option<MulticastLid>,
-        further: &'a [KeyOrder],
+        further: &'a [PartitionKeySpec],
         guest: &'a Path,
         fabric: &'a Path,
     },
@@ -138,7 +138,7 @@ struct ListedFunction {
     sl: ServiceLevel,
     group: Option<MulticastLid>,
     #[serde(default)]
-    further: Vec<KeyOrder>,
+    further: Vec<PartitionKeySpec>,
     guest: Option<PathBuf>,
     #[serde(default)]
     frames: FrameCounts,
@@ -301,7 +301,7 @@ async fn exchange(control: &Path, request: &SimRequest<'_>) -> io::Result<String
 
 impl Attachment {
     fn request(&self) -> SimRequest<'_> {
-        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = self.adapter;
+        let AdapterSpec { port, function, mac, pkey, group, inner_keys: ref further, .. } = self.adapter;
         let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
         let (node, sl) = (self.node.as_str(), self.sl);
         SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric }
@@ -310,7 +310,7 @@ impl Attachment {
 
 impl ListedFunction {
     fn matches(&self, desired: &Attachment) -> bool {
-        let AdapterOrder { port, function, mac, pkey, group, ref further, .. } = desired.adapter;
+        let AdapterSpec { port, function, mac, pkey, group, inner_keys: ref further, .. } = desired.adapter;
         (self.port, self.function, self.mac, self.pkey, self.sl, self.group, &self.further)
             == (port, function, mac, pkey, desired.sl, group, further)
     }

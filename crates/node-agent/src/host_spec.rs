@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use controller_api::agent::{ImageOrder, Orders, Unlisted, Version, VmOrder};
+use controller_api::agent::{HostSpec, ImageSpec, SpecVersion, UnlistedVmDetails, VmSpec};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
@@ -43,13 +43,13 @@ pub struct InvalidHostSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredSpec {
-    /// Version of the last accepted host spec.
+    /// SpecVersion of the last accepted host spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<Version>,
-    pub vms: Vec<VmOrder>,
+    pub version: Option<SpecVersion>,
+    pub vms: Vec<VmSpec>,
     /// Last known orders of virtual machines that the spec lists neither as desired nor as removed. They keep running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unlisted: Vec<VmOrder>,
+    pub unlisted: Vec<VmSpec>,
     /// Removed virtual machines, oldest first. They are never started again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<Uuid>,
@@ -58,13 +58,13 @@ pub struct StoredSpec {
     pub tombstones: Vec<Uuid>,
     /// Images to verify in advance.
     #[serde(default)]
-    pub images: Vec<ImageOrder>,
+    pub images: Vec<ImageSpec>,
 }
 
 impl StoredSpec {
     /// The stored spec after a new one is accepted: virtual machines that the new spec does not list become unlisted.
-    pub fn updated_by(&self, spec: Orders) -> Self {
-        let Orders { version, vms, removed: tombstones, images } = spec;
+    pub fn updated_by(&self, spec: HostSpec) -> Self {
+        let HostSpec { version, vms, removed: tombstones, images } = spec;
         let listed: BTreeSet<Uuid> =
             vms.iter().map(|order| order.id).chain(tombstones.iter().copied()).collect();
         let unlisted = self.all().filter(|order| !listed.contains(&order.id));
@@ -78,25 +78,25 @@ impl StoredSpec {
     }
 
     /// Whether this is the last accepted spec.
-    pub fn matches(&self, spec: &Orders) -> bool {
-        let Orders { version, vms, removed, images } = spec;
+    pub fn matches(&self, spec: &HostSpec) -> bool {
+        let HostSpec { version, vms, removed, images } = spec;
         (self.version.as_ref(), &self.vms, &self.tombstones, &self.images)
             == (Some(version), vms, removed, images)
     }
 
-    /// Orders of all virtual machines that may run, listed and unlisted.
-    pub fn all(&self) -> impl Iterator<Item = &VmOrder> {
+    /// HostSpec of all virtual machines that may run, listed and unlisted.
+    pub fn all(&self) -> impl Iterator<Item = &VmSpec> {
         self.vms.iter().chain(&self.unlisted)
     }
 }
 
 /// The report entry of an unlisted virtual machine.
-pub fn unlisted_vm(order: &VmOrder) -> Unlisted {
-    Unlisted { label: order.label.clone(), partitions: order.adapter.partitions().collect() }
+pub fn unlisted_vm(order: &VmSpec) -> UnlistedVmDetails {
+    UnlistedVmDetails { label: order.label.clone(), partitions: order.adapter.partitions().collect() }
 }
 
 /// Validates a host spec; sorts its virtual machines and removed ids, without duplicates among the latter.
-pub fn check(mut spec: Orders) -> Result<Orders, InvalidHostSpec> {
+pub fn check(mut spec: HostSpec) -> Result<HostSpec, InvalidHostSpec> {
     let bad = |field: String, reason: String| Err(InvalidHostSpec { field, reason });
     if spec.vms.len() > VMS_MAX {
         return bad(
@@ -176,13 +176,13 @@ pub fn check(mut spec: Orders) -> Result<Orders, InvalidHostSpec> {
 }
 
 /// The immutable property that differs between two orders for the same virtual machine; `None` if only the context differs.
-pub fn immutable_change(before: &VmOrder, after: &VmOrder) -> Option<&'static str> {
+pub fn immutable_change(before: &VmSpec, after: &VmSpec) -> Option<&'static str> {
     let differences = [
         ("number of cores", before.cores != after.cores),
         ("memory", before.memory != after.memory),
         ("mode", before.mode != after.mode),
         ("image", before.image != after.image),
-        ("adapter", before.adapter.seat() != after.adapter.seat()),
+        ("adapter", before.adapter.identity() != after.adapter.identity()),
     ];
     differences.into_iter().find(|(_, differs)| *differs).map(|(property, _)| property)
 }

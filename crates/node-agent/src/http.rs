@@ -15,8 +15,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use controller_api::agent::{AMBIGUOUS_ORDERS, OLDER_ORDERS, OTHER_SITE, Orders, Report};
-use controller_api::session::{Open, PROTOCOL};
+use controller_api::agent::{AMBIGUOUS_SPEC, HostReport, HostSpec, OTHER_SITE, STALE_SPEC};
+use controller_api::session::{NewSession, PROTOCOL};
 use controller_api::{Name, Problem};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -164,7 +164,7 @@ async fn get_report(
     State(agent): State<Arc<Agent>>,
     UrlPath(host): UrlPath<String>,
     Query(ReportQuery { after }): Query<ReportQuery>,
-) -> Result<Json<Report>, ProblemResponse> {
+) -> Result<Json<HostReport>, ProblemResponse> {
     let name = host.parse::<Name>().ok();
     let reports = name.and_then(|name| agent.context().reports.subscribe(&name));
     let mut reports = reports.ok_or_else(|| ProblemResponse::no_such_host(&host))?;
@@ -177,7 +177,7 @@ async fn get_report(
         // Returned after the timeout even if unchanged.
         let _ = timeout(REPORT_TIMEOUT, reports.wait_for(|report| report.number > after)).await;
     }
-    let report = Report::clone(&reports.borrow());
+    let report = HostReport::clone(&reports.borrow());
     Ok(Json(report))
 }
 
@@ -187,7 +187,7 @@ async fn put_spec(
     body: Bytes,
 ) -> Result<StatusCode, ProblemResponse> {
     let name: Name = host.parse().map_err(|_| ProblemResponse::no_such_host(&host))?;
-    let spec: Orders = serde_json::from_slice(&body).map_err(|error| {
+    let spec: HostSpec = serde_json::from_slice(&body).map_err(|error| {
         // serde's message may quote a secret, so only the position is returned.
         let what = format!("error in line {}, column {}", error.line(), error.column());
         ProblemResponse::new(StatusCode::BAD_REQUEST, "not-orders", &format!("not a valid host spec: {what}"))
@@ -218,7 +218,7 @@ async fn open_session(
     let bad = |what: String| ProblemResponse::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
     let body = axum::body::to_bytes(request.into_body(), OPEN_BYTES_MAX).await;
     let body = body.map_err(|error| bad(format!("cannot read the session request: {error}")))?;
-    let what: Open =
+    let what: NewSession =
         serde_json::from_slice(&body).map_err(|error| bad(format!("invalid session request: {error}")))?;
     let opener = agent.session_opener(&name, vm).await.ok_or_else(no_vm)?;
     let unavailable = |reason: &str| {
@@ -269,7 +269,7 @@ impl ProblemResponse {
             title: status.canonical_reason().unwrap_or("refused").to_owned(),
             status: status.as_u16(),
             detail: Some(detail.to_owned()),
-            place: None,
+            field: None,
             hint: None,
         })
     }
@@ -286,8 +286,8 @@ impl From<HostSpecError> for ProblemResponse {
             HostSpecError::NoSuchHost(_) => (StatusCode::NOT_FOUND, "no-such-host"),
             HostSpecError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "bad-orders"),
             HostSpecError::OtherSite { .. } => (StatusCode::CONFLICT, OTHER_SITE),
-            HostSpecError::Older { .. } => (StatusCode::CONFLICT, OLDER_ORDERS),
-            HostSpecError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_ORDERS),
+            HostSpecError::Older { .. } => (StatusCode::CONFLICT, STALE_SPEC),
+            HostSpecError::Ambiguous(_) => (StatusCode::CONFLICT, AMBIGUOUS_SPEC),
             HostSpecError::Elsewhere { .. } => (StatusCode::CONFLICT, "vm-elsewhere"),
             HostSpecError::Changed { .. } => (StatusCode::CONFLICT, "vm-changed"),
             HostSpecError::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ending"),
@@ -295,7 +295,7 @@ impl From<HostSpecError> for ProblemResponse {
         };
         let mut problem = Self::new(status, kind, &error_chain(&error));
         if let HostSpecError::Invalid(bad) = error {
-            problem.0.place = Some(bad.field);
+            problem.0.field = Some(bad.field);
         }
         problem
     }

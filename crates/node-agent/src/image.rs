@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use controller_api::agent::ImageOrder;
+use controller_api::agent::ImageSpec;
 use controller_api::image::{DiskFormat, ImageFile, Manifest};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -90,7 +90,7 @@ impl ImageCache {
     }
 
     /// Verifies an image. Blocks for seconds if a file is not in the cache.
-    pub fn verify(&mut self, order: &ImageOrder) -> Result<VerifiedImage, ImageError> {
+    pub fn verify(&mut self, order: &ImageSpec) -> Result<VerifiedImage, ImageError> {
         let manifest = manifest(order)?;
         Ok(VerifiedImage {
             kernel: self.verify_file(&order.directory, &manifest.kernel)?,
@@ -140,7 +140,7 @@ impl ImageCache {
 }
 
 /// Reads the manifest `image.json` and checks its digest against the order.
-pub fn manifest(order: &ImageOrder) -> Result<Manifest, ImageError> {
+pub fn manifest(order: &ImageSpec) -> Result<Manifest, ImageError> {
     let manifest_path = order.directory.join("image.json");
     let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
     let bytes = durable::read(&manifest_path, MANIFEST_BYTES_MAX).map_err(unreadable)?;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::agent::NetworkCheck;
-use controller_api::session::Open;
+use controller_api::session::NewSession;
 use guest::channel::{Decoder, MessageTooLong, PROTOCOL_VERSION, ToGuest, ToHost, encode};
 use guest::probe::Reachability;
 use thiserror::Error;
@@ -113,7 +113,7 @@ pub struct SessionOpener {
 
 impl SessionOpener {
     /// Opens a session. Waits up to 5 s for a guest that has not answered yet.
-    pub async fn open(&self, request: Open) -> Result<Session, SessionError> {
+    pub async fn open(&self, request: NewSession) -> Result<Session, SessionError> {
         // A guest that was just adopted has not answered a hello yet.
         let mut state = self.state.clone();
         let _ = timeout(OPEN_TIMEOUT, state.wait_for(|state| *state != GuestState::Silent)).await;
@@ -203,7 +203,7 @@ impl LinkTask {
             tokio::select! {
                 () = &mut end => return,
                 command = self.commands.recv() => match command {
-                    Some(LinkCommand::Open { answer, .. }) => drop(answer.send(Err(SessionError::GuestUnavailable(why.to_owned())))),
+                    Some(LinkCommand::NewSession { answer, .. }) => drop(answer.send(Err(SessionError::GuestUnavailable(why.to_owned())))),
                     Some(_) => {}
                     // All handles are gone: the link is about to be dropped.
                     None => return end.await,
@@ -439,7 +439,7 @@ impl Connection {
             self.liveness.heard(Instant::now());
         }
         let message = match command {
-            LinkCommand::Open { answer, .. } if self.boot.is_none() => {
+            LinkCommand::NewSession { answer, .. } if self.boot.is_none() => {
                 let why = "the guest has not answered yet".to_owned();
                 drop(answer.send(Err(SessionError::GuestUnavailable(why))));
                 None

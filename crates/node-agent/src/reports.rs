@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use controller_api::Name;
-use controller_api::agent::{Accelerator, Report, Share, Unlisted, Version, VmReport};
+use controller_api::agent::{Accelerator, HostReport, ResourceUse, SpecVersion, UnlistedVmDetails, VmReport};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::durable;
 
-/// Report numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
+/// HostReport numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
 const NUMBERS_PER_MS: u64 = 1 << 20;
 
 /// The part of a report that concerns the machine and is the same for all its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineStatus {
     /// Cores that can be dedicated.
-    pub cores: Share,
-    pub memory_mib: Share,
+    pub cores: ResourceUse,
+    pub memory_mib: ResourceUse,
     /// Accelerator of virtual machines, once determined.
     pub accelerator: Option<Accelerator>,
     /// Whether the emulated fabric is reachable.
@@ -31,16 +31,16 @@ pub struct MachineStatus {
 #[derive(Debug)]
 pub struct Reports {
     inner: Mutex<Inner>,
-    hosts: BTreeMap<Name, watch::Sender<Arc<Report>>>,
+    hosts: BTreeMap<Name, watch::Sender<Arc<HostReport>>>,
 }
 
 /// The part of a report that follows from the host spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecStatus {
-    /// Version of the host spec that is on disk and being reconciled.
-    pub acknowledged: Option<Version>,
+    /// SpecVersion of the host spec that is on disk and being reconciled.
+    pub acknowledged: Option<SpecVersion>,
     /// Virtual machines that the host spec does not list.
-    pub unlisted: BTreeMap<Uuid, Unlisted>,
+    pub unlisted: BTreeMap<Uuid, UnlistedVmDetails>,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Reports {
     }
 
     /// The reports of a host, as they change; `None` if the host is not served.
-    pub fn subscribe(&self, host: &Name) -> Option<watch::Receiver<Arc<Report>>> {
+    pub fn subscribe(&self, host: &Name) -> Option<watch::Receiver<Arc<HostReport>>> {
         self.hosts.get(host).map(watch::Sender::subscribe)
     }
 
@@ -104,7 +104,7 @@ impl Reports {
             vms.map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
         let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
         reports.send_if_modified(|last| {
-            let changed = Report { number: next.number, ..Report::clone(last) } != next;
+            let changed = HostReport { number: next.number, ..HostReport::clone(last) } != next;
             if changed {
                 inner.number = next.number;
                 *last = Arc::new(next);
@@ -118,9 +118,9 @@ impl Reports {
     }
 }
 
-fn report(machine: &MachineStatus, host: &SpecStatus, vms: Vec<VmReport>, number: u64) -> Report {
+fn report(machine: &MachineStatus, host: &SpecStatus, vms: Vec<VmReport>, number: u64) -> HostReport {
     let MachineStatus { cores, memory_mib, accelerator, fabric } = machine.clone();
-    Report { number, acknowledged: host.acknowledged, cores, memory_mib, accelerator, fabric, vms }
+    HostReport { number, acknowledged: host.acknowledged, cores, memory_mib, accelerator, fabric, vms }
 }
 
 /// A number above all earlier report numbers, even if the clock was set back. Stored in the file `path`.
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
 
     const MACHINE: MachineStatus = MachineStatus {
-        cores: Share { total: 1, used: 0 },
-        memory_mib: Share { total: 1024, used: 0 },
+        cores: ResourceUse { total: 1, used: 0 },
+        memory_mib: ResourceUse { total: 1024, used: 0 },
         accelerator: Some(Accelerator::Tcg),
         fabric: false,
     };

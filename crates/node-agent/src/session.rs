@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use controller_api::session::{FRAME_BYTES_MAX, Kind, read_frame, write_frame};
+use controller_api::session::{FRAME_BYTES_MAX, FrameKind, read_frame, write_frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
     let inward = async {
         loop {
             match read_frame(&mut from_client).await? {
-                Some((Kind::Input, bytes)) => {
+                Some((FrameKind::Input, bytes)) => {
                     if !session.input(&bytes).await {
                         // The session has ended; its last event is on its way to the client.
                         return std::future::pending().await;
@@ -36,16 +36,20 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
         loop {
             match session.recv().await {
                 SessionEvent::Output(bytes) => {
-                    forward(&mut to_client, Kind::Output, &bytes, &session).await?
+                    forward(&mut to_client, FrameKind::Output, &bytes, &session).await?
                 }
-                SessionEvent::Error(bytes) => forward(&mut to_client, Kind::Error, &bytes, &session).await?,
-                SessionEvent::Note(text) => write_frame(&mut to_client, Kind::Error, text.as_bytes()).await?,
+                SessionEvent::Error(bytes) => {
+                    forward(&mut to_client, FrameKind::Error, &bytes, &session).await?
+                }
+                SessionEvent::Note(text) => {
+                    write_frame(&mut to_client, FrameKind::Error, text.as_bytes()).await?
+                }
                 SessionEvent::Exit(status) => {
-                    write_frame(&mut to_client, Kind::Exit, &status.to_be_bytes()).await?;
+                    write_frame(&mut to_client, FrameKind::Exit, &status.to_be_bytes()).await?;
                     return to_client.shutdown().await;
                 }
                 SessionEvent::Refused(why) => {
-                    write_frame(&mut to_client, Kind::Refused, why.as_bytes()).await?;
+                    write_frame(&mut to_client, FrameKind::Refused, why.as_bytes()).await?;
                     return to_client.shutdown().await;
                 }
             }
@@ -63,7 +67,7 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
 
 async fn forward(
     client: &mut (impl AsyncWrite + Unpin),
-    kind: Kind,
+    kind: FrameKind,
     bytes: &[u8],
     session: &Session,
 ) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::Name;
-use controller_api::agent::{VmOrder, VmReport, VmState};
+use controller_api::agent::{VmReport, VmSpec, VmState};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinError;
@@ -50,7 +50,7 @@ const QUIESCE: [&str; 3] =
 /// The desired state of a virtual machine.
 #[derive(Clone, Debug)]
 pub enum DesiredState {
-    Run(Arc<VmOrder>),
+    Run(Arc<VmSpec>),
     /// Must not be started, for this reason. Reported as failed.
     Blocked(Arc<str>),
     /// Left as it is: no host spec lists it.
@@ -172,7 +172,7 @@ impl Vm {
     }
 
     /// Starts the domain and monitors it until another state is desired or it must be restarted.
-    async fn run_domain(&mut self, order: &Arc<VmOrder>) {
+    async fn run_domain(&mut self, order: &Arc<VmSpec>) {
         self.report(VmState::Preparing, None);
         match self.start(order).await {
             Ok(()) => {}
@@ -202,7 +202,7 @@ impl Vm {
     }
 
     /// Monitors the running domain and its guest.
-    async fn monitor(&mut self, order: &Arc<VmOrder>) -> DomainEnd {
+    async fn monitor(&mut self, order: &Arc<VmSpec>) -> DomainEnd {
         self.has_guest = has_guest(order).await;
         let (context_sender, receiver) = watch::channel(guest_context(order));
         let link = GuestLink::start(self.id, self.context.state_dir.vm(self.id).channel, receiver);
@@ -213,7 +213,7 @@ impl Vm {
 
     async fn monitor_linked(
         &mut self,
-        order: &Arc<VmOrder>,
+        order: &Arc<VmSpec>,
         link: &GuestLink,
         context_sender: &watch::Sender<GuestContext>,
     ) -> DomainEnd {
@@ -363,7 +363,7 @@ impl Vm {
         Ok(())
     }
 
-    fn report_running(&self, state: &GuestState, order: &VmOrder) {
+    fn report_running(&self, state: &GuestState, order: &VmSpec) {
         let (ready, network, guest_reason) = match state {
             // Without a guest agent, running is all that can be known.
             _ if !self.has_guest => (Some(order.context.generation), None, None),
@@ -436,14 +436,14 @@ async fn wait_until_not_run(desired: &mut watch::Receiver<DesiredState>) {
 }
 
 /// Whether the image of an order contains `heddle-guest`.
-async fn has_guest(order: &VmOrder) -> bool {
+async fn has_guest(order: &VmSpec) -> bool {
     let image = order.image.clone();
     let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;
     // Assumed if the manifest cannot be read.
     !matches!(manifest, Ok(Ok(manifest)) if !manifest.guest)
 }
 
-fn guest_context(order: &VmOrder) -> GuestContext {
+fn guest_context(order: &VmSpec) -> GuestContext {
     GuestContext { generation: order.context.generation, documents: Arc::new(disk::seed(order).to_context()) }
 }
 
@@ -451,7 +451,7 @@ fn guest_context(order: &VmOrder) -> GuestContext {
 pub async fn quiesce(opener: SessionOpener) {
     let argv = QUIESCE.map(str::to_owned).to_vec();
     let done = async {
-        let session = opener.open(controller_api::session::Open::Exec { argv }).await.ok()?;
+        let session = opener.open(controller_api::session::NewSession::Exec { argv }).await.ok()?;
         loop {
             match session.recv().await {
                 SessionEvent::Output(bytes) | SessionEvent::Error(bytes) => {

@@ -1,7 +1,7 @@
 //! Events of the subnet manager.
 
 use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, FabricPlan, Found, Topology};
+use fabric_model::{BuildError, FabricPlan, ObservedTables, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
@@ -19,7 +19,7 @@ pub enum SmEvent {
     /// The answers contradict each other, for example two nodes with one GUID or a cable with three ends.
     Inconsistent(BuildError),
     /// Result of [`survey`](crate::Manager::survey): the tables that devices hold.
-    Surveyed(Box<Found>),
+    Surveyed(Box<ObservedTables>),
     /// Result of [`compare`](crate::Manager::compare): the differences to a plan.
     Compared(Vec<AttributeDifference>),
     /// Result of [`read_back`](crate::Manager::read_back): the plan in force, with the tables that devices

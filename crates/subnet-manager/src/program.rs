@@ -316,7 +316,7 @@ impl Comparison<'_> {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
                         (info.neighbor_mtu, info.operational_vls) = (port.mtu, port.lanes);
-                        low_first(info, port.sharing.as_deref());
+                        low_first(info, port.qos.as_deref());
                     })
                 };
                 writes.extend(plan.ports.iter().filter_map(wanted).map(own));
@@ -341,7 +341,7 @@ impl Comparison<'_> {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
                     address(info, plan.lid, self.plan.manager().lid);
-                    info.master_sm_sl = self.plan.management_level();
+                    info.master_sm_sl = self.plan.management_service_level();
                     self.guard(info, plan.guid);
                 };
                 writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
@@ -401,27 +401,27 @@ impl Comparison<'_> {
                     address(info, plan.lid, self.plan.manager().lid);
                     self.guard(info, plan.name.node);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
-                    low_first(info, plan.sharing.as_deref());
+                    low_first(info, plan.qos.as_deref());
                     // A port that carries data may send a request at any time, and its new service level has
                     // no lane before all hops have it.
                     if !carries_data(node, port) {
-                        info.master_sm_sl = self.plan.management_level();
+                        info.master_sm_sl = self.plan.management_service_level();
                     }
                 };
                 writes.extend(port_info(node, port, wanted).map(own));
             }
             Stage::SmServiceLevel => {
-                let wanted = |info: &mut PortInfo| info.master_sm_sl = self.plan.management_level();
+                let wanted = |info: &mut PortInfo| info.master_sm_sl = self.plan.management_service_level();
                 writes.extend(port_info(node, port, wanted).map(own));
             }
             Stage::Weights => {
-                if let (Some(sharing), Some(info)) = (&plan.sharing, node.ports.get(&port)) {
+                if let (Some(sharing), Some(info)) = (&plan.qos, node.ports.get(&port)) {
                     let caps = (info.vl_arb_low_cap, info.vl_arb_high_cap);
                     writes.extend(lanes::weights(sharing, port, caps.0, caps.1).map(own));
                 }
             }
             Stage::Lanes => {
-                writes.extend(plan.sharing.as_ref().map(|sharing| own(lanes::injection(sharing))));
+                writes.extend(plan.qos.as_ref().map(|sharing| own(lanes::injection(sharing))));
             }
             Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortSet, PortSharing,
+    AdapterPortPlan, Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortQos, PortSet,
     SwitchPlan, SwitchPortPlan,
 };
 use ib_wire::{
-    Attribute, Guid, MulticastBlock, MulticastLid, PkeyBlock, PkeyPosition, PortInfo, PortNum, SlToVl,
+    Attribute, Guid, MulticastBlock, MulticastLid, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, SlToVl,
     SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,
 };
 
@@ -86,25 +86,25 @@ fn held_by_port(plan: &SwitchPortPlan, node: &ObservedNode) -> Option<SwitchPort
         true => Enforcement::Both(Arc::new(pkeys(node, PortNum::MANAGEMENT, plan.number.to_wire().into()))),
         false => Enforcement::Off,
     };
-    let sharing = plan.sharing.as_ref().map(|_| Arc::new(switch_sharing(node, plan.number, info)));
+    let sharing = plan.qos.as_ref().map(|_| Arc::new(switch_sharing(node, plan.number, info)));
     let (mtu, lanes) = (info.neighbor_mtu, info.operational_vls);
-    Some(SwitchPortPlan { mtu, lanes, enforcement, sharing, ..plan.clone() })
+    Some(SwitchPortPlan { mtu, lanes, enforcement, qos: sharing, ..plan.clone() })
 }
 
 fn held_by_adapter(plan: &AdapterPortPlan, node: &ObservedNode) -> Option<AdapterPortPlan> {
     let port = plan.name.port;
     let info = node.ports.get(&port)?;
-    let sharing = plan.sharing.as_ref().map(|_| {
+    let sharing = plan.qos.as_ref().map(|_| {
         let otherwise = lane_map(node, port, 0);
         let (low, high) = (low(node, port, port, info), high(node, port, port, info));
-        Arc::new(PortSharing { by_input: BTreeMap::new(), otherwise, low, high })
+        Arc::new(PortQos { by_input: BTreeMap::new(), otherwise, low, high })
     });
     Some(AdapterPortPlan {
         lid: info.lid?,
         mtu: info.neighbor_mtu,
         lanes: info.operational_vls,
         pkeys: Arc::new(pkeys(node, port, 0)),
-        sharing,
+        qos: sharing,
         ..plan.clone()
     })
 }
@@ -143,29 +143,24 @@ fn multicast(node: &ObservedNode) -> MulticastTable {
 /// The P_Key table of an end port (`port` 0) or of an external port of a switch.
 pub(crate) fn pkeys(node: &ObservedNode, reached: PortNum, port: u16) -> PkeyTable {
     let blocks = node.tables_of(reached, Attribute::PKEY_TABLE);
-    let own = blocks.filter(|(modifier, _)| PkeyPosition::from_modifier(*modifier).port == port);
+    let own = blocks.filter(|(modifier, _)| PkeyBlockSelector::from_modifier(*modifier).port == port);
     let mut keys: Vec<_> = own.flat_map(|(_, data)| PkeyBlock::decode(data).0).collect();
     keys.truncate(keys.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
     PkeyTable::from_keys(keys)
 }
 
 /// The lane sharing of a switch port. The map of input port 0 becomes the default for all inputs.
-fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortSharing {
+fn switch_sharing(node: &ObservedNode, output: PortNum, info: &PortInfo) -> PortQos {
     let inputs = (0..=node.info.port_count).filter_map(PortNum::new).filter(|input| *input != output);
     let hop_map = |input: PortNum| {
-        let selector = SlToVlSelector::Turn { input: input.to_wire(), output: output.to_wire() };
+        let selector = SlToVlSelector::Hop { input: input.to_wire(), output: output.to_wire() };
         lane_map(node, PortNum::MANAGEMENT, selector.to_modifier())
     };
     let maps: BTreeMap<PortNum, SlToVl> = inputs.map(|input| (input, hop_map(input))).collect();
     let otherwise = maps.get(&PortNum::MANAGEMENT).copied().unwrap_or(DISCARDED);
     let by_input = maps.into_iter().filter(|(_, map)| *map != otherwise).collect();
     let own = PortNum::MANAGEMENT;
-    PortSharing {
-        by_input,
-        otherwise,
-        low: low(node, own, output, info),
-        high: high(node, own, output, info),
-    }
+    PortQos { by_input, otherwise, low: low(node, own, output, info), high: high(node, own, output, info) }
 }
 
 /// All service levels discarded.

@@ -104,14 +104,14 @@ fn same_external(old: &SwitchPortPlan, new: &SwitchPortPlan) -> bool {
         _ => false,
     };
     enforcement
-        && same_some(&old.sharing, &new.sharing)
+        && same_some(&old.qos, &new.qos)
         && (old.number, old.mtu, old.lanes) == (new.number, new.mtu, new.lanes)
 }
 
 fn same_port(old: &AdapterPortPlan, new: &AdapterPortPlan) -> bool {
     (old.name, old.lid, old.mtu, old.lanes) == (new.name, new.lid, new.mtu, new.lanes)
         && same(&old.pkeys, &new.pkeys)
-        && same_some(&old.sharing, &new.sharing)
+        && same_some(&old.qos, &new.qos)
 }
 
 fn same_some<T: PartialEq>(old: &Option<Arc<T>>, new: &Option<Arc<T>>) -> bool {

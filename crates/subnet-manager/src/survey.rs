@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::plan::LinearTable;
-use fabric_model::{FabricPlan, Found};
-use ib_wire::{Attribute, Guid, PkeyBlock, PkeyPosition, PortNum, SMP_DATA_LEN};
+use fabric_model::{FabricPlan, ObservedTables};
+use ib_wire::{Attribute, Guid, PkeyBlock, PkeyBlockSelector, PortNum, SMP_DATA_LEN};
 
 use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
@@ -55,7 +55,7 @@ impl Manager {
 
     pub(crate) fn conclude_survey(&mut self) {
         self.phase = Phase::Idle;
-        let mut found = Found::default();
+        let mut found = ObservedTables::default();
         for (guid, node) in &self.observed.nodes {
             note_ports(node, &mut found);
             if node.is_switch() {
@@ -98,7 +98,7 @@ fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
     let blocks = node.info.partition_capacity.div_ceil(PkeyBlock::ENTRIES as u16);
     let keys = |port: PortNum| {
         (0..blocks).map(move |block| {
-            (guid, port, (Attribute::PKEY_TABLE, PkeyPosition { port: 0, block }.to_modifier()))
+            (guid, port, (Attribute::PKEY_TABLE, PkeyBlockSelector { port: 0, block }.to_modifier()))
         })
     };
     match &node.switch {
@@ -112,7 +112,7 @@ fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
     }
 }
 
-fn note_ports(node: &ObservedNode, found: &mut Found) {
+fn note_ports(node: &ObservedNode, found: &mut ObservedTables) {
     for (port, guid) in &node.port_guids {
         let end = if node.is_switch() { PortNum::MANAGEMENT } else { *port };
         let lid = node.ports.get(&end).and_then(|info| info.lid);

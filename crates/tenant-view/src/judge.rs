@@ -500,8 +500,8 @@ fn exit(fabric: &Fabric, device: DeviceId, lid: Lid) -> Option<PortNum> {
 /// Whether the link behind a port is active at both ends.
 fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     let Some(port) = fabric.port_of(device, number) else { return false };
-    let gate = fabric.gate(port);
-    let peer = gate.peer.map(|peer| fabric.gate(peer).state);
+    let gate = fabric.port_forwarding(port);
+    let peer = gate.peer.map(|peer| fabric.port_forwarding(peer).state);
     gate.state == PortState::Active && peer == Some(PortState::Active)
 }
 

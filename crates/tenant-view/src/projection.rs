@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use fabric_model::intent::{
-    Capabilities, Intents, KeyPlace, Member, PartitionIntent, PortCapability, PortName, Role,
-    SwitchCapability, Who,
+    Capabilities, Intents, Member, MemberSelector, PartitionIntent, PkeyPlacement, PortCapability, PortName,
+    Role, SwitchCapability,
 };
 use fabric_model::plan::LinearTable;
 use fabric_model::{BuildError, Endpoint, NewNode, NodeIndex, Topology, TopologyBuilder};
@@ -144,18 +144,22 @@ impl Projection {
         intents.partitions = vec![PartitionIntent {
             name: "Default".to_owned(),
             number: Some(PartitionNumber::DEFAULT),
-            members: vec![Member { who: Who::All, role: Role::Full, place: KeyPlace::First }],
+            members: vec![Member {
+                selector: MemberSelector::All,
+                role: Role::Full,
+                placement: PkeyPlacement::First,
+            }],
             ipoib: None,
         }];
         intents.capabilities = Capabilities {
-            usual_port: PortCapability {
+            default_port: PortCapability {
                 pkeys: capacities.pkeys,
                 mtu: capacities.mtu,
                 lanes: capacities.lanes,
                 arbitration: capacities.arbitration_entries,
                 lane_buffer: None,
             },
-            usual_switch: SwitchCapability {
+            default_switch: SwitchCapability {
                 linear: capacities.linear_forwarding,
                 multicast: capacities.multicast_forwarding,
                 enforced_pkeys: capacities.pkeys,
@@ -170,7 +174,9 @@ impl Projection {
     pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
         let mut restore_default = |guid, lid| {
-            decisions.end_ports.insert(guid, EndPortDecision { lid, up: Vec::new(), pkeys: Vec::new() });
+            decisions
+                .end_ports
+                .insert(guid, EndPortDecision { lid, uplink_path: Vec::new(), pkeys: Vec::new() });
         };
         self.nodes.iter().for_each(|node| restore_default(node.port_guid, node.lid));
         self.switches.iter().for_each(|(guid, switch)| restore_default(*guid, switch.lid));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::PortName;
-use fabric_model::plan::{AdapterPortPlan, PortSharing, SwitchPlan};
+use fabric_model::plan::{AdapterPortPlan, PortQos, SwitchPlan};
 use fabric_model::tenancy::Bandwidth;
 use fabric_model::{FabricPlan, LinkRate, Topology};
 use ib_wire::{DataLanes, Guid, PartitionNumber, PortNum, ServiceLevel};
@@ -95,7 +95,7 @@ pub struct WireParameters {
 pub struct WireClass {
     pub service_level: ServiceLevel,
     /// The class's least part of the cluster's share over all links, in thousandths.
-    pub least_part: u32,
+    pub min_share_permille: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,7 +321,7 @@ impl<'a> Walker<'a> {
         let mut at = node.access.node;
         for _ in 0..HOPS_MAX {
             let switch = self.plan.switch(at).ok_or_else(missing)?;
-            let exit = self.plan.usual_exit(switch, port).ok_or_else(missing)?;
+            let exit = self.plan.default_exit(switch, port).ok_or_else(missing)?;
             self.exits[to].insert(at, exit);
             let here = PortName { node: at, port: exit };
             if here == other.access {
@@ -370,10 +370,9 @@ fn shares(plan: &FabricPlan, cluster: &ClusterPlacement, nodes: &[SliceNode]) ->
     let granted = decision.links.iter().map(|grant| {
         let of_switch = |switch: &SwitchPlan| {
             let port = switch.port(grant.port.port)?;
-            Some(lanes_left(port.lanes, port.sharing.as_deref()))
+            Some(lanes_left(port.lanes, port.qos.as_deref()))
         };
-        let of_adapter =
-            || adapters.get(&grant.port).map(|port| lanes_left(port.lanes, port.sharing.as_deref()));
+        let of_adapter = || adapters.get(&grant.port).map(|port| lanes_left(port.lanes, port.qos.as_deref()));
         let lanes = plan.switch(grant.port.node).and_then(of_switch).or_else(of_adapter).unwrap_or(1);
         (grant.port, Share { rate: grant.share, lanes: lanes + further })
     });
@@ -384,14 +383,14 @@ fn classes(plan: &FabricPlan, cluster: &ClusterPlacement, own: ServiceLevel) -> 
     let Some(decision) = plan.decisions().classes.get(&cluster.name) else { return Vec::new() };
     let levels = std::iter::once(own).chain(decision.service_levels.iter().copied());
     let class = |(class, service_level)| {
-        let least_part = decision.least_part(class).unwrap_or_default();
-        WireClass { service_level, least_part }
+        let min_share_permille = decision.min_share_permille(class).unwrap_or_default();
+        WireClass { service_level, min_share_permille }
     };
     levels.enumerate().map(class).collect()
 }
 
 /// The lanes that no cluster has, and one that the cluster has without classes.
-fn lanes_left(lanes: DataLanes, sharing: Option<&PortSharing>) -> u8 {
+fn lanes_left(lanes: DataLanes, sharing: Option<&PortQos>) -> u8 {
     let Some(sharing) = sharing else { return 1 };
     let taken: BTreeSet<u8> =
         sharing.low.iter().filter(|entry| entry.weight > 0).map(|entry| entry.lane.to_wire()).collect();

@@ -9,7 +9,7 @@ use fabric_model::{BuildError, FabricPlan, Topology};
 use fabric_sim::{BadCapacity, BareDatagram, DeviceId, DropReason, Fabric, InstallError, PortId};
 use ib_wire::{Datagram, DirectedRoute, Guid, LidAddress, ManagementClass, PortInfo, PortNum};
 use serde::Serialize;
-use subnet_manager::{Administration, Directory, ManagerFacts, NodeFacts};
+use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
 use thiserror::Error;
 
 use crate::change_set::OverlayState;
@@ -122,7 +122,7 @@ pub struct View {
     pub(crate) plan: Arc<FabricPlan>,
     pub(crate) default_sm: DefaultSm,
     pub(crate) overlays: OverlayState,
-    sa: Administration,
+    sa: SubnetAdministration,
     /// Whether the SA has the current devices and plan.
     pub(crate) is_published: bool,
     pub(crate) adapters: BTreeMap<AdapterId, PortId>,
@@ -152,7 +152,7 @@ impl View {
             plan: Arc::new(plan),
             default_sm,
             overlays: OverlayState::default(),
-            sa: Administration::new(),
+            sa: SubnetAdministration::new(),
             is_published: false,
             adapters: BTreeMap::new(),
             by_port: BTreeMap::new(),
@@ -243,7 +243,7 @@ impl View {
         bare: BareDatagram,
     ) -> Result<(), ViewSendError> {
         let port = self.admit(now, from)?;
-        let datagram = self.fabric.complete(port, bare).ok_or(ViewSendError::InvalidDatagram)?;
+        let datagram = self.fabric.complete_datagram(port, bare).ok_or(ViewSendError::InvalidDatagram)?;
         self.transmit(port, datagram);
         Ok(())
     }
@@ -257,7 +257,7 @@ impl View {
         datagram: Datagram,
     ) -> Result<(), ViewSendError> {
         let port = self.admit(now, from)?;
-        let datagram = self.fabric.own(port, datagram).ok_or(ViewSendError::InvalidDatagram)?;
+        let datagram = self.fabric.with_own_source(port, datagram).ok_or(ViewSendError::InvalidDatagram)?;
         self.transmit(port, datagram);
         Ok(())
     }
@@ -347,16 +347,16 @@ impl View {
         }
     }
 
-    fn handle_fabric_output(&mut self, output: fabric_sim::Output) {
+    fn handle_fabric_output(&mut self, output: fabric_sim::FabricOutput) {
         let output = match output {
-            fabric_sim::Output::Deliver { port, datagram } => match self.by_port.get(&port) {
+            fabric_sim::FabricOutput::Deliver { port, datagram } => match self.by_port.get(&port) {
                 Some(adapter) => {
                     ViewOutput::Deliver { adapter: *adapter, datagram: with_zero_hop_pointer(datagram) }
                 }
                 None if Some(port) == self.default_sm_port() => return self.handle_sm_datagram(&datagram),
                 None => return,
             },
-            fabric_sim::Output::Lost { port, datagram, reason } => match self.by_port.get(&port) {
+            fabric_sim::FabricOutput::Lost { port, datagram, reason } => match self.by_port.get(&port) {
                 Some(adapter) => ViewOutput::Lost { adapter: *adapter, datagram, reason },
                 None => return,
             },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::Intents;
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use ib_wire::{Guid, PartitionNumber, Pkey};
 use rand::RngExt as _;
@@ -224,7 +224,7 @@ fn partition_intent(cluster: &Cluster, partition: &Partition) -> PartitionIntent
             }
         }
     }
-    let member = |(port, role)| Member { who: Who::Port(port), role, place: KeyPlace::Anywhere };
+    let member = |(port, role)| Member { who: Who::Port(port), role, place: PkeyPlacement::Anywhere };
     PartitionIntent {
         name: format!("{}-{:x}", cluster.name, partition.number),
         number: PartitionNumber::from_wire(partition.number),

@@ -8,7 +8,7 @@ use fabric_compiler::compile;
 use fabric_compiler::tenancy::ledger::Ledger;
 use fabric_compiler::tenancy::network::{Limits, LinkIndex, Network as Books};
 use fabric_model::generate::{FatTree, FatTreeSize};
-use fabric_model::intent::{ClusterIntent, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, Role, Who};
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, LinkRate, Topology};
 use fabric_sim::scenario::{Act, Cast, Pattern, Rate, Scenario, Size, Span, one_class, play};
@@ -95,7 +95,7 @@ impl Site {
         let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate()?;
         let mut hosts = port_guids(&topology);
         let mut intents = Intents::new(hosts.pop().context("a tree without hosts")?);
-        let usual = &mut intents.capabilities.usual_port;
+        let usual = &mut intents.capabilities.default_port;
         (usual.arbitration, usual.mtu) = (64, Mtu::B4096);
         let capacities =
             Capacities { arbitration_entries: usual.arbitration, mtu: usual.mtu, ..Capacities::default() };
@@ -109,8 +109,11 @@ impl Site {
         };
         for name in [JOB, NEIGHBOUR] {
             let ports: Vec<Guid> = owned(name);
-            let member =
-                |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: KeyPlace::Anywhere };
+            let member = |port: &Guid| Member {
+                who: Who::Port(*port),
+                role: Role::Full,
+                place: PkeyPlacement::Anywhere,
+            };
             intents.partitions.push(PartitionIntent {
                 name: name.to_owned(),
                 number: None,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use fabric_model::{Endpoint, NodeIndex};
-use ib_wire::{Attribute, ForwardingBlock, PartitionNumber, PkeyBlock, PkeyPosition};
+use ib_wire::{Attribute, ForwardingBlock, PartitionNumber, PkeyBlock, PkeyBlockSelector};
 use serde::Serialize;
 use serde_json::json;
 
@@ -72,7 +72,7 @@ pub fn partition(
     let (witness, _) = ends.iter().find(|(_, end)| !members.contains(end)).context("no port is left")?;
     let mut probe = Probe::attach(&arena.socket, *witness, arena.topology)?;
     let reads = members.iter().map(|end| {
-        let modifier = PkeyPosition { port: 0, block: 0 }.to_modifier();
+        let modifier = PkeyBlockSelector { port: 0, block: 0 }.to_modifier();
         Ok(SmpRead { route: probe.route(*end)?, attribute: Attribute::PKEY_TABLE, modifier })
     });
     let reads = reads.collect::<anyhow::Result<Vec<_>>>()?;

@@ -103,15 +103,15 @@ async fn view_status(site: &Site, cluster: &ClusterRow) -> Result<ViewStatus, Ap
             .flat_map(|overlay| &overlay.classes)
             .zip(&summary.classes)
             .map(|(class, on_wire)| ClassMapping {
-                view_sls: class.levels.clone(),
+                view_sls: class.service_levels.clone(),
                 wire_sl: on_wire.service_level,
-                min_share_permille: on_wire.least_part,
+                min_share_permille: on_wire.min_share_permille,
             })
             .collect(),
         nodes: summary.aliases.into_iter().map(node).collect(),
-        managed_by: match summary.status.rule {
-            tenant_view::Rule::Default => None,
-            tenant_view::Rule::Tenant { node } => Some(node),
+        managed_by: match summary.status.managed_by {
+            tenant_view::ViewManager::Default => None,
+            tenant_view::ViewManager::Tenant { node } => Some(node),
         },
         pending: summary.status.is_open,
         in_force: summary.status.in_force,

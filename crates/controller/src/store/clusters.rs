@@ -7,14 +7,14 @@ use controller_api::cluster::{CpuMode, NetworkState, NodeState, Phase, SubPartit
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
-use fabric_model::intent::{Role, WishedRoutes};
+use fabric_model::intent::{Role, RouteOverrides};
 use fabric_model::tenancy::{Class, SlMode};
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Sqlite, Transaction};
-use tenant_view::{Names, WishedClass};
+use tenant_view::{Names, OverlayClass};
 use uuid::Uuid;
 
 use super::codec::{Columns, decode_enum, decode_json, encode_enum, encode_json};
@@ -96,8 +96,8 @@ pub struct ClusterNetwork {
 #[serde(deny_unknown_fields)]
 pub struct StoredOverlay {
     /// Route overrides for ports of its nodes.
-    #[serde(default, skip_serializing_if = "WishedRoutes::is_empty")]
-    pub routes: WishedRoutes,
+    #[serde(default, skip_serializing_if = "RouteOverrides::is_empty")]
+    pub routes: RouteOverrides,
     /// Roles in the cluster's own partition, by node number.
     #[serde(rename = "own")]
     pub own_roles: BTreeMap<u32, Role>,
@@ -106,7 +106,7 @@ pub struct StoredOverlay {
     pub partitions: Vec<ViewPartition>,
     /// Traffic classes with their service levels in the view; at most one if all packets are alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<WishedClass>,
+    pub classes: Vec<OverlayClass>,
     /// Service levels of the classes on the wire, as announced to the nodes; empty until the fabric is programmed with
     /// them.
     #[serde(rename = "levels", default, skip_serializing_if = "Vec::is_empty")]

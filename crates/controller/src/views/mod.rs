@@ -18,8 +18,8 @@ use anyhow::Context as _;
 use controller_api::cluster::Phase;
 use fabric_model::FabricPlan;
 use ib_transport::framed::{Attach, Frame};
-use ib_transport::{Role, Server, Waker};
-use tenant_view::{Cluster, Names, Seat, Shape, Slice};
+use ib_transport::{ClientRole, Server, Waker};
+use tenant_view::{ClusterPlacement, Names, NodePlacement, Slice, ViewShape};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
@@ -49,7 +49,8 @@ impl ViewService {
     /// Starts the thread, without views, at the unix socket `socket`.
     pub fn start(socket: &Path) -> anyhow::Result<Self> {
         let place = socket.display();
-        let mut server = Server::private(socket).with_context(|| format!("cannot serve views at {place}"))?;
+        let mut server =
+            Server::framed_only(socket).with_context(|| format!("cannot serve views at {place}"))?;
         let (tasks, received) = mpsc::channel();
         let (waker, stop) = (server.waker(), Arc::new(AtomicBool::new(false)));
         let overlay_queue = Arc::new(OverlayQueue::default());
@@ -81,7 +82,7 @@ impl ViewService {
         let mut stream = UnixStream::connect(&self.socket).await.context("views are not served")?;
         let mut attach = Vec::new();
         let node_id = server::node_id(cluster, node);
-        Frame::Attach(Attach { node_id, role: Role::Ordinary }).encode(&mut attach);
+        Frame::Attach(Attach { node_id, role: ClientRole::Ordinary }).encode(&mut attach);
         stream.write_all(&attach).await?;
         Ok(stream)
     }
@@ -98,7 +99,7 @@ impl Drop for ViewService {
 #[derive(Debug)]
 struct Source {
     plan: Arc<FabricPlan>,
-    cluster: Cluster,
+    cluster: ClusterPlacement,
     slice: Slice,
 }
 
@@ -146,29 +147,29 @@ async fn update_once(site: &Site, sources: &mut HashMap<Uuid, Source>) -> anyhow
 }
 
 /// The nodes of a cluster that are on the fabric; `None` if there are none.
-fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<Cluster> {
+fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<ClusterPlacement> {
     if matches!(row.phase, Phase::Deleting | Phase::Failed) {
         return None;
     }
     let others = || all.iter().filter(|other| other.id != row.id).flat_map(|other| &other.nodes);
     let carried = row.nodes.iter().filter(|node| node.networked && !node.leaving);
-    let seat = |node: &crate::store::NodeRow| Seat {
+    let seat = |node: &crate::store::NodeRow| NodePlacement {
         node: node_name(row, node),
         port: node.port_guid,
         shared: others().any(|other| other.port_guid == node.port_guid),
     };
-    let seats: Vec<Seat> = carried.map(seat).collect();
-    let cluster = Cluster { name: row.id.to_string(), partition: row.partition?, seats };
-    (!cluster.seats.is_empty()).then_some(cluster)
+    let seats: Vec<NodePlacement> = carried.map(seat).collect();
+    let cluster = ClusterPlacement { name: row.id.to_string(), partition: row.partition?, nodes: seats };
+    (!cluster.nodes.is_empty()).then_some(cluster)
 }
 
 async fn slice(
     discovered: &Arc<DiscoveredFabric>,
     plan: &Arc<FabricPlan>,
-    cluster: &Cluster,
+    cluster: &ClusterPlacement,
 ) -> anyhow::Result<Option<Slice>> {
     let (discovered, plan, cluster) = (Arc::clone(discovered), Arc::clone(plan), cluster.clone());
-    let work = move || Slice::of(&discovered.topology, &plan, &cluster, Shape::Network);
+    let work = move || Slice::of(&discovered.topology, &plan, &cluster, ViewShape::Network);
     match tokio::task::spawn_blocking(work).await.context("slicing the plan panicked")? {
         Ok(slice) => Ok(Some(slice)),
         Err(error) => {

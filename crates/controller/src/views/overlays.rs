@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use controller_api::cluster::Phase;
 use fabric_model::FabricPlan;
-use fabric_model::plan::Finding;
+use fabric_model::plan::PlanFinding;
 use ib_wire::PartitionNumber;
-use tenant_view::{Adaptation, PhysicalWish, Rule, WishChange, fold_classes};
+use tenant_view::{Adaptation, OverlayChange, PhysicalOverlay, ViewManager, fold_classes};
 use thiserror::Error;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -30,23 +30,23 @@ const GRACE: Duration = Duration::from_secs(120);
 /// Changes that wait to be applied. A newer change of a cluster replaces an older one.
 #[derive(Debug, Default)]
 pub struct OverlayQueue {
-    changes: Mutex<BTreeMap<Uuid, WishChange>>,
+    changes: Mutex<BTreeMap<Uuid, OverlayChange>>,
     come: Notify,
 }
 
 impl OverlayQueue {
     /// Adds a change and wakes [`apply_overlays`].
-    pub fn put(&self, cluster: Uuid, change: WishChange) {
+    pub fn put(&self, cluster: Uuid, change: OverlayChange) {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster, change);
         self.come.notify_one();
     }
 
     /// Returns a change that could not be applied, unless there is a newer one.
-    fn put_back(&self, cluster: Uuid, change: WishChange) {
+    fn put_back(&self, cluster: Uuid, change: OverlayChange) {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).entry(cluster).or_insert(change);
     }
 
-    fn take(&self) -> BTreeMap<Uuid, WishChange> {
+    fn take(&self) -> BTreeMap<Uuid, OverlayChange> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -88,7 +88,7 @@ pub async fn apply_overlays(site: Arc<Site>) -> ! {
 
 /// Checks one change and stores it. Returns its number if the fabric is to be programmed with it; `None` if the cluster
 /// is gone or the change is rejected.
-async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Result<Option<u64>> {
+async fn apply_change(site: &Site, id: Uuid, change: &OverlayChange) -> anyhow::Result<Option<u64>> {
     let _writer = site.writer.lock().await;
     let clusters = site.store.cluster_list().await?;
     let Some(before) = clusters.iter().find(|cluster| cluster.id == id) else { return Ok(None) };
@@ -98,11 +98,11 @@ async fn apply_change(site: &Site, id: Uuid, change: &WishChange) -> anyhow::Res
     let now = site.store.now().wall;
     let mut after = before.clone();
     let (number, text) = match change {
-        WishChange::Withdrawn { number } => {
+        OverlayChange::Withdrawn { number } => {
             after.overlay = None;
             (*number, format!("change {number}: default configuration restored"))
         }
-        WishChange::Wished { number, wish: overlay } => {
+        OverlayChange::Set { number, overlay } => {
             let new = new_partitions(before, overlay);
             if let Err(error) = check_quota(site, before, new).await? {
                 refuse(site, id, *number, error.to_string()).await;
@@ -183,7 +183,7 @@ fn wire_number(cluster: &ClusterRow, view_number: PartitionNumber) -> Option<Par
 }
 
 /// Number of partitions that need a new number.
-fn new_partitions(cluster: &ClusterRow, overlay: &PhysicalWish) -> usize {
+fn new_partitions(cluster: &ClusterRow, overlay: &PhysicalOverlay) -> usize {
     let inner = overlay.partitions.keys().filter(|view_number| **view_number != PartitionNumber::DEFAULT);
     inner.filter(|view_number| wire_number(cluster, **view_number).is_none()).count()
 }
@@ -192,7 +192,7 @@ fn new_partitions(cluster: &ClusterRow, overlay: &PhysicalWish) -> usize {
 /// numbers; `next` yields one for each other.
 fn stored_overlay(
     cluster: &ClusterRow,
-    overlay: &PhysicalWish,
+    overlay: &PhysicalOverlay,
     next: &mut impl Iterator<Item = PartitionNumber>,
 ) -> StoredOverlay {
     let number = |name: &String| {
@@ -251,12 +251,12 @@ async fn check_plan(
     let own = cluster.overlay.as_ref().map(|overlay| &overlay.routes);
     let id = cluster.id.to_string();
     let left = plan.findings().iter().find_map(|finding| match finding {
-        Finding::RouteNotTaken { port, .. } if own.is_some_and(|own| own.contains_key(port)) => {
+        PlanFinding::RouteOverrideRejected { port, .. } if own.is_some_and(|own| own.contains_key(port)) => {
             let node = cluster.nodes.iter().find(|node| node.port_guid == *port);
             let node = node.map(|node| node_name(cluster, node)).unwrap_or_default();
             Some((finding, OverlayRejection::Route { node }))
         }
-        Finding::ClassesNotTaken { cluster, .. } if *cluster == id => {
+        PlanFinding::ClassWeightsRejected { cluster, .. } if *cluster == id => {
             Some((finding, OverlayRejection::Classes))
         }
         _ => None,
@@ -308,8 +308,8 @@ async fn withdraw_unmanaged(site: &Site) -> anyhow::Result<()> {
     for cluster in site.store.cluster_list().await?.into_iter().filter(|cluster| cluster.overlay.is_some()) {
         let id = cluster.id;
         let summary = site.views.with(move |server, _| server.summary(id)).await.flatten();
-        if summary.is_none_or(|summary| summary.status.rule == Rule::Default) {
-            apply_change(site, id, &WishChange::Withdrawn { number: 0 }).await?;
+        if summary.is_none_or(|summary| summary.status.managed_by == ViewManager::Default) {
+            apply_change(site, id, &OverlayChange::Withdrawn { number: 0 }).await?;
         }
     }
     Ok(())
@@ -318,7 +318,7 @@ async fn withdraw_unmanaged(site: &Site) -> anyhow::Result<()> {
 /// Makes views evaluate their traffic classes again if the plan could not apply them because other clusters have come.
 pub async fn rejudge_undivided_classes(site: &Site, plan: &FabricPlan) {
     for finding in plan.findings() {
-        let Finding::ClassesNotTaken { cluster, .. } = finding else { continue };
+        let PlanFinding::ClassWeightsRejected { cluster, .. } = finding else { continue };
         if let Ok(id) = cluster.parse() {
             site.views.with(move |server, now| server.with(id, |view| view.judge_again(now))).await;
         }

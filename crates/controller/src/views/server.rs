@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use ib_transport::{Host, Outbox, Sent, Vendor};
+use ib_transport::{ClientDatagram, FabricBackend, Outbox, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
 use tenant_view::{
-    AdapterId, Bucket, Names, NodeAlias, Output, Slice, Status, Unshared, View, ViewError, Wire, WireClass,
+    AdapterId, Names, NodeAlias, Slice, TokenBucket, UngrantedRoutes, View, ViewError, ViewOutput,
+    ViewStatus, WireClass, WireParameters,
 };
 use uuid::Uuid;
 
@@ -44,7 +45,7 @@ pub struct ViewServer {
     numbers: HashMap<Uuid, u32>,
     last_number: u32,
     /// Request budgets by tenant, shared by all its views.
-    budgets: HashMap<Uuid, Bucket>,
+    budgets: HashMap<Uuid, TokenBucket>,
     /// Deadlines of views, earliest first.
     due: BTreeSet<(Duration, u32)>,
     /// Views that may have output.
@@ -57,17 +58,17 @@ struct ServedView {
     cluster: Uuid,
     tenant: Uuid,
     view: View,
-    /// Host names by node number.
+    /// FabricBackend names by node number.
     nodes: BTreeMap<u32, String>,
     due: Option<Duration>,
 }
 
-/// Status of a view.
+/// ViewStatus of a view.
 #[derive(Clone, Debug)]
 pub struct ViewSummary {
-    pub status: Status,
+    pub status: ViewStatus,
     pub aliases: Vec<NodeAlias>,
-    pub wire: Wire,
+    pub wire: WireParameters,
     pub classes: Vec<WireClass>,
 }
 
@@ -100,11 +101,11 @@ impl ViewServer {
         {
             served.nodes = nodes;
             self.dirty.insert(number);
-            return served.view.change(now, slice);
+            return served.view.set_slice(now, slice);
         }
         let mut view = View::new(slice, names)?;
         // Subnet managers choose routes over links on which the cluster has no bandwidth.
-        view.set_unshared(Unshared::KeepDefault);
+        view.set_ungranted_routes(UngrantedRoutes::KeepDefault);
         self.last_number += 1;
         self.numbers.insert(cluster, self.last_number);
         self.budgets.entry(tenant).or_default();
@@ -125,11 +126,11 @@ impl ViewServer {
         }
     }
 
-    /// Status of the view of a cluster, if it has one.
+    /// ViewStatus of the view of a cluster, if it has one.
     pub fn summary(&self, cluster: Uuid) -> Option<ViewSummary> {
         let view = &self.served.get(self.numbers.get(&cluster)?)?.view;
         let (aliases, classes) = (view.aliases(), view.wire_classes().to_vec());
-        Some(ViewSummary { status: view.status(), aliases, wire: view.wire(), classes })
+        Some(ViewSummary { status: view.status(), aliases, wire: view.wire_parameters(), classes })
     }
 
     /// Calls `act` on the view of a cluster, if it has one.
@@ -159,21 +160,21 @@ impl ViewServer {
         while let Some(output) = served.view.poll_output() {
             delivered += 1;
             match output {
-                Output::Deliver { adapter, mut datagram } => {
+                ViewOutput::Deliver { adapter, mut datagram } => {
                     if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
                         // The hop pointer is between agents; clients of ibsim see and send 0.
                         datagram.mad.set_hop_pointer(0);
                     }
                     outbox.deliver(AdapterRef { view: number, adapter }, datagram);
                 }
-                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+                ViewOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
         // The request has paid for one answer.
         if let Some(budget) = self.budgets.get_mut(&served.tenant) {
             budget.charge(delivered.saturating_sub(1));
         }
-        if let Some(change) = served.view.poll_wish() {
+        if let Some(change) = served.view.poll_overlay() {
             self.overlay_queue.put(served.cluster, change);
         }
         let due = served.view.poll_timeout();
@@ -186,7 +187,7 @@ impl ViewServer {
     }
 }
 
-impl Host for ViewServer {
+impl FabricBackend for ViewServer {
     type Port = AdapterRef;
 
     fn find_port(&self, node_id: &str) -> Option<AdapterRef> {
@@ -246,10 +247,10 @@ impl Host for ViewServer {
         }
     }
 
-    fn handle(&mut self, from: AdapterRef, sent: Sent, outbox: &mut Outbox<AdapterRef>) {
+    fn handle(&mut self, from: AdapterRef, sent: ClientDatagram, outbox: &mut Outbox<AdapterRef>) {
         let now = self.now(outbox);
         // The socket accepts no other kind.
-        let Sent::Whole { client, datagram } = sent else { return };
+        let ClientDatagram::Framed { client, datagram } = sent else { return };
         let taken = match self.served.get_mut(&from.view) {
             Some(served) if self.budgets.get_mut(&served.tenant).is_some_and(|budget| budget.take(now)) => {
                 served.view.handle_datagram(now, from.adapter, datagram.clone()).is_ok()
@@ -257,12 +258,12 @@ impl Host for ViewServer {
             _ => false,
         };
         if !taken {
-            outbox.lost(client, datagram);
+            outbox.report_lost(client, datagram);
         }
         self.forward_output(from.view, outbox);
     }
 
-    fn has_slot(&self, port: AdapterRef, taken: &mut dyn Iterator<Item = AdapterRef>) -> bool {
+    fn may_attach(&self, port: AdapterRef, taken: &mut dyn Iterator<Item = AdapterRef>) -> bool {
         let Some(served) = self.served.get(&port.view) else { return false };
         let (mut of_cluster, mut of_tenant) = (0, 0);
         for other in taken {
@@ -275,7 +276,7 @@ impl Host for ViewServer {
         of_cluster < served.nodes.len() + CLUSTER_STREAMS_MAX && of_tenant < nodes + TENANT_STREAMS_MAX
     }
 
-    fn has_port(&self, port: AdapterRef) -> bool {
+    fn port_exists(&self, port: AdapterRef) -> bool {
         self.served.contains_key(&port.view)
     }
 
@@ -287,10 +288,10 @@ impl Host for ViewServer {
         }
     }
 
-    fn pause(&self, port: AdapterRef) -> Option<Instant> {
+    fn paused_until(&self, port: AdapterRef) -> Option<Instant> {
         let served = self.served.get(&port.view)?;
-        let of_tenant = self.budgets.get(&served.tenant).and_then(Bucket::empty_until);
-        Some(self.started + served.view.pause().max(of_tenant)?)
+        let of_tenant = self.budgets.get(&served.tenant).and_then(TokenBucket::empty_until);
+        Some(self.started + served.view.paused_until().max(of_tenant)?)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<AdapterRef>) -> Option<Duration> {
@@ -322,7 +323,7 @@ mod tests {
     use fabric_model::generate::FatTree;
     use fabric_model::{Decisions, Intents};
     use ib_wire::{Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, PartitionNumber};
-    use tenant_view::{Cluster, Seat, Shape};
+    use tenant_view::{ClusterPlacement, NodePlacement, ViewShape};
 
     use super::*;
 
@@ -331,10 +332,10 @@ mod tests {
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
         let plan = compile(&topology, &Intents::new(ports[0]), &Decisions::default()).unwrap();
-        let seat = Seat { node: "1".to_owned(), port: ports[1], shared: false };
+        let seat = NodePlacement { node: "1".to_owned(), port: ports[1], shared: false };
         let partition = PartitionNumber::from_wire(0x123).unwrap();
-        let cluster = Cluster { name: name.to_owned(), partition, seats: vec![seat] };
-        Slice::of(&topology, &plan, &cluster, Shape::Network).unwrap()
+        let cluster = ClusterPlacement { name: name.to_owned(), partition, nodes: vec![seat] };
+        Slice::of(&topology, &plan, &cluster, ViewShape::Network).unwrap()
     }
 
     /// ViewService of one cluster for each tenant listed.
@@ -360,7 +361,7 @@ mod tests {
     fn only_a_flooding_tenant_is_paused() {
         let (mut server, adapters) = server(&[BLUE, RED]);
         let [flooded, other] = adapters[..] else { panic!("two") };
-        assert_eq!((server.pause(flooded), server.pause(other)), (None, None));
+        assert_eq!((server.paused_until(flooded), server.paused_until(other)), (None, None));
         let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
         let get = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
         server.with(Uuid::from_u128(1), |view| {
@@ -368,8 +369,8 @@ mod tests {
                 while view.poll_output().is_some() {}
             }
         });
-        assert!(server.pause(flooded).is_some_and(|until| until > server.started + NOW));
-        assert_eq!(server.pause(other), None);
+        assert!(server.paused_until(flooded).is_some_and(|until| until > server.started + NOW));
+        assert_eq!(server.paused_until(other), None);
     }
 
     #[test]
@@ -377,13 +378,13 @@ mod tests {
         let (mut server, adapters) = server(&[BLUE, BLUE, RED]);
         let [flooded, same, other] = adapters[..] else { panic!("three") };
         let mut requests = 0_u32;
-        while server.pause(flooded).is_none() {
+        while server.paused_until(flooded).is_none() {
             server.charge(flooded);
             requests += 1;
             assert!(requests < 1 << 24, "requests are not counted");
         }
-        assert!(server.pause(same).is_some(), "another cluster of the same tenant");
-        assert_eq!(server.pause(other), None);
+        assert!(server.paused_until(same).is_some(), "another cluster of the same tenant");
+        assert_eq!(server.paused_until(other), None);
     }
 
     #[test]
@@ -392,21 +393,21 @@ mod tests {
         let (red, blue) = adapters.split_last().unwrap();
         let mut taken = Vec::new();
         for adapter in blue {
-            while server.has_slot(*adapter, &mut taken.iter().copied()) {
+            while server.may_attach(*adapter, &mut taken.iter().copied()) {
                 taken.push(*adapter);
                 assert!(taken.len() < ib_transport::CLIENTS_MAX / 2, "one tenant takes them all");
             }
         }
         assert_eq!(taken.iter().filter(|adapter| *adapter == &blue[0]).count(), 1 + CLUSTER_STREAMS_MAX);
         assert_eq!(taken.len(), blue.len() + TENANT_STREAMS_MAX);
-        assert!(server.has_slot(*red, &mut taken.iter().copied()));
+        assert!(server.may_attach(*red, &mut taken.iter().copied()));
     }
 
     #[test]
     fn streams_end_with_their_cluster() {
         let (mut server, adapters) = server(&[BLUE, RED]);
         server.remove(Uuid::from_u128(1));
-        assert!(!server.has_port(adapters[0]) && server.has_port(adapters[1]));
+        assert!(!server.port_exists(adapters[0]) && server.port_exists(adapters[1]));
         assert_eq!(server.budgets.len(), 1);
     }
 }

@@ -9,8 +9,8 @@ use controller_api::operation::OperationState;
 use controller_api::view::ViewStatus;
 use fabric_model::FabricPlan;
 use fabric_model::tenancy::Class;
-use ib_transport::Role;
-use ib_transport::framed::{Attach, Frame, FrameReader, Refusal};
+use ib_transport::ClientRole;
+use ib_transport::framed::{Attach, Frame, FrameReader, RefusalCode};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, ManagementClass, Membership, Method,
     PartitionNumber, Pkey, PortNum, ServiceLevel, SlToVl, TransactionId, VirtualLane, VlArbBlock, VlArbEntry,
@@ -283,7 +283,7 @@ fn tenant_routes_are_applied_and_loops_rejected() {
     let after = plan(&site);
     let physical = changed(&before, &after);
     assert_eq!(physical.len(), 1, "one LID of the fabric: {physical:?}");
-    assert_eq!(after.decisions().detours.len(), 1);
+    assert_eq!(after.decisions().overridden_exits.len(), 1);
     let owner = after.lid_owner(*physical.first().unwrap()).unwrap();
     let specs = site.world.lock().unwrap().specs.clone();
     let mut vms = specs.values().flat_map(|spec| &spec.vms);
@@ -423,8 +423,8 @@ fn a_stream_cannot_impersonate_another_adapter() {
     // Which node it is.
     let foreign = site.ask(red.cluster_show(&by_name("two"))).unwrap().id;
     let node_id = format!("{}/1", foreign.simple());
-    forger.say(&Frame::Attach(Attach { node_id, role: Role::SubnetManager }));
-    assert_eq!(forger.next_frame(), Frame::Refused(Refusal::Malformed));
+    forger.say(&Frame::Attach(Attach { node_id, role: ClientRole::SubnetManager }));
+    assert_eq!(forger.next_frame(), Frame::Refused(RefusalCode::Malformed));
     assert_eq!((keys(&mut victim), keys(&mut neighbour)), before);
     assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().managed_by, None);
     let mut again = Program::on(&site, &blue, "one", 1);

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::SharedMap;
-use fabric_model::decisions::{ClassesDecision, DividedLink};
-use fabric_model::intent::WishedClasses;
-use fabric_model::plan::{Draft, Finding};
+use fabric_model::decisions::{ClassDivision, DividedLink};
+use fabric_model::intent::ClassWeights;
+use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
 use ib_wire::{ServiceLevel, VirtualLane, VlArbEntry};
 use thiserror::Error;
@@ -26,11 +26,11 @@ use crate::tenancy::link_graph::LinkIndex;
 use division::{ClusterEntries, Division};
 
 /// Classes of the plan before, by cluster name.
-type Before = SharedMap<String, Arc<ClassesDecision>>;
+type Before = SharedMap<String, Arc<ClassDivision>>;
 
 /// Divides the grants of clusters by the weights of their tenants, in a plan without classes. A cluster that cannot be
 /// divided stays whole, and the reason becomes a finding of the plan.
-pub(crate) fn apply_classes(draft: &mut Draft, guarantees: Option<&mut Guarantees>, weights: &WishedClasses) {
+pub(crate) fn apply_classes(draft: &mut Draft, guarantees: Option<&mut Guarantees>, weights: &ClassWeights) {
     let before = std::mem::take(&mut draft.decisions().classes);
     let rejected = match guarantees {
         Some(guarantees) => guarantees.apply_classes(draft, &before, weights),
@@ -38,7 +38,7 @@ pub(crate) fn apply_classes(draft: &mut Draft, guarantees: Option<&mut Guarantee
     };
     let findings = rejected
         .into_iter()
-        .map(|(cluster, error)| Finding::ClassesNotTaken { cluster, reason: error.to_string() });
+        .map(|(cluster, error)| PlanFinding::ClassWeightsRejected { cluster, reason: error.to_string() });
     draft.findings().extend(findings);
 }
 
@@ -86,7 +86,7 @@ impl Guarantees {
         &mut self,
         draft: &mut Draft,
         before: &Before,
-        wanted: &WishedClasses,
+        wanted: &ClassWeights,
     ) -> BTreeMap<String, ClassesError> {
         let mut chosen = BTreeMap::new();
         let mut rejected = BTreeMap::new();
@@ -114,7 +114,7 @@ impl Guarantees {
         draft: &Draft,
         name: &str,
         weights: &[u32],
-        had: Option<&ClassesDecision>,
+        had: Option<&ClassDivision>,
     ) -> Result<ChosenClasses, ClassesError> {
         let number = *self.numbers.get(name).ok_or(ClassesError::NoGuarantee)?;
         let grant = self.admission.grants().get(&number).ok_or(ClassesError::NoGuarantee)?;
@@ -146,7 +146,7 @@ impl Guarantees {
         draft: &mut Draft,
         classes: &ChosenClasses,
         weights: &[u32],
-    ) -> Result<ClassesDecision, ClassesError> {
+    ) -> Result<ClassDivision, ClassesError> {
         let grant = self.admission.grants().get(&classes.number).ok_or(ClassesError::NoGuarantee)?;
         let divisions: Option<Vec<Division>> =
             grant.links.iter().map(|share| self.division(share, weights, classes.has_latency)).collect();
@@ -168,7 +168,7 @@ impl Guarantees {
         }
         let touched: Vec<LinkIndex> = grant.links.iter().map(|share| share.link).collect();
         self.users.put(draft, &touched);
-        Ok(ClassesDecision { service_levels: classes.service_levels.clone(), links })
+        Ok(ClassDivision { service_levels: classes.service_levels.clone(), links })
     }
 
     /// `count` service levels that are free on every link of a cluster: those it had, then the highest, because clusters
@@ -177,7 +177,7 @@ impl Guarantees {
         &self,
         grant: &Grant,
         count: usize,
-        had: Option<&ClassesDecision>,
+        had: Option<&ClassDivision>,
     ) -> Option<Vec<ServiceLevel>> {
         let all = (1_u32 << (self.admission.graph().limits().service_levels + 1)) - 2;
         let taken = grant.links.iter().fold(0, |taken, share| taken | self.users.sls_taken(share.link));

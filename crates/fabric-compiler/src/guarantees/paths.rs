@@ -25,10 +25,10 @@ pub(super) fn put_paths(
     let ups: Vec<Vec<u8>> = paths.iter().map(|path| path.up(decisions)).collect::<Option<_>>()?;
     let mut moved: Vec<(Guid, Vec<u8>)> = Vec::new();
     for (path, up) in paths.iter().zip(ups) {
-        if decisions.end_ports.get(&path.port).is_some_and(|decision| decision.up != up)
+        if decisions.end_ports.get(&path.port).is_some_and(|decision| decision.uplink_path != up)
             && let Some(decision) = decisions.end_ports.get_mut(&path.port)
         {
-            moved.push((path.port, std::mem::replace(&mut decision.up, up)));
+            moved.push((path.port, std::mem::replace(&mut decision.uplink_path, up)));
         }
     }
     if moved.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn put_paths(
         let decisions = draft.decisions();
         for (port, up) in moved {
             if let Some(decision) = decisions.end_ports.get_mut(&port) {
-                decision.up = up;
+                decision.uplink_path = up;
             }
         }
         return None;
@@ -106,7 +106,7 @@ impl ChosenPath {
 
     /// The path as indices of up-links, as decisions store it. Tiers above the path stay as they were.
     fn up(&self, decisions: &Decisions) -> Option<Vec<u8>> {
-        let mut up = decisions.end_ports.get(&self.port)?.up.clone();
+        let mut up = decisions.end_ports.get(&self.port)?.uplink_path.clone();
         for (tier, climb) in self.climbs.iter().enumerate() {
             let uplinks = &decisions.routing.switches.get(&climb.node)?.uplinks;
             let index = uplinks.iter().position(|uplink| uplink.port == climb.port)?;

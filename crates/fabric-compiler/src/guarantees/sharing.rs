@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric_model::plan::{Draft, PortSharing};
+use fabric_model::plan::{Draft, PortQos};
 use fabric_model::tenancy::ClusterNumber;
 use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
 
@@ -42,7 +42,7 @@ pub(super) struct LinkUsers {
     /// By link: positions and entries of clusters that are divided into classes.
     divided: BTreeMap<LinkIndex, Vec<(u8, VlArbEntry)>>,
     /// The tables of a link without guaranteed clusters: without and with a lane for management.
-    plain: [Arc<PortSharing>; 2],
+    plain: [Arc<PortQos>; 2],
     table_entries: u8,
 }
 
@@ -216,19 +216,19 @@ impl LinkUsers {
         let adapters: Vec<Guid> = draft.plan().adapter_ports().map(|port| port.guid).collect();
         for port in adapters {
             if let Some(port) = draft.adapter_port(port) {
-                port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
+                port.qos = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
         for switch_index in 0..draft.plan().shared_switches().len() {
             let Some(switch) = draft.switch(switch_index) else { continue };
             for port in Arc::make_mut(&mut switch.ports) {
-                port.sharing = Some(self.plain(reserved_lanes(port.lanes.count())));
+                port.qos = Some(self.plain(reserved_lanes(port.lanes.count())));
             }
         }
     }
 
     /// The tables of a link without guaranteed clusters that has `reserved` lanes for best effort and management.
-    fn plain(&self, reserved: u8) -> Arc<PortSharing> {
+    fn plain(&self, reserved: u8) -> Arc<PortQos> {
         Arc::clone(&self.plain[usize::from(reserved > 1)])
     }
 
@@ -238,30 +238,30 @@ impl LinkUsers {
         for link in links {
             let sharing = self.sharing(*link);
             let plan = draft.plan();
-            let is_same = |before: &Option<Arc<PortSharing>>| before.as_ref() == Some(&sharing);
+            let is_same = |before: &Option<Arc<PortQos>>| before.as_ref() == Some(&sharing);
             match self.ports[link.index()] {
                 SendingPort::Adapter(guid) => {
-                    if plan.adapter_port(guid).is_some_and(|port| !is_same(&port.sharing))
+                    if plan.adapter_port(guid).is_some_and(|port| !is_same(&port.qos))
                         && let Some(port) = draft.adapter_port(guid)
                     {
-                        port.sharing = Some(sharing);
+                        port.qos = Some(sharing);
                     }
                 }
                 SendingPort::Switch(switch_index, number) => {
                     let port =
                         plan.shared_switches().get(switch_index).and_then(|switch| switch.port(number));
-                    if port.is_some_and(|port| !is_same(&port.sharing))
+                    if port.is_some_and(|port| !is_same(&port.qos))
                         && let Some(port) =
                             draft.switch(switch_index).and_then(|switch| switch.port_mut(number))
                     {
-                        port.sharing = Some(sharing);
+                        port.qos = Some(sharing);
                     }
                 }
             }
         }
     }
 
-    fn sharing(&self, link: LinkIndex) -> Arc<PortSharing> {
+    fn sharing(&self, link: LinkIndex) -> Arc<PortQos> {
         let own = &self.users[link.index()];
         let management = self.management[link.index()];
         if own.is_empty() {
@@ -274,7 +274,7 @@ impl LinkUsers {
                 (self.by_input(switch_index, link), map(management, |_| None))
             }
         };
-        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
+        Arc::new(PortQos { by_input, otherwise, low, high: Vec::new() })
     }
 
     /// The SL-to-VL tables of a link out of a switch, by input port. A service level maps to a lane only if its owner is the
@@ -322,12 +322,12 @@ fn map(management: Option<Management>, lane: impl Fn(usize) -> Option<VirtualLan
 }
 
 /// The tables of a link without guaranteed clusters. The entry of management is where it stays when clusters come.
-fn plain(management: Option<Management>, entries: u8) -> PortSharing {
+fn plain(management: Option<Management>, entries: u8) -> PortQos {
     let low = match management.filter(|management| management.has_own_lane()) {
         Some(_) => table(&[], management, entries),
         None => vec![VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }],
     };
-    PortSharing { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
+    PortQos { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
 }
 
 /// The arbitration table of a link.

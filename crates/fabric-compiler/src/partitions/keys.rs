@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::decisions::Decisions;
-use fabric_model::intent::{Capabilities, KeyPlace, PortName, Role};
-use fabric_model::plan::{Finding, PkeyTable};
+use fabric_model::intent::{Capabilities, PkeyPlacement, PortName, Role};
+use fabric_model::plan::{PkeyTable, PlanFinding};
 use ib_wire::{Guid, PartitionNumber, Pkey, PortNum};
 
 use super::{Partition, PartitionChanges, Partitions, RequestOrder};
@@ -24,7 +24,7 @@ pub(crate) struct KeyTables {
     wanted: Vec<WantedKeys>,
     pub tables: Vec<Arc<PkeyTable>>,
     /// Findings about ports whose index 0 is claimed more than once.
-    contested: BTreeMap<EndPortIndex, Finding>,
+    contested: BTreeMap<EndPortIndex, PlanFinding>,
 }
 
 /// The difference between two [`KeyTables`].
@@ -33,7 +33,7 @@ pub(crate) struct KeyChanges {
     wanted: BTreeMap<EndPortIndex, WantedKeys>,
     /// Of ports whose table differs.
     pub tables: BTreeMap<EndPortIndex, Arc<PkeyTable>>,
-    contested: BTreeMap<EndPortIndex, Finding>,
+    contested: BTreeMap<EndPortIndex, PlanFinding>,
 }
 
 impl KeyTables {
@@ -44,7 +44,7 @@ impl KeyTables {
     }
 
     /// Findings about ports whose index 0 is claimed more than once, in order of the ports.
-    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+    pub fn findings(&self) -> impl Iterator<Item = &PlanFinding> {
         self.contested.values()
     }
 
@@ -74,7 +74,7 @@ impl KeyTables {
     }
 
     /// The findings after a change that was not applied yet.
-    pub fn findings_after<'a>(&'a self, change: &'a KeyChanges) -> impl Iterator<Item = &'a Finding> {
+    pub fn findings_after<'a>(&'a self, change: &'a KeyChanges) -> impl Iterator<Item = &'a PlanFinding> {
         let stays = |end_index: &EndPortIndex| !change.wanted.contains_key(end_index);
         let kept = self.contested.iter().filter(move |(end_index, _)| stays(end_index));
         kept.chain(&change.contested).collect::<BTreeMap<_, _>>().into_values()
@@ -129,8 +129,8 @@ struct WantedKeys {
 }
 
 impl WantedKeys {
-    fn add(&mut self, partition: PartitionNumber, (role, key_place): (Role, KeyPlace)) {
-        if key_place == KeyPlace::First {
+    fn add(&mut self, partition: PartitionNumber, (role, key_place): (Role, PkeyPlacement)) {
+        if key_place == PkeyPlacement::First {
             self.first.extend(role.keys(partition).next());
         }
         self.keys.extend(role.keys(partition));
@@ -203,10 +203,10 @@ fn shared_table(
     Arc::clone(table.or_insert_with_key(|keys| Arc::new(PkeyTable::from_keys(keys.clone()))))
 }
 
-fn contested(port: Guid, wanted: &WantedKeys) -> Option<Finding> {
+fn contested(port: Guid, wanted: &WantedKeys) -> Option<PlanFinding> {
     let mut first = wanted.first.iter().map(|key| key.partition());
     let (given, refused) = (first.next()?, first.next()?);
-    Some(Finding::IndexZeroContested { port, given, refused })
+    Some(PlanFinding::IndexZeroContested { port, given, refused })
 }
 
 /// The keys that each end port needs, in the order of [`Fabric::ends`].

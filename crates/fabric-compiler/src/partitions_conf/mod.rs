@@ -16,7 +16,9 @@
 
 mod tokens;
 
-use fabric_model::intent::{Ipoib, KeyPlace, Member, MulticastScope, PartitionIntent, Role, Who};
+use fabric_model::intent::{
+    Ipoib, Member, MemberSelector, MulticastScope, PartitionIntent, PkeyPlacement, Role,
+};
 use ib_wire::sa::Rate;
 use ib_wire::{Guid, Mtu, PartitionNumber, Pkey, QKey, ServiceLevel};
 use thiserror::Error;
@@ -68,7 +70,7 @@ pub fn parse(text: &str) -> Result<Vec<PartitionIntent>, ConfError> {
 struct Header {
     name: String,
     number: Option<PartitionNumber>,
-    place: KeyPlace,
+    place: PkeyPlacement,
     role: Role,
     is_ipoib: bool,
     ipoib: Ipoib,
@@ -103,7 +105,7 @@ fn header(tokens: &mut Tokens<'_>) -> Result<Header, ConfError> {
     let mut header = Header {
         name,
         number,
-        place: KeyPlace::Anywhere,
+        place: PkeyPlacement::Anywhere,
         role: Role::Limited,
         is_ipoib: false,
         ipoib: Ipoib::default(),
@@ -177,7 +179,7 @@ fn flag(tokens: &mut Tokens<'_>, header: &mut Header) -> Result<(), ConfError> {
     }
     header.seen.push(flag);
     match flag {
-        Flag::IndexZero => header.place = KeyPlace::First,
+        Flag::IndexZero => header.place = PkeyPlacement::First,
         Flag::Ipoib => header.is_ipoib = true,
         Flag::DefaultRole => {
             equals(tokens)?;
@@ -248,18 +250,18 @@ fn member(tokens: &mut Tokens<'_>, header: &Header, members: &mut Vec<Member>) -
     let found = tokens.take();
     let Token::Word(word) = found else { return Err(tokens.error(found, MEMBER)) };
     let who = match word {
-        "ALL" => Who::All,
-        "ALL_CAS" => Who::AllAdapters,
-        "ALL_SWITCHES" => Who::AllSwitches,
-        "ALL_ROUTERS" => Who::AllRouters,
-        "SELF" => Who::Manager,
+        "ALL" => MemberSelector::All,
+        "ALL_CAS" => MemberSelector::AllAdapters,
+        "ALL_SWITCHES" => MemberSelector::AllSwitches,
+        "ALL_ROUTERS" => MemberSelector::AllRouters,
+        "SELF" => MemberSelector::Manager,
         _ => {
             let guid = number(word).and_then(Guid::from_wire);
-            Who::Port(guid.ok_or_else(|| tokens.error(found, MEMBER))?)
+            MemberSelector::Port(guid.ok_or_else(|| tokens.error(found, MEMBER))?)
         }
     };
     let role = if tokens.take_if('=') { role(tokens)? } else { header.role };
-    members.push(Member { who, role, place: header.place });
+    members.push(Member { selector: who, role, placement: header.place });
     Ok(tokens.position.line)
 }
 

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn guid(raw: u64) -> Who {
-    Who::Port(Guid::from_wire(raw).unwrap())
+fn guid(raw: u64) -> MemberSelector {
+    MemberSelector::Port(Guid::from_wire(raw).unwrap())
 }
 
-fn member(who: Who, role: Role) -> Member {
-    Member { who, role, place: KeyPlace::Anywhere }
+fn member(who: MemberSelector, role: Role) -> Member {
+    Member { selector: who, role, placement: PkeyPlacement::Anywhere }
 }
 
 fn number(raw: u16) -> Option<PartitionNumber> {
@@ -32,11 +32,11 @@ fn every_kind_of_member_is_read() {
     );
     assert_eq!((rule.name.as_str(), rule.number, rule.ipoib), ("Blue", number(0x101), None));
     let expected = [
-        member(Who::All, Role::Limited),
-        member(Who::AllAdapters, Role::Full),
-        member(Who::AllSwitches, Role::Limited),
-        member(Who::AllRouters, Role::Both),
-        member(Who::Manager, Role::Full),
+        member(MemberSelector::All, Role::Limited),
+        member(MemberSelector::AllAdapters, Role::Full),
+        member(MemberSelector::AllSwitches, Role::Limited),
+        member(MemberSelector::AllRouters, Role::Both),
+        member(MemberSelector::Manager, Role::Full),
         member(guid(0x2c9), Role::Limited),
         member(guid(17), Role::Full),
     ];
@@ -66,8 +66,11 @@ fn flags_set_the_broadcast_group_and_the_default_membership() {
     let ipoib = rule.ipoib.unwrap();
     assert_eq!((ipoib.rate, ipoib.mtu), (Rate::G100, Mtu::B4096));
     assert_eq!((ipoib.sl.to_wire(), ipoib.scope.to_wire(), ipoib.qkey.to_wire()), (2, 8, 0x1234));
-    let first = |who, role| Member { who, role, place: KeyPlace::First };
-    assert_eq!(rule.members, [first(Who::Manager, Role::Full), first(Who::All, Role::Limited)]);
+    let first = |who, role| Member { selector: who, role, placement: PkeyPlacement::First };
+    assert_eq!(
+        rule.members,
+        [first(MemberSelector::Manager, Role::Full), first(MemberSelector::All, Role::Limited)]
+    );
     assert_eq!(one("a=1, ipoib : ;").ipoib, Some(Ipoib::default()));
     assert_eq!(one("a=1, mtu=5 : ;").ipoib, None, "settings alone make no group");
 }

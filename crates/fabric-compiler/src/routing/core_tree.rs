@@ -40,7 +40,7 @@ impl CoreTree {
             Some((child, (parent, slot(fabric, parent, child)?)))
         };
         let parents: Option<BTreeMap<SwitchIndex, (SwitchIndex, usize)>> =
-            decision.crown.iter().map(joint).collect();
+            decision.core_tree.iter().map(joint).collect();
         let parents = parents.unwrap_or_default();
         let top = parents.values().map(|(parent, _)| *parent).find(|parent| !parents.contains_key(parent));
         Self { parents, top }

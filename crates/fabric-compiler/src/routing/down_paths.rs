@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision, Uplink};
+use fabric_model::decisions::{Decisions, HeightScheme, RoutingDecision, SwitchDecision, Uplink};
 use ib_wire::{Guid, Lid, PortNum};
 
 use super::hash;
@@ -67,8 +67,8 @@ impl Uplinks {
         let planes = planes(fabric, order);
         let lists = (0..fabric.switches.len())
             .map(|index| match order.scheme {
-                Scheme::Levels => list(fabric, order, &planes, previous, index),
-                Scheme::Root => Vec::new(),
+                HeightScheme::Tiers => list(fabric, order, &planes, previous, index),
+                HeightScheme::Root => Vec::new(),
             })
             .collect();
         Self { lists }
@@ -170,7 +170,7 @@ pub(crate) fn assign_down_paths(
     end_port_paths.sort_by_key(|end_port| (end_port.kind, end_port.lid));
     let mut used = UplinkLoad::of(uplinks);
     for end_port in &mut end_port_paths {
-        let before = previous.end_ports.get(&end_port.guid).map_or(&[][..], |decision| &decision.up);
+        let before = previous.end_ports.get(&end_port.guid).map_or(&[][..], |decision| &decision.uplink_path);
         end_port.up = valid_start(uplinks, end_port.switch, before);
         used.count(uplinks, end_port);
     }
@@ -205,9 +205,9 @@ pub(crate) fn reassign_down_paths(
             EndPortPath { kind: Kind::Adapter, guid: *guid, lid: decision.lid, switch, exit, up }
         };
         let previous_down_path = down_path(fabric, uplinks, &end_port(before));
-        let destination = destination(fabric, uplinks, &end_port(&decision.up), column);
+        let destination = destination(fabric, uplinks, &end_port(&decision.uplink_path), column);
         let destination = Destination { previous_down_path, ..destination };
-        if destination.down_path.len() != decision.up.len() {
+        if destination.down_path.len() != decision.uplink_path.len() {
             return None;
         }
         destinations[switch].push(destination);

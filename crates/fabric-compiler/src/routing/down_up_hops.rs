@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use fabric_model::decisions::{Scheme, TurnAt};
+use fabric_model::decisions::{DownUpTurn, HeightScheme};
 use ib_wire::Guid;
 
 use super::order::Order;
@@ -70,11 +70,11 @@ impl<'a> DownUpHops<'a> {
             fabric,
             order,
             tree: match order.scheme {
-                Scheme::Levels => {
+                HeightScheme::Tiers => {
                     Tree::of(fabric, order, previous.and_then(|guid| fabric.switch_index(guid)))
                 }
                 // Everyone reaches everyone by the root.
-                Scheme::Root => None,
+                HeightScheme::Root => None,
             },
             first_channel,
             refused: HashSet::new(),
@@ -92,13 +92,13 @@ impl<'a> DownUpHops<'a> {
     }
 
     /// The single hops that were allowed.
-    pub fn hops(&self) -> BTreeSet<TurnAt> {
+    pub fn hops(&self) -> BTreeSet<DownUpTurn> {
         let guid = |index: SwitchIndex| self.fabric.switches[index].guid;
         let mut hops = BTreeSet::new();
         for (channel, next) in &self.in_order {
             let (from, at) = self.ends(*channel);
             let to = self.fabric.switches[at].neighbours[*next].switch;
-            hops.insert(TurnAt { from: guid(from), at: guid(at), to: guid(to) });
+            hops.insert(DownUpTurn { from: guid(from), at: guid(at), to: guid(to) });
         }
         hops
     }

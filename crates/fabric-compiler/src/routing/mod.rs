@@ -46,8 +46,8 @@ mod up_next_hops;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use fabric_model::decisions::{Decisions, RoutingDecision, Scheme, SwitchDecision};
-use fabric_model::plan::{Finding, LinearTable};
+use fabric_model::decisions::{Decisions, HeightScheme, RoutingDecision, SwitchDecision};
+use fabric_model::plan::{LinearTable, PlanFinding};
 use ib_wire::{Guid, Lid};
 
 use crate::fabric::{Fabric, SwitchIndex};
@@ -119,7 +119,7 @@ pub(crate) struct Routes {
     pub ups: BTreeMap<Guid, Vec<u8>>,
     /// Adopted routes to store.
     pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
-    pub finding: Option<Finding>,
+    pub finding: Option<PlanFinding>,
 }
 
 /// Computes routes from every switch to every LID. Tries the order of switches of before, then tiers, then one root.
@@ -144,8 +144,8 @@ fn attempt(
     let scheme = order.scheme;
     let (routes, missing) = routes(fabric, order, lids, previous);
     let is_good = match scheme {
-        Scheme::Levels => !missing.is_critical,
-        Scheme::Root => missing.pairs == 0,
+        HeightScheme::Tiers => !missing.is_critical,
+        HeightScheme::Root => missing.pairs == 0,
     };
     (is_good && !missing.groups).then_some(routes)
 }
@@ -159,7 +159,7 @@ fn routes(
     let context = RoutingContext::of(fabric, order, &previous.routing);
     let (order, uplinks) = (&context.order, &context.uplinks);
     let (destinations, ups) = assign_down_paths(fabric, uplinks, lids, previous);
-    let hops = DownUpHops::of(fabric, order, previous.routing.turn);
+    let hops = DownUpHops::of(fabric, order, previous.routing.down_up_switch);
     let all: Vec<SwitchIndex> = (0..fabric.switches.len()).collect();
     let (mut rows, mut hops, mut missing) = Columns::new(fabric, &context, &destinations, hops).fill(&all);
     hops.refresh();
@@ -175,12 +175,12 @@ fn routes(
         switches: switches
             .map(|(index, switch)| (switch.guid, uplinks.decision(index, order.heights[index])))
             .collect(),
-        turn: hops.pivot(),
-        further_turns: hops.hops(),
-        crown: core_tree.decision(fabric),
+        down_up_switch: hops.pivot(),
+        down_up_turns: hops.hops(),
+        core_tree: core_tree.decision(fabric),
     };
     let guid = |index: usize| fabric.switches[index].guid;
-    let finding = missing.witness.map(|(from, to)| Finding::NoRoute {
+    let finding = missing.witness.map(|(from, to)| PlanFinding::NoRoute {
         pairs: missing.pairs,
         from: guid(from),
         to: guid(to),
@@ -205,13 +205,13 @@ pub(crate) fn reroute(
         return None;
     }
     let destinations = reassign_down_paths(fabric, &context.uplinks, decisions, ports)?;
-    let hops = DownUpHops::of(fabric, &context.order, decisions.routing.turn);
+    let hops = DownUpHops::of(fabric, &context.order, decisions.routing.down_up_switch);
     let targets: Vec<SwitchIndex> =
         (0..destinations.len()).filter(|index| !destinations[*index].is_empty()).collect();
     let columns = Columns::over(rows, fabric, context, &destinations, hops);
     let (rows, hops, missing) = columns.fill(&targets);
-    let is_alone = hops.pivot() == decisions.routing.turn
-        && hops.hops().is_subset(&decisions.routing.further_turns)
+    let is_alone = hops.pivot() == decisions.routing.down_up_switch
+        && hops.hops().is_subset(&decisions.routing.down_up_turns)
         && decisions.adopted.is_empty();
     (is_alone && missing.pairs == 0).then_some(rows)
 }

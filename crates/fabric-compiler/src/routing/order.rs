@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use fabric_model::decisions::{RoutingDecision, Scheme};
+use fabric_model::decisions::{HeightScheme, RoutingDecision};
 
 use crate::fabric::{Fabric, SwitchIndex};
 
@@ -20,7 +20,7 @@ const ROOTS_TRIED_MAX: usize = 2048;
 /// The heights of switches, and for each the neighbours above and below.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub scheme: Scheme,
+    pub scheme: HeightScheme,
     /// By switch.
     pub heights: Vec<i32>,
     /// The switches, highest first; of equal ones the one with the higher GUID.
@@ -44,28 +44,28 @@ impl Order {
             return None;
         }
         let heights = match previous.scheme {
-            Scheme::Levels => match known.iter().copied().collect() {
+            HeightScheme::Tiers => match known.iter().copied().collect() {
                 Some(heights) => heights,
                 None => {
                     let tiers = tiers(fabric)?;
                     known.into_iter().zip(tiers).map(|(known, tier)| known.unwrap_or(tier)).collect()
                 }
             },
-            Scheme::Root => rehung(fabric, hung_below(fabric, known))?,
+            HeightScheme::Root => rehung(fabric, hung_below(fabric, known))?,
         };
         Some(Self::of(fabric, previous.scheme, heights))
     }
 
     /// With heights by the distance from the leaves; `None` if they do not order the fabric.
     pub fn by_tiers(fabric: &Fabric) -> Option<Self> {
-        Some(Self::of(fabric, Scheme::Levels, tiers(fabric)?))
+        Some(Self::of(fabric, HeightScheme::Tiers, tiers(fabric)?))
     }
 
     /// With heights by the distance from one root, through which any two switches of a connected fabric reach each other.
     pub fn by_root(fabric: &Fabric) -> Self {
         let from_root = center(fabric).map(|root| distances(fabric, [root]));
         let heights = from_root.unwrap_or_default().into_iter().map(|d| -d.unwrap_or(0)).collect();
-        Self::of(fabric, Scheme::Root, heights)
+        Self::of(fabric, HeightScheme::Root, heights)
     }
 
     /// Whether switch `a` is above switch `b`. Of equal heights, the higher GUID is above.
@@ -73,7 +73,7 @@ impl Order {
         (self.heights[a], a) > (self.heights[b], b)
     }
 
-    fn of(fabric: &Fabric, scheme: Scheme, heights: Vec<i32>) -> Self {
+    fn of(fabric: &Fabric, scheme: HeightScheme, heights: Vec<i32>) -> Self {
         let is_strict = is_strict(fabric, &heights);
         let (up, down) = (Vec::new(), Vec::new());
         let mut order = Self { scheme, heights, descending: Vec::new(), up, down, is_strict };

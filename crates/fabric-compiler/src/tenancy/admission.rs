@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
-use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel, SlMode};
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairServiceLevel, SlMode};
 use ib_wire::{Guid, ServiceLevel};
 
 use super::arbitration::{ArbitrationTable, EntryMove};
@@ -346,7 +346,7 @@ impl Admission {
         &mut self,
         request: AdmissionRequest<'_>,
         links: &[LinkGrant],
-        pairs: &[PairLevel],
+        pairs: &[PairServiceLevel],
     ) -> Option<(&Grant, Vec<LinkMoves>)> {
         let hosts = self.check_hosts(request).ok()?;
         self.demand.count_routes(&self.graph, &hosts).ok()?;
@@ -386,11 +386,15 @@ impl Admission {
     }
 
     /// The service levels of pairs of switches by a plan; `None` if one is missing or superfluous.
-    fn readmitted_pairs(&mut self, hosts: &[HostIndex], pairs: &[PairLevel]) -> Option<PairServiceLevels> {
+    fn readmitted_pairs(
+        &mut self,
+        hosts: &[HostIndex],
+        pairs: &[PairServiceLevel],
+    ) -> Option<PairServiceLevels> {
         let graph = &self.graph;
         let switches: HashMap<Guid, u32> =
             hosts.iter().map(|host| (graph.switch_guid(*host), graph.switch_of(*host))).collect();
-        let index = |pair: &PairLevel| {
+        let index = |pair: &PairServiceLevel| {
             let (a, b) = (*switches.get(&pair.switches.0)?, *switches.get(&pair.switches.1)?);
             Some(((a.min(b), a.max(b)), pair.service_level))
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairLevel};
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairServiceLevel};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
 
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
@@ -73,17 +73,17 @@ impl Grant {
     }
 
     /// The service levels of pairs of switches as plans store them.
-    pub fn pair_service_levels(&self, graph: &LinkGraph) -> Vec<PairLevel> {
+    pub fn pair_service_levels(&self, graph: &LinkGraph) -> Vec<PairServiceLevel> {
         if self.pairs.is_empty() {
             return Vec::new();
         }
         let guids: HashMap<u32, Guid> =
             self.hosts.iter().map(|host| (graph.switch_of(*host), graph.switch_guid(*host))).collect();
-        let pairs = self.pairs.iter().map(|((a, b), sl)| PairLevel {
-            switches: PairLevel::between(guids[a], guids[b]),
+        let pairs = self.pairs.iter().map(|((a, b), sl)| PairServiceLevel {
+            switches: PairServiceLevel::between(guids[a], guids[b]),
             service_level: *sl,
         });
-        let mut pairs: Vec<PairLevel> = pairs.collect();
+        let mut pairs: Vec<PairServiceLevel> = pairs.collect();
         pairs.sort_unstable_by_key(|pair| pair.switches);
         pairs
     }

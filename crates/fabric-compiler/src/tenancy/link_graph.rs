@@ -133,7 +133,7 @@ impl LinkGraph {
                 exits.resize(exits.len().max(port.number.index() + 1), None);
                 exits[port.number.index()] = Some(link);
             }
-            graph.switches.push(SwitchRow { table: plan.usual_table(switch), exits });
+            graph.switches.push(SwitchRow { table: plan.default_linear_table(switch), exits });
         }
         for port in plan.adapter_ports() {
             let Some(switch) = switch_indices.get(&port.peer.node).copied() else { continue };

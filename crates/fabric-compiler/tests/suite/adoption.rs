@@ -5,20 +5,20 @@ use std::collections::BTreeSet;
 use fabric_compiler::{adopt, compile, partitions_conf, recompile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
 use fabric_model::plan::{LinearTable, PkeyTable};
-use fabric_model::{Decisions, Endpoint, FabricPlan, Found, Topology, TopologyBuilder};
+use fabric_model::{Decisions, Endpoint, FabricPlan, ObservedTables, Topology, TopologyBuilder};
 use ib_wire::{Guid, Lid, PartitionNumber, Pkey};
 use proptest::prelude::*;
 
 use crate::found::{Choose, by_lid, programmed, scattered, shortest_paths};
 use crate::world::{Walk, Walker, again, changes, fresh, intents, switch_cables, without_cable};
 
-fn adopted(topology: &Topology, found: &Found) -> FabricPlan {
+fn adopted(topology: &Topology, found: &ObservedTables) -> FabricPlan {
     let adoption = adopt(topology, &intents(topology), found).unwrap();
     compile(topology, &intents(topology), &adoption.decisions).unwrap()
 }
 
 /// The number of forwarding entries for adapters that differ from those found, and of all.
-fn moved(plan: &FabricPlan, found: &Found) -> (usize, usize) {
+fn moved(plan: &FabricPlan, found: &ObservedTables) -> (usize, usize) {
     let (mut moved, mut all) = (0, 0);
     for switch in plan.switches() {
         for port in plan.adapter_ports() {
@@ -166,7 +166,7 @@ fn new_hosts_and_switches_get_routes() {
 }
 
 /// Like [`shortest_paths`], for the part that a port reaches.
-fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
+fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> ObservedTables {
     let mut builder = TopologyBuilder::from(topology.clone());
     let plan = compile(topology, &fabric_model::Intents::new(from), &Decisions::default()).unwrap();
     let reached: BTreeSet<Guid> = plan.lids().map(|(_, guid)| guid).collect();
@@ -178,7 +178,7 @@ fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> Found {
             }
         }
     }
-    let mut found = Found::default();
+    let mut found = ObservedTables::default();
     let kept = builder.build().unwrap();
     let own = programmed(&plan);
     found.lids = own.lids;
@@ -205,7 +205,7 @@ fn invalid_lids_are_reassigned() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(32) }.generate().unwrap();
     let mut found = shortest_paths(&tree, scattered);
     let mut desired = intents(&tree);
-    desired.capabilities.usual_switch.linear = 1000;
+    desired.capabilities.default_switch.linear = 1000;
     let ports: Vec<Guid> = found.lids.keys().copied().collect();
     found.lids.insert(ports[5], Lid::from_wire(1000).unwrap());
     found.lids.insert(ports[7], found.lids[&ports[6]]);
@@ -252,7 +252,7 @@ fn intents_can_change_on_an_adopted_fabric() {
 }
 
 /// Random forwarding tables.
-fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
+fn any_tables(topology: &Topology) -> impl Strategy<Value = ObservedTables> + use<> {
     let found = shortest_paths(topology, scattered);
     let guids: Vec<Guid> = found.linear.keys().copied().collect();
     let edit = (prop::sample::select(guids), 0usize..80, prop_oneof![0u8..9, Just(0xff), any::<u8>()]);
@@ -269,7 +269,7 @@ fn any_tables(topology: &Topology) -> impl Strategy<Value = Found> + use<> {
     })
 }
 
-fn assert_any_found_does(topology: &Topology, found: &Found, all: bool) {
+fn assert_any_found_does(topology: &Topology, found: &ObservedTables, all: bool) {
     let mut adoption = adopt(topology, &intents(topology), found).unwrap();
     if all {
         // As if everything had been adopted: decisions may come from anywhere.

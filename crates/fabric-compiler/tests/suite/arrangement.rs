@@ -7,7 +7,7 @@ use fabric_compiler::tenancy::placement::Capacity;
 use fabric_model::generate::{DragonflyPlus, FatTree, RandomFabric, Torus, without_links};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Intents, LinkRate, Topology};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::{Guid, PartitionNumber};
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -66,7 +66,7 @@ fn class(random: &mut Pcg64) -> Class {
 /// Checks the invariants of every arrangement.
 fn assert_sound(topology: &Topology, clusters: &[DesiredCluster], arranged: &Arrangement) {
     let mut findings = verify(topology, &arranged.intents, &arranged.plan);
-    findings.retain(|finding| !is_told(finding, &arranged.plan));
+    findings.retain(|finding| !is_acknowledged(finding, &arranged.plan));
     assert_eq!(findings, []);
     let mut nodes: BTreeMap<Guid, usize> = BTreeMap::new();
     let mut owners: BTreeMap<Guid, BTreeSet<&str>> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! The order in which packets hold links is part of a plan.
 
 use fabric_compiler::compile;
-use fabric_model::decisions::TurnAt;
+use fabric_model::decisions::DownUpTurn;
 use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric, without_links};
 use fabric_model::{FabricPlan, NodeIndex, Topology};
 use ib_wire::Guid;
@@ -86,12 +86,12 @@ fn plans_with_different_pivots_have_different_orders() {
     let tree = tree();
     let plan = fresh(&tree);
     let mut decisions = plan.decisions().clone();
-    let pivot = decisions.routing.turn.unwrap();
+    let pivot = decisions.routing.down_up_switch.unwrap();
     let height = decisions.routing.switches[&pivot].height;
     let leaf = decisions.routing.switches.iter().find(|(guid, s)| **guid != pivot && s.height == height);
-    decisions.routing.turn = Some(*leaf.unwrap().0);
+    decisions.routing.down_up_switch = Some(*leaf.unwrap().0);
     let elsewhere = compile(&tree, &intents(&tree), &decisions).unwrap();
-    assert_ne!(elsewhere.decisions().routing.turn, plan.decisions().routing.turn);
+    assert_ne!(elsewhere.decisions().routing.down_up_switch, plan.decisions().routing.down_up_switch);
     assert!(!plan.same_channel_order(&elsewhere));
 }
 
@@ -99,15 +99,15 @@ fn plans_with_different_pivots_have_different_orders() {
 fn hops_around_missing_cables_are_listed_and_compared() {
     let tree = FatTree { radix: 8, ..FatTree::new(FatTreeSize::Pods(8)) }.generate().unwrap();
     let whole = fresh(&tree);
-    assert!(whole.decisions().routing.further_turns.is_empty());
+    assert!(whole.decisions().routing.down_up_turns.is_empty());
     // Enough missing cables that the pivot tree does not connect all core switches.
     let degraded = (1..40).find_map(|seed| {
         let degraded = without_links(tree.clone(), 60, seed).ok()?;
         let plan = compile(&degraded, &intents(&degraded), whole.decisions()).ok()?;
-        (!plan.decisions().routing.further_turns.is_empty()).then_some(plan)
+        (!plan.decisions().routing.down_up_turns.is_empty()).then_some(plan)
     });
     let degraded = degraded.expect("one of these fabrics needs further hops");
-    for TurnAt { from, at, to } in &degraded.decisions().routing.further_turns {
+    for DownUpTurn { from, at, to } in &degraded.decisions().routing.down_up_turns {
         assert_eq!((degraded.is_above(*from, *at), degraded.is_above(*to, *at)), (Some(true), Some(true)));
     }
     assert!(!whole.same_channel_order(&degraded));

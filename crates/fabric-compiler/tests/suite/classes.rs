@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fabric_compiler::{Planner, compile, recompile};
 use fabric_model::intent::{ClusterIntent, PortName};
-use fabric_model::plan::{Finding, PortSharing};
+use fabric_model::plan::{PlanFinding, PortQos};
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
 use fabric_verifier::{Verified, verify};
@@ -29,22 +29,22 @@ fn with_latency(mut cluster: ClusterIntent, latency_ns: u64) -> ClusterIntent {
 /// Why a cluster is not divided.
 fn rejection<'p>(plan: &'p FabricPlan, name: &str) -> Option<&'p str> {
     plan.findings().iter().find_map(|finding| match finding {
-        Finding::ClassesNotTaken { cluster, reason } if cluster == name => Some(reason.as_str()),
+        PlanFinding::ClassWeightsRejected { cluster, reason } if cluster == name => Some(reason.as_str()),
         _ => None,
     })
 }
 
 /// The sharing tables of every port.
-fn sharing(plan: &FabricPlan) -> impl Iterator<Item = (PortName, &PortSharing)> {
+fn sharing(plan: &FabricPlan) -> impl Iterator<Item = (PortName, &PortQos)> {
     let switches = plan.switches().flat_map(|switch| {
         let name = |port| PortName { node: switch.guid, port };
-        switch.ports.iter().filter_map(move |port| Some((name(port.number), port.sharing.as_deref()?)))
+        switch.ports.iter().filter_map(move |port| Some((name(port.number), port.qos.as_deref()?)))
     });
-    switches.chain(plan.adapter_ports().filter_map(|port| Some((port.name, port.sharing.as_deref()?))))
+    switches.chain(plan.adapter_ports().filter_map(|port| Some((port.name, port.qos.as_deref()?))))
 }
 
 /// The weight of a lane per round.
-fn weight(sharing: &PortSharing, lane: VirtualLane) -> u32 {
+fn weight(sharing: &PortQos, lane: VirtualLane) -> u32 {
     sharing.low.iter().filter(|entry| entry.lane == lane).map(|entry| u32::from(entry.weight)).sum()
 }
 
@@ -53,7 +53,7 @@ fn classes_divide_a_grant_and_leave_others_unchanged() {
     let topology = tree();
     let ports = ports(&topology);
     let mut intents = Intents::new(ports[0]);
-    intents.capabilities.usual_port.arbitration = 64;
+    intents.capabilities.default_port.arbitration = 64;
     intents.clusters = vec![
         cluster("blue", &[ports[4], ports[5], ports[8], ports[9]], 12 * GIGABIT),
         cluster("red", &[ports[6], ports[7], ports[10], ports[11]], 12 * GIGABIT),
@@ -61,7 +61,7 @@ fn classes_divide_a_grant_and_leave_others_unchanged() {
     let mut planner = Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
     let before = Arc::clone(planner.plan());
     let mut divided = intents.clone();
-    divided.classes.insert("blue".to_owned(), vec![3, 1]);
+    divided.class_weights.insert("blue".to_owned(), vec![3, 1]);
     let after = Arc::clone(planner.change(&divided).unwrap());
     assert_eq!(rejection(&after, "blue"), None);
     assert_eq!(unexpected(&topology, &divided, &after), [""; 0]);
@@ -91,7 +91,11 @@ fn classes_divide_a_grant_and_leave_others_unchanged() {
             assert!(!links.contains(&name) || old == new || old.lane == blue.links[0].lane, "{name}");
         }
     }
-    assert!((225..=275).contains(&classes.least_part(1).unwrap()), "{:?}", classes.least_part(1));
+    assert!(
+        (225..=275).contains(&classes.min_share_permille(1).unwrap()),
+        "{:?}",
+        classes.min_share_permille(1)
+    );
     assert!(**planner.change(&intents).unwrap() == *before, "as before");
 }
 
@@ -103,7 +107,7 @@ fn classes_that_cannot_be_applied_are_findings() {
     let hosts = [[4, 8], [5, 9], [6, 10]].map(|hosts| hosts.map(|host| ports[host]));
     let names = ["blue", "red", "green"];
     intents.clusters = names.iter().zip(&hosts).map(|(name, hosts)| cluster(name, hosts, GIGABIT)).collect();
-    intents.classes.insert("blue".to_owned(), vec![3, 1]);
+    intents.class_weights.insert("blue".to_owned(), vec![3, 1]);
     let reason = |intents: &Intents| {
         let plan = compile(&topology, intents, &Decisions::default()).unwrap();
         assert_eq!(unexpected(&topology, intents, &plan), [""; 0]);
@@ -114,10 +118,10 @@ fn classes_that_cannot_be_applied_are_findings() {
 
     // Four lanes: three of them for clusters. Two hosts of each leave little choice of links.
     let mut narrow = intents.clone();
-    narrow.capabilities.usual_port.lanes = DataLanes::Two;
+    narrow.capabilities.default_port.lanes = DataLanes::Two;
     assert!(reason(&narrow).unwrap().contains("lane"));
     let mut many = intents.clone();
-    many.classes.insert("blue".to_owned(), vec![1; 16]);
+    many.class_weights.insert("blue".to_owned(), vec![1; 16]);
     assert!(reason(&many).unwrap().contains("levels"));
     let mut paths = intents.clone();
     paths.clusters[0].sl_mode = SlMode::Path;
@@ -130,13 +134,13 @@ fn classes_that_cannot_be_applied_are_findings() {
 
     // With a latency guarantee, packets of the first class wait no longer; a class that is too light cannot keep that.
     let mut timely = intents.clone();
-    timely.capabilities.usual_port.arbitration = 64;
+    timely.capabilities.default_port.arbitration = 64;
     timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
     let plan = compile(&topology, &timely, &Decisions::default()).unwrap();
     let bound = plan.decisions().clusters["blue"].bound_ns;
     timely.clusters[0] = with_latency(timely.clusters[0].clone(), bound);
     assert_eq!(reason(&timely), None);
-    timely.classes.insert("blue".to_owned(), vec![1, 100]);
+    timely.class_weights.insert("blue".to_owned(), vec![1, 100]);
     let rejected = reason(&timely).unwrap();
     assert!(rejected.contains("divided"), "{rejected}");
     timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
@@ -150,7 +154,7 @@ fn random_classes_are_planned_as_if_recompiled() {
     let mut random = Pcg64::seed_from_u64(SEED);
     for lanes in [DataLanes::Four, DataLanes::Eight] {
         let mut intents = Intents::new(ports[0]);
-        intents.capabilities.usual_port.lanes = lanes;
+        intents.capabilities.default_port.lanes = lanes;
         let mut planner =
             Planner::new(Arc::clone(&topology), intents.clone(), &Decisions::default()).unwrap();
         let mut verified = Verified::of(&topology, &intents, Arc::clone(planner.plan()));
@@ -172,18 +176,18 @@ fn random_classes_are_planned_as_if_recompiled() {
                     let gone = intents.clusters.remove(gone);
                     // Classes of a removed cluster may stay in the intents.
                     if random.random_bool(0.8) {
-                        intents.classes.remove(&gone.name);
+                        intents.class_weights.remove(&gone.name);
                     }
                 }
                 3 => {
-                    let forgotten = intents.classes.keys().next().cloned();
-                    forgotten.map(|name| intents.classes.remove(&name));
+                    let forgotten = intents.class_weights.keys().next().cloned();
+                    forgotten.map(|name| intents.class_weights.remove(&name));
                 }
                 _ => {
                     if let Some(cluster) = intents.clusters.choose(&mut random) {
                         let count = random.random_range(2..5);
                         let weights = (0..count).map(|_| random.random_range(1..10)).collect();
-                        intents.classes.insert(cluster.name.clone(), weights);
+                        intents.class_weights.insert(cluster.name.clone(), weights);
                     }
                 }
             }
@@ -203,7 +207,7 @@ fn random_classes_are_planned_as_if_recompiled() {
             let whole = verify(&topology, &intents, &after);
             assert!(delta.findings().eq(whole.iter()), "step {step}");
             taken += after.decisions().classes.len();
-            rejected += intents.classes.len() - after.decisions().classes.len();
+            rejected += intents.class_weights.len() - after.decisions().classes.len();
             verified = delta;
         }
         assert!(taken > 100 && rejected > 20, "{lanes:?}: {taken} {rejected}");

@@ -9,7 +9,7 @@ use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel, VirtualLane};
@@ -40,13 +40,13 @@ fn walk(plan: &FabricPlan, from: Guid, to: Guid) -> Vec<(PortName, PortNum)> {
     steps
 }
 
-fn sharing(plan: &FabricPlan, port: PortName) -> &PortSharing {
+fn sharing(plan: &FabricPlan, port: PortName) -> &PortQos {
     find_sharing(plan, port).unwrap()
 }
 
-fn find_sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
-    let of_switch = || plan.switch(port.node)?.port(port.port)?.sharing.as_deref();
-    let of_adapter = || plan.adapter_ports().find(|it| it.name == port)?.sharing.as_deref();
+fn find_sharing(plan: &FabricPlan, port: PortName) -> Option<&PortQos> {
+    let of_switch = || plan.switch(port.node)?.port(port.port)?.qos.as_deref();
+    let of_adapter = || plan.adapter_ports().find(|it| it.name == port)?.qos.as_deref();
     of_switch().or_else(of_adapter)
 }
 
@@ -85,7 +85,7 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(0)));
                     continue;
                 }
-                if Some(sl) == plan.decisions().management {
+                if Some(sl) == plan.decisions().management_sl {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(1)));
                     assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 65));
                     continue;
@@ -164,7 +164,7 @@ fn released_lanes_are_reused_and_stay_guarded() {
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     let before = compile(&topology, &intents, &Decisions::default()).unwrap();
-    assert!(before.adapter_ports().all(|port| port.sharing.is_none()), "no guarantee was requested");
+    assert!(before.adapter_ports().all(|port| port.qos.is_none()), "no guarantee was requested");
     intents.clusters = vec![cluster("one", &all[1..5], 0), cluster("two", &all[5..9], 0)];
     let both = recompile(&topology, &intents, &before).unwrap();
     assert_kept(&both, &intents);
@@ -174,7 +174,7 @@ fn released_lanes_are_reused_and_stay_guarded() {
     assert_kept(&one, &intents);
     intents.clusters.clear();
     let none = recompile(&topology, &intents, &one).unwrap();
-    assert!(none.decisions().guarded && none.decisions().clusters.is_empty());
+    assert!(none.decisions().sl_enforcement && none.decisions().clusters.is_empty());
     assert_kept(&none, &intents);
 }
 
@@ -211,7 +211,7 @@ fn paths_are_selected_to_avoid_shared_links() {
     let mut intents = Intents::new(all[0]);
     let before = compile(&topology, &intents, &Decisions::default()).unwrap();
     let leaf = |port: &Guid| before.adapter_port(*port).unwrap().peer.node;
-    let home = |port: &Guid| &before.decisions().end_ports[port].up;
+    let home = |port: &Guid| &before.decisions().end_ports[port].uplink_path;
     let own: Vec<Guid> =
         all[1..].iter().copied().filter(|port| leaf(port) == leaf(&all[1])).take(2).collect();
     // Two hosts on other leaves that are reached by the same up-port.
@@ -246,7 +246,7 @@ fn paths_are_selected_to_avoid_shared_links() {
     let up_ports = |to: Guid| walk(&plan, own[0], to)[1].0;
     assert_ne!(up_ports(a), up_ports(b), "each has a cable of its own");
     assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
-    let moved = |port: &Guid| plan.decisions().end_ports[port].up != *home(port);
+    let moved = |port: &Guid| plan.decisions().end_ports[port].uplink_path != *home(port);
     assert!(all.iter().filter(|port| moved(port)).all(|port| hosts.contains(port)), "others stay");
 }
 
@@ -303,7 +303,7 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
     let all = ports(topology);
     let mut random = Pcg64::seed_from_u64(SEED);
     let mut intents = Intents::new(all[0]);
-    intents.capabilities.usual_port.arbitration = table_entries;
+    intents.capabilities.default_port.arbitration = table_entries;
     let mut free = all[1..].to_vec();
     let decisions = Decisions::default();
     let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
@@ -426,7 +426,7 @@ fn moved_entries_keep_their_weight_and_refusals_move_none() {
     let topology = two_leaves();
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
-    intents.capabilities.usual_port.arbitration = 64;
+    intents.capabilities.default_port.arbitration = 64;
     let decisions = Decisions::default();
     let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
     let graph = Arc::new(LinkGraph::of(&topology, planner.plan(), TenancyLimits::default()));
@@ -498,11 +498,11 @@ fn management_has_a_lane_where_switches_can_spare_one() {
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
     let without = compile(&topology, &intents, &Decisions::default()).unwrap();
-    assert_eq!((without.decisions().management, without.management_level().to_wire()), (None, 0));
+    assert_eq!((without.decisions().management_sl, without.management_service_level().to_wire()), (None, 0));
     small(&mut intents, &topology);
 
     let eight = compile(&topology, &intents, &Decisions::default()).unwrap();
-    assert_eq!(eight.management_level().to_wire(), 15);
+    assert_eq!(eight.management_service_level().to_wire(), 15);
     assert_eq!(lanes_of(&eight, all[1], all[9], 15), [Some(1); 4]);
     assert_eq!(lanes_of(&eight, all[3], all[8], 15), [Some(1); 4], "on links without guarantees");
 
@@ -513,21 +513,21 @@ fn management_has_a_lane_where_switches_can_spare_one() {
         mixed.capabilities.ports.insert(port.name, four);
     }
     let plan = compile(&topology, &mixed, &Decisions::default()).unwrap();
-    assert_eq!(plan.management_level().to_wire(), 15);
+    assert_eq!(plan.management_service_level().to_wire(), 15);
     assert_eq!(lanes_of(&plan, all[1], all[9], 15), [Some(0), Some(1), Some(1), Some(0)]);
 
     let mut few = intents.clone();
-    few.capabilities.usual_port.lanes = DataLanes::Four;
+    few.capabilities.default_port.lanes = DataLanes::Four;
     let plan = compile(&topology, &few, &Decisions::default()).unwrap();
-    assert_eq!((plan.decisions().management, plan.management_level().to_wire()), (None, 0));
+    assert_eq!((plan.decisions().management_sl, plan.management_service_level().to_wire()), (None, 0));
     assert_eq!(lanes_of(&plan, all[1], all[9], 15), [None]);
 
     // The decision stays, whatever devices are added.
     let after = recompile(&topology, &few, &eight).unwrap();
-    assert_eq!(after.management_level().to_wire(), 15);
+    assert_eq!(after.management_service_level().to_wire(), 15);
     assert_eq!(lanes_of(&after, all[1], all[9], 15), [Some(0); 4]);
     let after = recompile(&topology, &intents, &plan).unwrap();
-    assert_eq!((after.decisions().management, lanes_of(&after, all[1], all[9], 15)), (None, vec![None]));
+    assert_eq!((after.decisions().management_sl, lanes_of(&after, all[1], all[9], 15)), (None, vec![None]));
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn exhausted_multicast_lids_name_the_group() {
     let conf = |groups: u16| (1..=groups).map(|number| rule(number, &hosts[..8])).collect::<String>();
     let plan = |groups| {
         let mut intents = with_conf(&tree, &conf(groups));
-        intents.capabilities.usual_switch.multicast = 5;
+        intents.capabilities.default_switch.multicast = 5;
         compile(&tree, &intents, &Decisions::default())
     };
     assert_eq!(plan(5).unwrap().groups().len(), 5);
@@ -177,14 +177,14 @@ fn a_tree_without_a_common_root_uses_allowed_hops() {
     assert_delivers(&damaged, &plan);
     let group = plan.groups().next().unwrap();
     assert!(!goes_up_then_down(&damaged, &plan, group) && plan.findings().is_empty());
-    assert!(!plan.decisions().routing.crown.is_empty());
+    assert!(!plan.decisions().routing.core_tree.is_empty());
     // One group has a switch above all its members and does not use the core tree.
     let near: Vec<Guid> = hosts(&damaged).into_iter().take(4).collect();
     let other = planned(&damaged, &rule(1, &near));
     assert!(other.groups().all(|group| goes_up_then_down(&damaged, &other, group)));
     let again = compile(&damaged, &with_conf(&damaged, "a=1, ipoib : ALL_CAS;"), plan.decisions());
     assert_eq!(again.unwrap(), plan);
-    assert_eq!(planned(&tree, "a=1, ipoib : ALL_CAS;").decisions().routing.crown.len(), 0);
+    assert_eq!(planned(&tree, "a=1, ipoib : ALL_CAS;").decisions().routing.core_tree.len(), 0);
 }
 
 #[test]

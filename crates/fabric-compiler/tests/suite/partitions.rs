@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortCapability, PortName, Role, Who};
-use fabric_model::plan::{Enforcement, Finding};
+use fabric_model::intent::{
+    Member, MemberSelector, PartitionIntent, PkeyPlacement, PortCapability, PortName, Role,
+};
+use fabric_model::plan::{Enforcement, PlanFinding};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum};
 use proptest::prelude::*;
@@ -44,7 +46,11 @@ fn table(plan: &FabricPlan, guid: Guid) -> Vec<u16> {
 
 /// A partition of some hosts.
 fn partition(raw: u16, members: &[Guid]) -> PartitionIntent {
-    let member = |guid: &Guid| Member { who: Who::Port(*guid), role: Role::Full, place: KeyPlace::Anywhere };
+    let member = |guid: &Guid| Member {
+        selector: MemberSelector::Port(*guid),
+        role: Role::Full,
+        placement: PkeyPlacement::Anywhere,
+    };
     PartitionIntent {
         name: format!("p{raw}"),
         number: Some(number(raw)),
@@ -112,7 +118,7 @@ fn index_zero_holds_the_default_partition_unless_claimed() {
 
     let contested = planned(&tree, &format!("{conf} three=3, indx0 : {b}=full;"));
     assert_eq!(table(&contested, b)[0], 0x8002, "the first claim");
-    let finding = Finding::IndexZeroContested { port: b, given: number(2), refused: number(3) };
+    let finding = PlanFinding::IndexZeroContested { port: b, given: number(2), refused: number(3) };
     assert_eq!(contested.findings(), [finding]);
 }
 
@@ -153,7 +159,7 @@ fn a_full_pkey_table_is_named_with_the_entries_needed() {
         "the switch port"
     );
 
-    intents.capabilities.usual_switch.enforced_pkeys = 65;
+    intents.capabilities.default_switch.enforced_pkeys = 65;
     assert_eq!(plan(&intents).unwrap().adapter_port(host).unwrap().pkeys.entries().len(), 65);
 }
 
@@ -210,7 +216,7 @@ fn links_use_what_both_ends_support() {
     let host = hosts(&tree)[2];
     let end = tree.by_port_guid(host).unwrap();
     let mut intents = intents(&tree);
-    intents.capabilities.usual_port =
+    intents.capabilities.default_port =
         PortCapability { pkeys: 64, mtu: Mtu::B4096, lanes: DataLanes::Fifteen, ..PortCapability::default() };
     let name = PortName { node: tree[end.node].guid, port: end.port };
     let small =

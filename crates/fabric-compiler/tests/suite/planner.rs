@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use fabric_compiler::{CompileError, Planner, compile, recompile, recompile_on};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::intent::{ClusterIntent, Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
-use fabric_model::plan::{Basis, Finding};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
+use fabric_model::plan::{Basis, PlanFinding};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, PartitionNumber};
@@ -66,9 +68,12 @@ impl IntentGenerator {
     }
 
     fn members(&mut self, ports: &[Guid]) -> Vec<Member> {
-        let place = *[KeyPlace::Anywhere, KeyPlace::First].choose(&mut self.random).unwrap();
+        let place = *[PkeyPlacement::Anywhere, PkeyPlacement::First].choose(&mut self.random).unwrap();
         let role = *[Role::Full, Role::Full, Role::Limited, Role::Both].choose(&mut self.random).unwrap();
-        ports.iter().map(|port| Member { who: Who::Port(*port), role, place }).collect()
+        ports
+            .iter()
+            .map(|port| Member { selector: MemberSelector::Port(*port), role, placement: place })
+            .collect()
     }
 
     fn ipoib(&mut self) -> Option<Ipoib> {
@@ -112,9 +117,11 @@ impl IntentGenerator {
             (85..88, _) => next.clusters.shuffle(&mut self.random),
             (88..93, _) => {
                 let number = PartitionNumber::from_wire(self.random.random_range(1..12));
-                let who = *[Who::All, Who::AllAdapters, Who::AllSwitches].choose(&mut self.random).unwrap();
+                let who = *[MemberSelector::All, MemberSelector::AllAdapters, MemberSelector::AllSwitches]
+                    .choose(&mut self.random)
+                    .unwrap();
                 let role = Role::Limited;
-                let members = vec![Member { who, role, place: KeyPlace::Anywhere }];
+                let members = vec![Member { selector: who, role, placement: PkeyPlacement::Anywhere }];
                 let name = format!("extra{}", self.random.random_range(0..5));
                 next.partitions.push(PartitionIntent { name, number, members, ipoib: self.ipoib() });
             }
@@ -125,7 +132,7 @@ impl IntentGenerator {
                 some.into_iter().for_each(|partition| partition.ipoib = ipoib);
             }
             (97..98, Some(at)) => next.clusters.push(next.clusters[at].clone()),
-            (98..99, _) => next.capabilities.usual_switch.own_pkeys ^= 1,
+            (98..99, _) => next.capabilities.default_switch.own_pkeys ^= 1,
             _ => next.partitions.truncate(next.partitions.len() / 2),
         }
     }
@@ -182,7 +189,7 @@ fn assert_agrees(planner: &mut Planner, steps: usize, seed: u64) -> Outcomes {
 }
 
 fn violated(plan: &FabricPlan) -> usize {
-    plan.findings().iter().filter(|finding| matches!(finding, Finding::PromiseBroken { .. })).count()
+    plan.findings().iter().filter(|finding| matches!(finding, PlanFinding::GuaranteeViolated { .. })).count()
 }
 
 fn difference(a: &Result<FabricPlan, CompileError>, b: &Result<FabricPlan, CompileError>) -> String {
@@ -207,9 +214,9 @@ fn difference(a: &Result<FabricPlan, CompileError>, b: &Result<FabricPlan, Compi
 
 fn start(topology: Topology) -> Planner {
     let mut intents = Intents::new(ports(&topology)[0]);
-    intents.capabilities.usual_switch.own_pkeys = 8;
-    intents.capabilities.usual_port.pkeys = 6;
-    intents.capabilities.usual_switch.multicast = 6;
+    intents.capabilities.default_switch.own_pkeys = 8;
+    intents.capabilities.default_port.pkeys = 6;
+    intents.capabilities.default_switch.multicast = 6;
     Planner::new(Arc::new(topology), intents, &Decisions::default()).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fabric_compiler::{CompileError, compile, partitions_conf, recompile};
 use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric, without_links};
-use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::plan::Enforcement;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, PartitionNumber};
@@ -73,7 +73,7 @@ fn a_plan_for_another_fabric_is_recompiled_in_full() {
     assert_ne!(after, plan, "routes avoid the cable");
 
     let mut small = desired.clone();
-    small.capabilities.usual_port.mtu = ib_wire::Mtu::B1024;
+    small.capabilities.default_port.mtu = ib_wire::Mtu::B1024;
     assert_ne!(both(&tree, &small, &plan).unwrap(), plan);
     let elsewhere = Intents::new(hosts(&tree)[3]);
     assert_ne!(both(&tree, &elsewhere, &plan).unwrap().manager(), plan.manager());
@@ -100,12 +100,18 @@ fn a_group_that_needs_a_taken_mlid_is_planned_from_scratch() {
 fn any_partitions(topology: &Topology) -> impl Strategy<Value = Vec<PartitionIntent>> + use<> {
     let ends: Vec<Guid> =
         topology.nodes().flat_map(|(_, node)| node.ports().map(|(_, port)| port.guid)).collect();
-    let port = prop::sample::select(ends).prop_map(Who::Port);
-    let all = prop::sample::select(vec![Who::All, Who::AllAdapters, Who::AllSwitches, Who::Manager]);
+    let port = prop::sample::select(ends).prop_map(MemberSelector::Port);
+    let all = prop::sample::select(vec![
+        MemberSelector::All,
+        MemberSelector::AllAdapters,
+        MemberSelector::AllSwitches,
+        MemberSelector::Manager,
+    ]);
     let who = prop_oneof![12 => port, 1 => all];
     let role = prop::sample::select(vec![Role::Limited, Role::Full, Role::Both]);
-    let place = prop_oneof![9 => Just(KeyPlace::Anywhere), 1 => Just(KeyPlace::First)];
-    let member = (who, role, place).prop_map(|(who, role, place)| Member { who, role, place });
+    let place = prop_oneof![9 => Just(PkeyPlacement::Anywhere), 1 => Just(PkeyPlacement::First)];
+    let member =
+        (who, role, place).prop_map(|(who, role, place)| Member { selector: who, role, placement: place });
     let number = prop::option::weighted(0.8, 1u16..7)
         .prop_map(|raw| raw.map(|raw| PartitionNumber::from_wire(raw).unwrap()));
     let partition = ("[a-d]", number, prop::collection::vec(member, 0..9), any::<bool>()).prop_map(
@@ -135,8 +141,8 @@ fn random() -> Topology {
 /// Applies intents one after the other; both functions must reject the same ones.
 fn assert_agrees(topology: &Topology, steps: Vec<Vec<PartitionIntent>>) {
     let mut desired = intents(topology);
-    desired.capabilities.usual_switch.own_pkeys = 6;
-    desired.capabilities.usual_switch.multicast = 4;
+    desired.capabilities.default_switch.own_pkeys = 6;
+    desired.capabilities.default_switch.multicast = 4;
     let mut plan = compile(topology, &desired, &Decisions::default()).unwrap();
     for partitions in steps {
         desired.partitions = partitions;

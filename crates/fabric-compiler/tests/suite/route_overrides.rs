@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_compiler::{Planner, compile, recompile};
-use fabric_model::plan::Finding;
+use fabric_model::plan::PlanFinding;
 use fabric_model::{Decisions, FabricPlan, Intents};
 use fabric_verifier::{Verified, verify};
 use ib_wire::{Guid, Lid, PortNum};
@@ -65,8 +65,8 @@ fn an_override_changes_its_own_lid_and_can_be_withdrawn() {
     });
     assert_ne!(spines[0], spines[1], "there is something to change");
     let mut overridden = intents.clone();
-    overridden.routes.insert(to[0], by(&before, to[0], spines[1], &[from]));
-    overridden.routes.insert(to[1], by(&before, to[1], spines[0], &[from]));
+    overridden.route_overrides.insert(to[0], by(&before, to[0], spines[1], &[from]));
+    overridden.route_overrides.insert(to[1], by(&before, to[1], spines[0], &[from]));
     let after = Arc::clone(planner.change(&overridden).unwrap());
     let lids = to.map(|port| after.adapter_port(port).unwrap().lid);
     assert_eq!(changed(&before, &after), lids.into_iter().collect());
@@ -76,9 +76,9 @@ fn an_override_changes_its_own_lid_and_can_be_withdrawn() {
     assert_eq!(*after, compile(&topology, &overridden, before.decisions()).unwrap());
     for switch in after.switches() {
         let old = before.switch(switch.guid).unwrap();
-        assert_eq!(after.usual_table(switch).to_exits(), old.linear.to_exits());
+        assert_eq!(after.default_linear_table(switch).to_exits(), old.linear.to_exits());
         for port in after.adapter_ports() {
-            assert_eq!(after.usual_exit(switch, port), old.linear.exit(port.lid));
+            assert_eq!(after.default_exit(switch, port), old.linear.exit(port.lid));
         }
     }
 
@@ -98,7 +98,7 @@ fn overrides_over_links_without_a_grant_are_found() {
     let used: BTreeSet<Guid> = used.collect();
     let mut spines = before.switches().map(|switch| switch.guid).filter(|guid| !is_leaf(&before, *guid));
     let spine = spines.find(|spine| !used.contains(spine)).unwrap();
-    intents.routes.insert(to, by(&before, to, spine, &[from]));
+    intents.route_overrides.insert(to, by(&before, to, spine, &[from]));
     let after = recompile(&topology, &intents, &before).unwrap();
     let found = unexpected(&topology, &intents, &after);
     assert!(found.iter().any(|finding| finding.contains("blue")), "{found:?}");
@@ -125,16 +125,16 @@ fn dead_ends_loops_and_down_up_hops_are_rejected() {
     ];
     for (what, exits) in wrong {
         let mut overridden = intents.clone();
-        overridden.routes.insert(to, exits.into_iter().collect());
+        overridden.route_overrides.insert(to, exits.into_iter().collect());
         let after = recompile(&topology, &overridden, &before).unwrap();
         let reported = after.findings().iter().any(|finding| {
-            matches!(finding, Finding::RouteNotTaken { port, reason } if *port == to && reason.contains(what))
+            matches!(finding, PlanFinding::RouteOverrideRejected { port, reason } if *port == to && reason.contains(what))
         });
         assert!(reported, "{what}: {:?}", after.findings());
         assert_eq!(changed(&before, &after), BTreeSet::new());
     }
     let mut overridden = intents.clone();
-    overridden.routes.insert(to, [up(from, 0), down(0, home)].into_iter().collect());
+    overridden.route_overrides.insert(to, [up(from, 0), down(0, home)].into_iter().collect());
     let after = recompile(&topology, &overridden, &before).unwrap();
     assert_eq!(after.findings(), before.findings(), "control");
 }
@@ -167,8 +167,8 @@ fn random_overrides_are_planned_as_if_recompiled() {
                 intents.clusters.remove(gone);
             }
             2 => {
-                let forgotten = intents.routes.keys().next().copied();
-                forgotten.map(|port| intents.routes.remove(&port));
+                let forgotten = intents.route_overrides.keys().next().copied();
+                forgotten.map(|port| intents.route_overrides.remove(&port));
             }
             _ => {
                 let (to, spine) = (random.random_range(0..ports.len()), random.random_range(0..spines.len()));
@@ -176,7 +176,7 @@ fn random_overrides_are_planned_as_if_recompiled() {
                 from.shuffle(&mut random);
                 from.truncate(random.random_range(1..=leaves.len()));
                 let exits = by(&before, ports[to], spines[spine], &from);
-                intents.routes.insert(ports[to], exits);
+                intents.route_overrides.insert(ports[to], exits);
             }
         }
         let made = recompile(&topology, &intents, &before);
@@ -193,7 +193,7 @@ fn random_overrides_are_planned_as_if_recompiled() {
         let whole = verify(&topology, &intents, &after);
         assert!(delta.findings().eq(whole.iter()), "step {step}");
         named += whole.len();
-        taken += after.decisions().detours.len();
+        taken += after.decisions().overridden_exits.len();
         verified = delta;
     }
     assert!(taken > 500 && named > 50, "{taken} {named}");

@@ -1,8 +1,8 @@
 //! All hosts reach each other without deadlocks, on complete and degraded trees and on other topologies.
 
-use fabric_model::decisions::Scheme;
+use fabric_model::decisions::HeightScheme;
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
-use fabric_model::plan::Finding;
+use fabric_model::plan::PlanFinding;
 use fabric_model::{Topology, TopologyBuilder, ibnetdiscover};
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ fn trees_that_lack_a_cable_per_leaf_keep_their_tiers() {
     }
     let damaged = builder.build().unwrap();
     assert_eq!(check(&damaged), 0);
-    assert_eq!(fresh(&damaged).decisions().routing.scheme, Scheme::Levels);
+    assert_eq!(fresh(&damaged).decisions().routing.scheme, HeightScheme::Tiers);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn unreached_nodes_are_left_out_and_reported() {
     let plan = fresh(&cut);
     assert_eq!((plan.switches().len(), plan.adapter_ports().len()), (2, 4));
     let lowest = cut.end_nodes().nth(4).unwrap().1.guid;
-    assert_eq!(plan.findings(), [Finding::Unreachable { nodes: 5, witness: lowest }]);
+    assert_eq!(plan.findings(), [PlanFinding::Unreachable { nodes: 5, witness: lowest }]);
     Walker::new(&cut, &plan).assert_reachable();
 }
 

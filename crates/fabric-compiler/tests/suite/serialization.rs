@@ -80,7 +80,7 @@ fn intents_round_trip_and_unknown_fields_are_rejected() {
         ("/partitions/0/ipoib/scope", json!(0)),
         ("/partitions/0/number", json!(0)),
         ("/partitions/0/members/0/who", json!("everyone")),
-        ("/capabilities/usual_port/lanes", json!(0)),
+        ("/capabilities/default_port/lanes", json!(0)),
         ("/manager", json!("0x0")),
         ("/partitions/0", json!({ "name": "a", "members": [], "color": 1 })),
     ] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_compiler::{CompileError, compile, partitions_conf};
 use fabric_model::decisions::{
-    EndPortDecision, GroupDecision, RoutingDecision, Scheme, SwitchDecision, Uplink,
+    EndPortDecision, GroupDecision, HeightScheme, RoutingDecision, SwitchDecision, Uplink,
 };
 use fabric_model::generate::{FatTree, FatTreeSize, RandomFabric};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Topology, TopologyBuilder};
@@ -60,8 +60,11 @@ fn contradicting_decisions_are_resolved_in_a_fixed_order() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap();
     let plan = fresh(&tree);
     let mut broken = plan.decisions().clone();
-    let of =
-        |lid: u16| EndPortDecision { lid: Lid::from_wire(lid).unwrap(), up: vec![200; 300], pkeys: vec![] };
+    let of = |lid: u16| EndPortDecision {
+        lid: Lid::from_wire(lid).unwrap(),
+        uplink_path: vec![200; 300],
+        pkeys: vec![],
+    };
     let ports: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     // An absent port and two present ones claim LID 5; down paths that lead nowhere.
     broken.end_ports.insert(guid(1), of(5));
@@ -80,14 +83,14 @@ fn lids_of_absent_ports_are_reused_when_none_is_free() {
     let tree = FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap();
     let mut intents = intents(&tree);
     let needed = tree.node_count();
-    intents.capabilities.usual_switch.linear = needed as u16 + 1;
+    intents.capabilities.default_switch.linear = needed as u16 + 1;
     let mut previous = Decisions::default();
-    let absent = EndPortDecision { lid: Lid::from_wire(3).unwrap(), up: vec![], pkeys: vec![] };
+    let absent = EndPortDecision { lid: Lid::from_wire(3).unwrap(), uplink_path: vec![], pkeys: vec![] };
     previous.end_ports.insert(guid(1), absent);
     let plan = compile(&tree, &intents, &previous).unwrap();
     assert_eq!(plan.lids().len(), needed);
 
-    intents.capabilities.usual_switch.linear = needed as u16;
+    intents.capabilities.default_switch.linear = needed as u16;
     let refused = compile(&tree, &intents, &previous);
     assert_eq!(refused, Err(CompileError::LidsExhausted { needed, available: needed - 1 }));
 }
@@ -217,13 +220,13 @@ fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<
     let lid = (1u16..60).prop_map(|raw| Lid::from_wire(raw).unwrap());
     let key = (0u16..4).prop_map(Pkey::from_wire);
     let end_port = (lid, prop::collection::vec(0u8..5, 0..5), prop::collection::vec(key, 0..70))
-        .prop_map(|(lid, up, pkeys)| EndPortDecision { lid, up, pkeys });
+        .prop_map(|(lid, up, pkeys)| EndPortDecision { lid, uplink_path: up, pkeys });
     let mlid = (0xc000u16..0xc005).prop_map(|raw| MulticastLid::from_wire(raw).unwrap());
     let group = (mlid, prop::option::of(some(&guids))).prop_map(|(mlid, root)| GroupDecision { mlid, root });
     let number = (1u16..4).prop_map(|raw| PartitionNumber::from_wire(raw).unwrap());
     (
         prop::collection::btree_map(some(&port_guids), end_port, 0..40),
-        prop::sample::select(vec![Scheme::Levels, Scheme::Root]),
+        prop::sample::select(vec![HeightScheme::Tiers, HeightScheme::Root]),
         prop::collection::btree_map(some(&guids), switch, 0..40),
         prop::option::of(some(&guids)),
         prop::collection::btree_map(number, group, 0..4),
@@ -233,7 +236,7 @@ fn any_decisions(topology: &Topology) -> impl Strategy<Value = Decisions> + use<
             routing: RoutingDecision {
                 scheme,
                 switches: switches.into_iter().collect(),
-                turn,
+                down_up_switch: turn,
                 ..RoutingDecision::default()
             },
             groups,
@@ -260,7 +263,7 @@ fn assert_any_decisions_do(topology: &Topology, decisions: &Decisions) {
     assert_eq!(changes(&plan, &settled).entries, []);
     assert_eq!(settled.findings(), plan.findings());
     assert_eq!(settled.decisions().groups, plan.decisions().groups);
-    assert_eq!(settled.decisions().routing.turn, plan.decisions().routing.turn);
+    assert_eq!(settled.decisions().routing.down_up_switch, plan.decisions().routing.down_up_switch);
     assert!(settled == plan, "once repaired, nothing moves");
 }
 

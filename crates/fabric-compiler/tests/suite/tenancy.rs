@@ -30,7 +30,7 @@ fn graph(topology: &Topology, limits: TenancyLimits) -> Arc<LinkGraph> {
 }
 
 fn tree(hosts: u32, radix: u8, levels: u8) -> Topology {
-    let size = FatTreeSize::Hosts { hosts, levels: Some(levels) };
+    let size = FatTreeSize::Hosts { hosts, tiers: Some(levels) };
     FatTree { radix, ..FatTree::new(size) }.generate().unwrap()
 }
 

@@ -40,9 +40,9 @@ impl Fabric {
         let width = usize::from(self.device_of(end).info.port_count) + 1;
         let optimised = self.capacities.optimised_sl_to_vl;
         let (inputs, outputs) = match selector {
-            SlToVlSelector::Turn { input, output } => (one_port(input, width)?, one_port(output, width)?),
+            SlToVlSelector::Hop { input, output } => (one_port(input, width)?, one_port(output, width)?),
             SlToVlSelector::AllInputs { output } if optimised => (0..width, one_port(output, width)?),
-            SlToVlSelector::AllTurns if optimised => (0..width, 0..width),
+            SlToVlSelector::AllHops if optimised => (0..width, 0..width),
             _ => return Err(Status::INVALID_FIELD),
         };
         let first = inputs.start * width + outputs.start;

@@ -8,8 +8,8 @@ mod port_info;
 use std::time::Duration;
 
 use ib_wire::{
-    Attribute, GuidBlock, LidAddress, MKeyProtection, Mad, Method, MlnxExtPortInfo, PkeyBlock, PkeyPosition,
-    PortNum, SMP_DATA_LEN, Status,
+    Attribute, GuidBlock, LidAddress, MKeyProtection, Mad, Method, MlnxExtPortInfo, PkeyBlock,
+    PkeyBlockSelector, PortNum, SMP_DATA_LEN, Status,
 };
 
 use crate::device::PortId;
@@ -215,7 +215,7 @@ impl Fabric {
         modifier: u32,
         data: &mut AttributeData,
     ) -> Result<(), Status> {
-        let position = PkeyPosition::from_modifier(modifier);
+        let position = PkeyBlockSelector::from_modifier(modifier);
         let port = if self.is_switch(end) { self.switch_port(end, position.port)? } else { end };
         let capacity = self.pkey_capacity(port);
         let first = table_start(position.block.into(), PkeyBlock::ENTRIES, capacity)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
-use fabric_model::tenancy::{Bandwidth, Class, PairLevel};
+use fabric_model::tenancy::{Bandwidth, Class, PairServiceLevel};
 use ib_wire::{Guid, Lid, Membership, Pkey, ServiceLevel};
 use thiserror::Error;
 
@@ -56,7 +56,7 @@ impl SimCluster {
     /// The service level of packets between two nodes, by their indices.
     pub(super) fn service_level(&self, from: usize, to: usize) -> ServiceLevel {
         let switches = self.nodes[from].switch.zip(self.nodes[to].switch);
-        let pair = switches.and_then(|(a, b)| self.pairs.get(&PairLevel::between(a, b)).copied());
+        let pair = switches.and_then(|(a, b)| self.pairs.get(&PairServiceLevel::between(a, b)).copied());
         pair.unwrap_or(self.sl)
     }
 }
@@ -125,11 +125,11 @@ pub fn without_classes(plan: &FabricPlan) -> FabricPlan {
     let mut draft = plan.draft();
     let adapters: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
     for port in adapters {
-        draft.adapter_port(port).into_iter().for_each(|port| port.sharing = None);
+        draft.adapter_port(port).into_iter().for_each(|port| port.qos = None);
     }
     for index in 0..plan.shared_switches().len() {
         let ports = draft.switch(index).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
-        ports.for_each(|port| port.sharing = None);
+        ports.for_each(|port| port.qos = None);
     }
     draft.finish()
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fabric_model::tenancy::{Bandwidth, Latency, NotALatency};
+use fabric_model::tenancy::{Bandwidth, Nanoseconds, ParseNanosecondsError};
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
@@ -15,7 +15,7 @@ pub enum QuantityError {
     #[error("a size must be a number of bytes such as 4096, 64k or 1M, got {0:?}")]
     Size(String),
     #[error(transparent)]
-    Time(#[from] NotALatency),
+    Time(#[from] ParseNanosecondsError),
     #[error("a rate must be `full`, `guaranteed` or greater than 0 such as 10G, got {0:?}")]
     Rate(String),
     #[error("the rate `promised` was renamed to `guaranteed`")]
@@ -66,7 +66,7 @@ impl Span {
 impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let latency: Latency = text.parse()?;
+        let latency: Nanoseconds = text.parse()?;
         Ok(Self(Time::from_ns(latency.ns())))
     }
 }

@@ -9,7 +9,7 @@ use fabric_sim::{
 };
 use ib_wire::notice::{Notice, Trap};
 use ib_wire::{
-    Attribute, Lid, Method, Mtu, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PkeyPosition, PortMask,
+    Attribute, Lid, Method, Mtu, MulticastBlock, MulticastLid, Pkey, PkeyBlock, PkeyBlockSelector, PortMask,
     PortState, ServiceLevel,
 };
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ impl Stage {
     fn give(&mut self, node: &str, port: u16, keys: &[u16]) {
         let mut block = PkeyBlock([None; 32]);
         block.0.iter_mut().zip(keys).for_each(|(entry, raw)| *entry = Pkey::from_wire(*raw));
-        let modifier = PkeyPosition { port, block: 0 }.to_modifier();
+        let modifier = PkeyBlockSelector { port, block: 0 }.to_modifier();
         self.world.set(node, Attribute::PKEY_TABLE, modifier, block.encode()).unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! Partitions: which packets pass, where others are dropped, what is counted and reported.
 
 use ib_wire::notice::{Notice, Trap};
-use ib_wire::{Attribute, Method, Pkey, PkeyBlock, PkeyPosition, PortInfo, Status};
+use ib_wire::{Attribute, Method, Pkey, PkeyBlock, PkeyBlockSelector, PortInfo, Status};
 
 use crate::world::World;
 
@@ -13,7 +13,7 @@ fn give(world: &mut World, name: &str, port: u16, keys: &[u16]) {
     for (entry, raw) in block.0.iter_mut().zip(keys) {
         *entry = Pkey::from_wire(*raw);
     }
-    let modifier = PkeyPosition { port, block: 0 }.to_modifier();
+    let modifier = PkeyBlockSelector { port, block: 0 }.to_modifier();
     world.set(name, Attribute::PKEY_TABLE, modifier, block.encode()).expect("the table is taken");
 }
 
@@ -159,8 +159,8 @@ fn pkey_tables_have_the_configured_capacity() {
         let capacities = fabric_sim::Capacities { pkeys, ..Default::default() };
         let mut world = World::configured_with(capacities, 1);
         for (name, port) in [("c", 0u16), ("left", 1)] {
-            let last = PkeyPosition { port, block: (pkeys - 1) / 32 };
-            let beyond = PkeyPosition { port, block: last.block + 1 };
+            let last = PkeyBlockSelector { port, block: (pkeys - 1) / 32 };
+            let beyond = PkeyBlockSelector { port, block: last.block + 1 };
             let full = PkeyBlock([Pkey::from_wire(BLUE); 32]).encode();
             let stored = world.set(name, Attribute::PKEY_TABLE, last.to_modifier(), full).unwrap();
             let entries = PkeyBlock::decode(&stored).0.iter().flatten().count();

@@ -152,7 +152,7 @@ fn sl_to_vl_maps_are_kept_per_hop_and_in_optimised_forms() {
     let one = SlToVl([VirtualLane::from_wire(1).unwrap(); 16]).encode();
     let mut data = [0; 64];
     data[..8].copy_from_slice(&one);
-    let turn = |input, output| SlToVlSelector::Turn { input, output }.to_modifier();
+    let turn = |input, output| SlToVlSelector::Hop { input, output }.to_modifier();
     let read = |world: &mut World, input, output| {
         world.get("left", Attribute::SL_TO_VL, turn(input, output)).unwrap()[..8].to_vec()
     };
@@ -174,7 +174,7 @@ fn sl_to_vl_maps_are_kept_per_hop_and_in_optimised_forms() {
     world.set("left", Attribute::SL_TO_VL, optimised, data).unwrap();
     assert!((0..=6).all(|input| read(&mut world, input, 3) == one));
     assert_ne!(read(&mut world, 1, 2), one);
-    world.set("left", Attribute::SL_TO_VL, SlToVlSelector::AllTurns.to_modifier(), data).unwrap();
+    world.set("left", Attribute::SL_TO_VL, SlToVlSelector::AllHops.to_modifier(), data).unwrap();
     assert_eq!(read(&mut world, 1, 2), one);
     assert_eq!(world.get("left", Attribute::SL_TO_VL, turn(7, 1)), Err(Status::INVALID_FIELD));
 }

@@ -21,7 +21,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let size = FatTreeSize::Hosts { hosts: 8, levels: Some(2) };
+        let size = FatTreeSize::Hosts { hosts: 8, tiers: Some(2) };
         let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate().unwrap();
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fabric_model::NodeIndex;
 use fabric_model::generate::RandomFabric;
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use fabric_sim::traffic::{
     Buffer, Message, RunOutcome, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
     WorkloadActions,
@@ -114,7 +114,7 @@ impl Chaos {
 
     /// Some service levels are discarded, some on lanes that may not be operated, one input has another map,
     /// and every lane has weight.
-    fn sharing(&self) -> Arc<PortSharing> {
+    fn sharing(&self) -> Arc<PortQos> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         let mut map = || SlToVl(std::array::from_fn(|_| lane(rng.random_range(0..16))));
         let (otherwise, other) = (map(), map());
@@ -125,7 +125,7 @@ impl Chaos {
                 .map(|_| VlArbEntry { lane: lane(rng.random_range(0..15)), weight: rng.random_range(1..9) }),
         );
         let by_input = [(PortNum::new(rng.random_range(1..4)).unwrap(), other)].into();
-        Arc::new(PortSharing { by_input, otherwise, low, high: Vec::new() })
+        Arc::new(PortQos { by_input, otherwise, low, high: Vec::new() })
     }
 
     fn fabric(&self) -> Fabric {

@@ -89,7 +89,7 @@ impl<'a> ClusterChecker<'a> {
                 && decision.class == cluster.class
                 && decision.sl_mode == cluster.sl_mode
         };
-        let intended = self.intents.classes.get(&cluster.name).map_or(1, Vec::len);
+        let intended = self.intents.class_weights.get(&cluster.name).map_or(1, Vec::len);
         let is_divided_as_intended = grants.classes.is_none() || grants.further_classes() + 1 == intended;
         let Some(decision) = grants.decision.filter(is_intended).filter(|_| is_divided_as_intended) else {
             let findings = vec![Finding::GuaranteeMissing { cluster: name() }];
@@ -125,7 +125,8 @@ impl<'a> ClusterChecker<'a> {
 
 /// Whether the tenant overrides routes to ports of the cluster.
 pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
-    !intents.routes.is_empty() && cluster.ports.iter().any(|port| intents.routes.contains_key(port))
+    !intents.route_overrides.is_empty()
+        && cluster.ports.iter().any(|port| intents.route_overrides.contains_key(port))
 }
 
 /// The check of one class of one cluster.

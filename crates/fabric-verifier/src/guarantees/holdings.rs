@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fabric_model::Decisions;
-use fabric_model::decisions::{ClassesDecision, ClusterDecision, DividedLink};
+use fabric_model::decisions::{ClassDivision, ClusterDecision, DividedLink};
 use fabric_model::intent::PortName;
 use ib_wire::{ServiceLevel, VirtualLane};
 
@@ -81,7 +81,7 @@ impl Holdings {
 pub(crate) struct ClusterGrants<'a> {
     pub decision: Option<&'a ClusterDecision>,
     /// The division of the grant into classes of service.
-    pub classes: Option<&'a ClassesDecision>,
+    pub classes: Option<&'a ClassDivision>,
 }
 
 impl<'a> ClusterGrants<'a> {

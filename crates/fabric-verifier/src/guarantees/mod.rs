@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::intent::ClusterIntent;
-use fabric_model::plan::{FabricPlan, Finding as PlanFinding};
+use fabric_model::plan::{FabricPlan, PlanFinding};
 use fabric_model::tenancy::Class;
 use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
@@ -55,7 +55,7 @@ impl Guarantees {
         let needs_sharing = needs_sharing(read);
         let mut guarantees = Self {
             needs_sharing,
-            management: network.plan.decisions().management,
+            management: network.plan.decisions().management_sl,
             holdings: Holdings::new(network.link_count()),
             tenants: ownership::of_tenants(read),
             switches: BTreeMap::new(),
@@ -78,7 +78,8 @@ impl Guarantees {
     /// affect.
     pub fn changed(&self, read: &Reading<'_>, before: &PreviousState<'_>, changes: &PlanChanges) -> Self {
         let network = &read.network;
-        if needs_sharing(read) != self.needs_sharing || network.plan.decisions().management != self.management
+        if needs_sharing(read) != self.needs_sharing
+            || network.plan.decisions().management_sl != self.management
         {
             return Self::of(read);
         }
@@ -234,13 +235,15 @@ fn is_guaranteed(cluster: &ClusterIntent) -> bool {
 /// good.
 fn needs_sharing(read: &Reading<'_>) -> bool {
     let decisions = read.network.plan.decisions();
-    decisions.guarded || decisions.management.is_some() || read.intents.clusters.iter().any(is_guaranteed)
+    decisions.sl_enforcement
+        || decisions.management_sl.is_some()
+        || read.intents.clusters.iter().any(is_guaranteed)
 }
 
 /// Clusters whose violated guarantee the plan itself acknowledges.
 fn acknowledged(plan: &FabricPlan) -> BTreeSet<&str> {
     let names = plan.findings().iter().filter_map(|finding| match finding {
-        PlanFinding::PromiseBroken { cluster, .. } => Some(cluster.as_str()),
+        PlanFinding::GuaranteeViolated { cluster, .. } => Some(cluster.as_str()),
         _ => None,
     });
     names.collect()

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_model::intent::{ClusterIntent, PortName, Role};
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::holdings::{Holding, Holdings};
@@ -133,7 +133,7 @@ pub(super) fn of_switch(
         let name = network.port_name(switch_index, port.number);
         let exit = OutputPort::new(network, holdings, name, switch_index * PORTS + port.number.index());
         exit.holders(&mut findings);
-        let Some(sharing) = &port.sharing else {
+        let Some(sharing) = &port.qos else {
             findings.push(Finding::SharingMissing { port: name });
             continue;
         };
@@ -168,14 +168,14 @@ struct OutputPort<'a> {
 impl<'a> OutputPort<'a> {
     fn new(network: &PlannedNetwork<'_>, holdings: &'a Holdings, name: PortName, link: Link) -> Self {
         let (_, lanes) = network.link_sharing(link);
-        let level = network.plan.decisions().management;
-        let management = level.map(|level| (level, PortSharing::management_lane(lanes)));
+        let level = network.plan.decisions().management_sl;
+        let management = level.map(|level| (level, PortQos::management_lane(lanes)));
         Self { name, link, holdings, management }
     }
 
     /// The lane that is reserved for management at this port; `None` if it shares that of best effort.
     fn management_lane(&self) -> Option<VirtualLane> {
-        let best_effort = PortSharing::management_lane(1);
+        let best_effort = PortQos::management_lane(1);
         self.management.map(|(_, lane)| lane).filter(|lane| *lane != best_effort)
     }
 

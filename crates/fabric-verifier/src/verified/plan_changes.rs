@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, MulticastTable, PkeyTable, PortSet, PortSharing, SwitchPlan, SwitchPortPlan,
+    AdapterPortPlan, Enforcement, MulticastTable, PkeyTable, PortQos, PortSet, SwitchPlan, SwitchPortPlan,
 };
 use ib_wire::{Gid, Lid, MulticastLid, PartitionNumber, PortNum};
 
@@ -53,7 +53,7 @@ impl PlanChanges {
         }
         let shared = old.shared_switches().iter().zip(new.shared_switches());
         for (switch_index, (old, new)) in shared.enumerate() {
-            changes.is_shared = changes.is_shared || new.ports.iter().any(|port| port.sharing.is_some());
+            changes.is_shared = changes.is_shared || new.ports.iter().any(|port| port.qos.is_some());
             if Arc::ptr_eq(old, new) {
                 continue;
             }
@@ -138,7 +138,7 @@ impl PlanChanges {
         if is_enforced {
             self.enforced.push((switch_index, new.number));
         }
-        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.sharing, &new.sharing);
+        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.qos, &new.qos);
         if is_shared {
             self.links.push(switch_index * PORTS + new.number.index());
         }
@@ -147,7 +147,7 @@ impl PlanChanges {
             self.switch_ports.push((switch_index, new.number));
         }
         self.is_recabled |= is_cabled;
-        self.is_shared |= new.sharing.is_some();
+        self.is_shared |= new.qos.is_some();
     }
 
     fn of_adapter(&mut self, end: usize, link: Link, old: &AdapterPortPlan, new: &AdapterPortPlan) {
@@ -155,7 +155,7 @@ impl PlanChanges {
         if is_keyed {
             self.own_keys.push(end);
         }
-        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.sharing, &new.sharing);
+        let is_shared = old.lanes != new.lanes || has_other_sharing(&old.qos, &new.qos);
         if is_shared {
             self.links.push(link);
         }
@@ -164,7 +164,7 @@ impl PlanChanges {
             self.adapters.push(end);
         }
         self.is_recabled |= is_cabled;
-        self.is_shared |= new.sharing.is_some();
+        self.is_shared |= new.qos.is_some();
     }
 }
 
@@ -180,7 +180,7 @@ fn differs(old: &Arc<PkeyTable>, new: &Arc<PkeyTable>) -> bool {
     !Arc::ptr_eq(old, new) && old != new
 }
 
-fn has_other_sharing(old: &Option<Arc<PortSharing>>, new: &Option<Arc<PortSharing>>) -> bool {
+fn has_other_sharing(old: &Option<Arc<PortQos>>, new: &Option<Arc<PortQos>>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => !Arc::ptr_eq(old, new) && old != new,
         (None, None) => false,

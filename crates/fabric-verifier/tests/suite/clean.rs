@@ -2,7 +2,7 @@
 
 use fabric_compiler::{CompileError, compile};
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::intent::{Ipoib, KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::Guid;
@@ -93,8 +93,11 @@ fn check_groups(seed: u64) -> Result<(), TestCaseError> {
     let mut intents = Intents::new(hosts[0]);
     for number in 0..3 {
         let members: Vec<_> = hosts.iter().filter(|_| number == 0 || below(&mut dice, 3) == 0).collect();
-        let member =
-            |guid: &&Guid| Member { who: Who::Port(**guid), role: Role::Full, place: KeyPlace::Anywhere };
+        let member = |guid: &&Guid| Member {
+            selector: MemberSelector::Port(**guid),
+            role: Role::Full,
+            placement: PkeyPlacement::Anywhere,
+        };
         let (name, members) = (format!("p{number}"), members.iter().map(member).collect());
         let ipoib = Some(Ipoib::default());
         intents.partitions.push(PartitionIntent { name, number: None, members, ipoib });

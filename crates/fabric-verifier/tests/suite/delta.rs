@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fabric_compiler::recompile;
-use fabric_model::intent::{KeyPlace, Member, PartitionIntent, Role, Who};
+use fabric_model::intent::{Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, Verified, verify};
 use ib_wire::{PartitionNumber, VirtualLane};
@@ -39,7 +39,11 @@ fn changed(
         }
         5 | 6 => {
             let number = PartitionNumber::from_wire(0x7000);
-            let everyone = Member { who: Who::All, role: Role::Full, place: KeyPlace::Anywhere };
+            let everyone = Member {
+                selector: MemberSelector::All,
+                role: Role::Full,
+                placement: PkeyPlacement::Anywhere,
+            };
             let name = "everyone".to_owned();
             intents.partitions.push(PartitionIntent { name, number, members: vec![everyone], ipoib: None });
             plan.clone()
@@ -128,7 +132,7 @@ fn with_other_grants(dice: &mut Pcg64Mcg, plan: &FabricPlan) -> FabricPlan {
         (2, Some(link)) => link.service_levels = vec![level(below(dice, 5) as u8)],
         (3, Some(_)) => drop(decision.links.remove(place)),
         (4, _) => decision.bound_ns = 1000,
-        _ => parts.decisions.guarded = !parts.decisions.guarded,
+        _ => parts.decisions.sl_enforcement = !parts.decisions.sl_enforcement,
     }
     rebuilt(parts, plan)
 }

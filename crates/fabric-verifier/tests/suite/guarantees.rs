@@ -7,8 +7,8 @@ use fabric_compiler::compile;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
-use fabric_model::plan::{LinearTable, PlanParts, PortSharing};
-use fabric_model::tenancy::{Bandwidth, Class, PairLevel, SlMode};
+use fabric_model::plan::{LinearTable, PlanParts, PortQos};
+use fabric_model::tenancy::{Bandwidth, Class, PairServiceLevel, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, Rule, verify};
 use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane, VlArbEntry};
@@ -60,12 +60,12 @@ impl World {
     }
 
     /// A service level for every pair of switches of a cluster, including each switch with itself.
-    fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairLevel> {
+    fn pairs(&self, name: &str, service_level: ServiceLevel) -> Vec<PairServiceLevel> {
         let ports = self.cluster(name).ports.iter();
         let switches = ports.map(|port| self.plan.adapter_port(*port).unwrap().peer.node);
         let switches: BTreeSet<Guid> = switches.collect();
         let pairs = switches.iter().flat_map(|a| switches.range(a..).map(move |b| (*a, *b)));
-        pairs.map(|switches| PairLevel { switches, service_level }).collect()
+        pairs.map(|switches| PairServiceLevel { switches, service_level }).collect()
     }
 
     /// The adapter of the first host of a cluster.
@@ -74,17 +74,17 @@ impl World {
     }
 }
 
-fn sharing_of(parts: &mut PlanParts, name: PortName) -> &mut Option<Arc<PortSharing>> {
+fn sharing_of(parts: &mut PlanParts, name: PortName) -> &mut Option<Arc<PortQos>> {
     if let Some(port) = parts.adapter_ports.iter_mut().find(|port| port.name == name) {
-        return &mut port.sharing;
+        return &mut port.qos;
     }
     let switch = parts.switches.iter_mut().find(|switch| switch.guid == name.node).unwrap();
-    &mut switch.port_mut(name.port).unwrap().sharing
+    &mut switch.port_mut(name.port).unwrap().qos
 }
 
-fn change_sharing(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortSharing)) {
+fn change_sharing(parts: &mut PlanParts, name: PortName, change: impl FnOnce(&mut PortQos)) {
     let sharing = sharing_of(parts, name);
-    let mut changed = PortSharing::clone(sharing.as_ref().unwrap());
+    let mut changed = PortQos::clone(sharing.as_ref().unwrap());
     change(&mut changed);
     *sharing = Some(Arc::new(changed));
 }
@@ -222,9 +222,9 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         Rule::Ownership,
         |world, intents, _| {
             let more = fabric_model::intent::Member {
-                who: fabric_model::intent::Who::Port(world.hosts[5]),
+                selector: fabric_model::intent::MemberSelector::Port(world.hosts[5]),
                 role: fabric_model::intent::Role::Full,
-                place: fabric_model::intent::KeyPlace::Anywhere,
+                placement: fabric_model::intent::PkeyPlacement::Anywhere,
             };
             intents.partitions[1].members.push(more);
         },
@@ -468,7 +468,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
             let switches = world.pairs("a", level(1))[1].switches;
             let switch = |port: &Guid| world.plan.adapter_port(*port).unwrap().peer.node;
             matches!(found, Finding::ServiceLevelDiscarded { cluster, sl, from, to, .. } if cluster == "a"
-                && *sl == level(14) && PairLevel::between(switch(from), switch(to)) == switches)
+                && *sl == level(14) && PairServiceLevel::between(switch(from), switch(to)) == switches)
         },
     ),
     (
@@ -544,7 +544,7 @@ fn an_acknowledged_violation_is_not_reported() {
     let without = compile(&world.tree, &intents, &Decisions::default()).unwrap();
     parts.switches = without.parts().switches.clone();
     for (port, other) in parts.adapter_ports.iter_mut().zip(without.adapter_ports()) {
-        port.sharing = other.sharing.clone();
+        port.qos = other.qos.clone();
     }
     parts.decisions.clusters.insert("a".to_owned(), without.decisions().clusters["a"].clone());
     for (switch, own) in parts.switches.iter_mut().zip(world.plan.switches()) {
@@ -556,6 +556,8 @@ fn an_acknowledged_violation_is_not_reported() {
     let silent = verify(&world.tree, &world.intents, &FabricPlan::from_parts(parts.clone()));
     assert!(silent.iter().any(|found| matches!(found, Finding::GrantMissing { .. })), "{silent:?}");
     let reason = "a cable is lost".to_owned();
-    parts.findings.push(fabric_model::plan::Finding::PromiseBroken { cluster: "b".to_owned(), reason });
+    parts
+        .findings
+        .push(fabric_model::plan::PlanFinding::GuaranteeViolated { cluster: "b".to_owned(), reason });
     assert_eq!(verify(&world.tree, &world.intents, &FabricPlan::from_parts(parts)), []);
 }

@@ -8,7 +8,7 @@ use fabric_compiler::{CompileError, Planner, compile, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_model::intent::PortName;
-use fabric_model::tenancy::{PairLevel, SlMode};
+use fabric_model::tenancy::{PairServiceLevel, SlMode};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, Topology};
 use fabric_verifier::{Finding, is_acknowledged, verify};
 use ib_wire::{Guid, ServiceLevel, VirtualLane};
@@ -41,12 +41,12 @@ fn lanes(
     let own = plan.adapter_port(from).unwrap();
     let lid = plan.adapter_port(to).unwrap().lid;
     let mut here = topology.peer(topology.by_port_guid(from).unwrap()).unwrap();
-    let mut lanes = vec![(own.name, own.sharing.as_ref().unwrap().otherwise.lane(sl))];
+    let mut lanes = vec![(own.name, own.qos.as_ref().unwrap().otherwise.lane(sl))];
     while topology[here.node].is_switch() && lanes.last().unwrap().1 != VirtualLane::MANAGEMENT {
         let node = topology[here.node].guid;
         let switch = plan.switch(node).unwrap();
         let Some(exit) = switch.linear.exit(lid) else { break };
-        let sharing = switch.port(exit).unwrap().sharing.as_ref().unwrap();
+        let sharing = switch.port(exit).unwrap().qos.as_ref().unwrap();
         let lane = sharing.lane(here.port, sl).unwrap_or(VirtualLane::MANAGEMENT);
         lanes.push((PortName { node, port: exit }, lane));
         here = topology.peer(Endpoint::new(here.node, exit)).unwrap();
@@ -64,8 +64,8 @@ fn strays(topology: &Topology, plan: &FabricPlan, decision: &ClusterDecision) ->
     let mut seen = 0;
     for from in &decision.ports {
         for to in plan.adapter_ports().map(|port| port.guid).filter(|to| to != from) {
-            let right = decision.level_between(switch(plan, *from), switch(plan, to));
-            let for_everybody = [Some(level(0)), plan.decisions().management];
+            let right = decision.service_level_between(switch(plan, *from), switch(plan, to));
+            let for_everybody = [Some(level(0)), plan.decisions().management_sl];
             for sl in (0..16).map(level).filter(|sl| !for_everybody.contains(&Some(*sl))) {
                 for (port, lane) in lanes(topology, plan, *from, to, sl) {
                     assert_eq!(own.get(&port), Some(&lane), "{from} to {to} at {sl:?}, {port}");
@@ -122,10 +122,10 @@ proptest! {
         intents.clusters[place].ports.extend(new);
         if let Ok(plan) = planner.change(&intents) {
             prop_assert_eq!(unexpected(&topology, &intents, plan), []);
-            let up = |plan: &FabricPlan, port: Guid| plan.decisions().end_ports[&port].up.clone();
+            let up = |plan: &FabricPlan, port: Guid| plan.decisions().end_ports[&port].uplink_path.clone();
             let after = &plan.decisions().clusters[&name];
             let new = new.map(|port| switch(plan, port));
-            let is_same = |pair: &&PairLevel| Some(pair.switches.0) != new && Some(pair.switches.1) != new;
+            let is_same = |pair: &&PairServiceLevel| Some(pair.switches.0) != new && Some(pair.switches.1) != new;
             if after.ports.iter().all(|port| up(plan, *port) == up(&before, *port)) {
                 for pair in before.decisions().clusters[&name].pairs.iter().filter(is_same) {
                     prop_assert!(after.pairs.contains(pair));
@@ -205,7 +205,7 @@ fn pairs_of_switches_get_levels_when_no_common_one_is_free() {
     let wide = &plan.decisions().clusters["wide"];
     assert_eq!(wide.pairs.len(), 6, "every two of three, and each with itself");
     let between = |a: usize, b: usize| {
-        wide.level_between(switch(&plan, crowded.three[a]), switch(&plan, crowded.three[b])).unwrap()
+        wide.service_level_between(switch(&plan, crowded.three[a]), switch(&plan, crowded.three[b])).unwrap()
     };
     // The leaves' own clusters have 1 to 5, 6 to 10 and 11 to 14.
     assert_eq!([between(0, 1), between(2, 0), between(1, 2)], [level(11), level(6), level(1)]);
@@ -258,7 +258,7 @@ fn a_wrong_path_service_level_is_reported_or_harmless() {
         {
             let decision = &plan.decisions().clusters[name];
             let wrong = level(below(&mut dice, 16) as u8);
-            let PairLevel { switches, service_level: right } = decision.pairs[place];
+            let PairServiceLevel { switches, service_level: right } = decision.pairs[place];
             if wrong == right {
                 continue;
             }
@@ -270,7 +270,7 @@ fn a_wrong_path_service_level_is_reported_or_harmless() {
             let is_it = |found: &Finding| {
                 matches!(found, Finding::ServiceLevelDiscarded { cluster, sl, from, to, .. }
                 if cluster == name && *sl == wrong
-                    && PairLevel::between(switch(&plan, *from), switch(&plan, *to)) == switches)
+                    && PairServiceLevel::between(switch(&plan, *from), switch(&plan, *to)) == switches)
             };
             if findings.iter().any(is_it) {
                 reported += 1;

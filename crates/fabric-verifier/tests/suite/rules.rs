@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::generate::{FatTree, Torus};
-use fabric_model::intent::{KeyPlace, Member, PartitionIntent, PortName, Role, Who};
-use fabric_model::plan::{Enforcement, LinearTable, PkeyTable, PlanParts, PortSharing};
+use fabric_model::intent::{Member, MemberSelector, PartitionIntent, PkeyPlacement, PortName, Role};
+use fabric_model::plan::{Enforcement, LinearTable, PkeyTable, PlanParts, PortQos};
 use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
 use fabric_verifier::{
     Finding, PART_FINDINGS_MAX, PacketDestination, PkeyTableKind, Rule, SwitchExit, TableKind, Verified,
@@ -23,9 +23,9 @@ fn tree() -> Topology {
 
 fn partition(raw: u16, members: &[(Guid, Role)]) -> PartitionIntent {
     let member = |(guid, role): &(Guid, Role)| Member {
-        who: Who::Port(*guid),
+        selector: MemberSelector::Port(*guid),
         role: *role,
-        place: KeyPlace::Anywhere,
+        placement: PkeyPlacement::Anywhere,
     };
     PartitionIntent {
         name: format!("p{raw}"),
@@ -53,9 +53,9 @@ fn map(sl: usize, raw: u8) -> SlToVl {
     map
 }
 
-fn shared_by(map: SlToVl) -> PortSharing {
+fn shared_by(map: SlToVl) -> PortQos {
     let low = (0..8).map(|raw| VlArbEntry { lane: lane(raw), weight: 1 }).collect();
-    PortSharing { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() }
+    PortQos { by_input: BTreeMap::new(), otherwise: map, low, high: Vec::new() }
 }
 
 /// A ring of five switches with a host each; all packets go round in the same direction.
@@ -123,10 +123,10 @@ fn at_the_seam(ring: &Topology, plan: &FabricPlan, elsewhere: SlToVl, seam: SlTo
                 if switch.guid == first && inside.contains(&port.number) {
                     sharing.by_input = inside.iter().map(|input| (*input, seam)).collect();
                 }
-                port.sharing = Some(Arc::new(sharing));
+                port.qos = Some(Arc::new(sharing));
             }
         }
-        parts.adapter_ports.iter_mut().for_each(|port| port.sharing = Some(Arc::new(shared_by(elsewhere))));
+        parts.adapter_ports.iter_mut().for_each(|port| port.qos = Some(Arc::new(shared_by(elsewhere))));
     })
 }
 
@@ -213,7 +213,11 @@ fn full_default_members_are_reported_unless_intended() {
     let intents = Intents::new(hosts[0]);
     let mut open = intents.clone();
     open.partitions = vec![PartitionIntent {
-        members: vec![Member { who: Who::All, role: Role::Full, place: KeyPlace::Anywhere }],
+        members: vec![Member {
+            selector: MemberSelector::All,
+            role: Role::Full,
+            placement: PkeyPlacement::Anywhere,
+        }],
         ..partition(PartitionNumber::DEFAULT.to_wire(), &[])
     }];
     let plan = planned(&tree, &open);
@@ -262,24 +266,24 @@ fn too_small_tables_are_reported_with_the_size_needed() {
     let host = plan.adapter_port(hosts[3]).unwrap();
     let switch = plan.switches().next().unwrap();
 
-    intents.capabilities.usual_port.pkeys = 5;
+    intents.capabilities.default_port.pkeys = 5;
     let full = Finding::TableTooLong { table: TableKind::Pkeys, port: host.name, entries: 6, capacity: 5 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
-    intents.capabilities.usual_port.pkeys = 64;
-    intents.capabilities.usual_switch.enforced_pkeys = 4;
+    intents.capabilities.default_port.pkeys = 64;
+    intents.capabilities.default_switch.enforced_pkeys = 4;
     let full =
         Finding::TableTooLong { table: TableKind::EnforcedPkeys, port: host.peer, entries: 6, capacity: 4 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
-    intents.capabilities.usual_switch.enforced_pkeys = 64;
+    intents.capabilities.default_switch.enforced_pkeys = 64;
     let own = PortName { node: switch.guid, port: PortNum::MANAGEMENT };
-    let small = fabric_model::intent::SwitchCapability { linear: 22, ..intents.capabilities.usual_switch };
+    let small = fabric_model::intent::SwitchCapability { linear: 22, ..intents.capabilities.default_switch };
     intents.capabilities.switches.insert(switch.guid, small);
     let full = Finding::TableTooLong { table: TableKind::Linear, port: own, entries: 23, capacity: 22 };
     assert_eq!(verify(&tree, &intents, &plan), [full]);
     intents.capabilities.switches.clear();
     intents.capabilities.ports.insert(
         host.peer,
-        fabric_model::intent::PortCapability { lanes: DataLanes::Four, ..intents.capabilities.usual_port },
+        fabric_model::intent::PortCapability { lanes: DataLanes::Four, ..intents.capabilities.default_port },
     );
     let found = verify(&tree, &intents, &plan);
     assert_eq!(found.len(), 2, "both ends: {found:?}");
@@ -294,7 +298,7 @@ fn more_than_64_arbitration_entries_are_reported() {
     let plan = changed(&planned(&tree, &intents), |parts| {
         let mut sharing = shared_by(map(0, 0));
         sharing.low = vec![VlArbEntry { lane: lane(0), weight: 1 }; 65];
-        parts.adapter_ports[2].sharing = Some(Arc::new(sharing));
+        parts.adapter_ports[2].qos = Some(Arc::new(sharing));
     });
     let port = plan.parts().adapter_ports[2].name;
     let table = TableKind::Arbitration;
@@ -356,7 +360,7 @@ fn a_one_way_service_level_is_reported_where_discarded() {
     let plan = changed(&planned(&tree, &intents), |parts| {
         for port in &mut parts.adapter_ports {
             let own = if port.guid == hosts[9] { map(0, 0) } else { map(2, 1) };
-            port.sharing = Some(Arc::new(shared_by(own)));
+            port.qos = Some(Arc::new(shared_by(own)));
         }
     });
     let found = verify(&tree, &intents, &plan);

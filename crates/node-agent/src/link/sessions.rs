@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use controller_api::session::Open;
+use controller_api::session::NewSession;
 use guest::channel::{
     DATA_BYTES_MAX, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost, WINDOW_BYTES, Window,
 };
@@ -19,8 +19,8 @@ const MESSAGE_BYTES: usize = 32;
 /// A command to the task of a link.
 #[derive(Debug)]
 pub enum LinkCommand {
-    Open {
-        request: Open,
+    NewSession {
+        request: NewSession,
         /// Receives the session.
         answer: oneshot::Sender<Result<Session, SessionError>>,
         /// Given to the session for its further commands.
@@ -61,10 +61,13 @@ pub struct Session {
 }
 
 /// Opens a session through the task of a link.
-pub async fn open(commands: &mpsc::Sender<LinkCommand>, request: Open) -> Result<Session, SessionError> {
+pub async fn open(
+    commands: &mpsc::Sender<LinkCommand>,
+    request: NewSession,
+) -> Result<Session, SessionError> {
     let gone = || SessionError::GuestUnavailable("it is not running".to_owned());
     let (answer, answered) = oneshot::channel();
-    let command = LinkCommand::Open { request, answer, commands: commands.clone() };
+    let command = LinkCommand::NewSession { request, answer, commands: commands.clone() };
     commands.send(command).await.map_err(|_| gone())?;
     answered.await.unwrap_or_else(|_| Err(gone()))
 }
@@ -148,7 +151,7 @@ impl Sessions {
     /// Executes a command; returns the message to send to the guest.
     pub fn execute(&mut self, command: LinkCommand) -> Option<ToGuest> {
         match command {
-            LinkCommand::Open { request, answer, commands } => self.begin(request, answer, commands),
+            LinkCommand::NewSession { request, answer, commands } => self.begin(request, answer, commands),
             LinkCommand::Input(key, bytes) => {
                 let slot = self.slot(key)?;
                 // The session has acquired credit, so this does not fail.
@@ -168,7 +171,7 @@ impl Sessions {
 
     fn begin(
         &mut self,
-        request: Open,
+        request: NewSession,
         answer: oneshot::Sender<Result<Session, SessionError>>,
         commands: mpsc::Sender<LinkCommand>,
     ) -> Option<ToGuest> {
@@ -192,8 +195,8 @@ impl Sessions {
         drop(answer.send(Ok(Session { key, inbox, send_credit, commands })));
         self.open.insert(id, slot);
         let request = match request {
-            Open::Exec { argv } => SessionRequest::Exec { argv },
-            Open::Ssh {} => SessionRequest::Ssh,
+            NewSession::Exec { argv } => SessionRequest::Exec { argv },
+            NewSession::Ssh {} => SessionRequest::Ssh,
         };
         Some(ToGuest::Open { session: id, request })
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use controller_api::Name;
-use controller_api::agent::VmOrder;
+use controller_api::agent::VmSpec;
 use controller_api::cluster::CpuMode;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -87,7 +87,7 @@ impl From<StartFailure> for StartError {
 
 impl Vm {
     /// Adopts the domain if it runs already, else creates it. On error, everything created is removed again.
-    pub(super) async fn start(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
+    pub(super) async fn start(&mut self, order: &Arc<VmSpec>) -> Result<(), StartError> {
         let (hypervisor, instance) = (&self.context.hypervisor, self.context.state_dir.instance());
         // The domain may also have been created just before the connection to libvirt broke.
         match hypervisor.domain_metadata(instance, self.id).await? {
@@ -115,7 +115,7 @@ impl Vm {
         made
     }
 
-    async fn make(&mut self, order: &Arc<VmOrder>) -> Result<(), StartError> {
+    async fn make(&mut self, order: &Arc<VmSpec>) -> Result<(), StartError> {
         let image = self.check_image(order).await?;
         let allocation = self.context.allocate(order).await.map_err(StartFailure::from)?;
         let files = self.context.state_dir.vm(self.id);
@@ -213,7 +213,7 @@ impl Vm {
     /// Creates the domain with huge pages if enough are free and libvirt accepts them, else with ordinary pages.
     async fn create_backed(
         &self,
-        order: &VmOrder,
+        order: &VmSpec,
         domain: impl Fn(MemoryBacking) -> String,
     ) -> Result<(), HypervisorError> {
         if pinning_check::huge_pages_suffice(order.memory) {
@@ -227,7 +227,7 @@ impl Vm {
         self.context.hypervisor.create(domain(MemoryBacking::Pages)).await
     }
 
-    async fn check_image(&mut self, order: &Arc<VmOrder>) -> Result<VerifiedImage, StartError> {
+    async fn check_image(&mut self, order: &Arc<VmSpec>) -> Result<VerifiedImage, StartError> {
         let (context, image) = (Arc::clone(&self.context), order.image.clone());
         // Continues when the start is superseded: the result is cached for the next virtual machine.
         let checking = tokio::spawn(async move {
@@ -247,7 +247,7 @@ impl Vm {
         })
     }
 
-    pub(super) async fn attach(&self, order: &VmOrder) {
+    pub(super) async fn attach(&self, order: &VmSpec) {
         let files = self.context.state_dir.vm(self.id);
         let (guest, fabric) = (files.nic_guest, files.nic_fabric);
         let (node, adapter, sl) =

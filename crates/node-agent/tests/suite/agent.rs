@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use controller_api::Problem;
-use controller_api::agent::{Orders, Report, VmState};
+use controller_api::agent::{HostReport, HostSpec, VmState};
 use controller_api::cluster::CpuMode;
 use node_agent::host_spec::StoredSpec;
 use tempfile::TempDir;
@@ -86,18 +86,18 @@ impl Agent {
         Answer { status, body }
     }
 
-    pub(crate) fn put_spec(&self, host: &str, orders: &Orders) -> Answer {
+    pub(crate) fn put_spec(&self, host: &str, orders: &HostSpec) -> Answer {
         self.request("PUT", &format!("/v1/hosts/{host}"), &serde_json::to_string(orders).unwrap())
     }
 
-    pub(crate) fn report(&self, host: &str, after: u64) -> Report {
+    pub(crate) fn report(&self, host: &str, after: u64) -> HostReport {
         let answer = self.request("GET", &format!("/v1/hosts/{host}?after={after}"), "");
         assert_eq!(answer.status, 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     }
 
     /// Reads reports of a host until one satisfies `wanted`.
-    pub(crate) fn until(&self, host: &str, wanted: impl Fn(&Report) -> bool) -> Report {
+    pub(crate) fn until(&self, host: &str, wanted: impl Fn(&HostReport) -> bool) -> HostReport {
         let mut report = self.report(host, 0);
         for _ in 0..24 {
             if wanted(&report) {
@@ -131,17 +131,17 @@ pub(crate) fn command(scratch: &Path) -> Command {
     command
 }
 
-pub(crate) fn host_spec(sequence: u64, numbers: impl IntoIterator<Item = u8>) -> Orders {
+pub(crate) fn host_spec(sequence: u64, numbers: impl IntoIterator<Item = u8>) -> HostSpec {
     let vms = numbers.into_iter().map(|number| crate::common::vm_order(number, CpuMode::Shared)).collect();
     crate::common::host_spec(sequence, vms)
 }
 
 /// A host spec that removes one virtual machine.
-pub(crate) fn removing(sequence: u64, id: Uuid) -> Orders {
-    Orders { removed: vec![id], ..crate::common::host_spec(sequence, Vec::new()) }
+pub(crate) fn removing(sequence: u64, id: Uuid) -> HostSpec {
+    HostSpec { removed: vec![id], ..crate::common::host_spec(sequence, Vec::new()) }
 }
 
-pub(crate) fn failed(report: &Report) -> bool {
+pub(crate) fn failed(report: &HostReport) -> bool {
     report.vms.len() == 1 && report.vms[0].state == VmState::Failed
 }
 
@@ -194,7 +194,7 @@ fn an_unusable_image_is_reported_and_leaves_no_files() {
     agent.until("one", |report| report.vms.is_empty());
 }
 
-pub(crate) fn with_image(scratch: &Path, mode: CpuMode) -> Orders {
+pub(crate) fn with_image(scratch: &Path, mode: CpuMode) -> HostSpec {
     let images = scratch.join("images");
     std::fs::create_dir_all(&images).unwrap();
     let mut order = crate::common::vm_order(1, mode);
@@ -282,7 +282,7 @@ fn rejected_specs_change_nothing() {
     assert_eq!(refused(agent.put_spec("two", &host_spec(2, [1]))), (409, "vm-elsewhere".to_owned()));
     changed.vms[0].cores = 0;
     let answer = agent.put_spec("one", &changed);
-    assert_eq!((answer.status, answer.problem().place.as_deref()), (422, Some("vms[0].cores")));
+    assert_eq!((answer.status, answer.problem().field.as_deref()), (422, Some("vms[0].cores")));
     let kept = std::fs::read(scratch.path().join("state/orders/one.json")).unwrap();
     assert!(serde_json::from_slice::<StoredSpec>(&kept).unwrap().matches(&host_spec(1, [1])));
 }

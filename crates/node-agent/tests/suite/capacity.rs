@@ -1,7 +1,7 @@
 //! Allocation of cores and memory, and validation of host specs.
 
 use controller_api::MemorySize;
-use controller_api::agent::{Orders, Share};
+use controller_api::agent::{HostSpec, ResourceUse};
 use controller_api::cluster::CpuMode;
 use node_agent::capacity::{Allocation, Allocations, HostCapacity};
 use node_agent::host_spec;
@@ -23,7 +23,7 @@ fn no_core_is_dedicated_twice() {
         refused.to_string(),
         "1 dedicated core requested, but 1 of 2 cores can be dedicated and 1 of these are in use"
     );
-    assert_eq!(allocations.cores(), Share { total: 1, used: 1 });
+    assert_eq!(allocations.cores(), ResourceUse { total: 1, used: 1 });
     allocations.release(crate::common::vm_order(1, CpuMode::Dedicated).id);
     allocations.allocate(&crate::common::vm_order(2, CpuMode::Dedicated)).unwrap();
 }
@@ -37,7 +37,7 @@ fn memory_is_not_allocated_twice() {
         refused.to_string(),
         "384M of memory requested, but 384 of 700 MiB for virtual machines are in use"
     );
-    assert_eq!(allocations.memory(), Share { total: 700, used: 384 });
+    assert_eq!(allocations.memory(), ResourceUse { total: 700, used: 384 });
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn invalid_host_specs_are_rejected_by_field() {
     let good = || crate::common::vm_order(1, CpuMode::Shared);
     host_spec::check(crate::common::host_spec(1, vec![crate::common::vm_order(2, CpuMode::Shared), good()]))
         .unwrap();
-    let refused = |change: &dyn Fn(&mut Orders)| {
+    let refused = |change: &dyn Fn(&mut HostSpec)| {
         let mut bad = crate::common::host_spec(1, vec![good(), crate::common::vm_order(2, CpuMode::Shared)]);
         change(&mut bad);
         host_spec::check(bad).unwrap_err().field

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use controller_api::agent::{AdapterOrder, ClusterKey, Context, ImageOrder, Orders, Peer, Version, VmOrder};
+use controller_api::agent::{
+    AdapterSpec, ClusterKey, Context, HostSpec, ImageSpec, Peer, SpecVersion, VmSpec,
+};
 use controller_api::cluster::CpuMode;
 use controller_api::image::{DiskFormat, ImageFile, Manifest};
 use controller_api::{MemorySize, Name};
@@ -24,27 +26,27 @@ pub fn name(text: &str) -> Name {
 }
 
 /// An order for a virtual machine with this number.
-pub fn vm_order(number: u8, mode: CpuMode) -> VmOrder {
+pub fn vm_order(number: u8, mode: CpuMode) -> VmSpec {
     let pkey = Pkey::from_wire(0x8001).expect("a key");
-    VmOrder {
+    VmSpec {
         id: Uuid::from_u128(0x1111_2222_4333_8444_5555_0000_0000_0000 + u128::from(number)),
         label: format!("blue/red/{number}"),
         cores: 1,
         memory: MemorySize::from_mib(384),
         mode,
-        image: ImageOrder {
+        image: ImageSpec {
             name: name("debian-mpi"),
             directory: "/images/debian-mpi".into(),
             digest: "0".repeat(64),
         },
-        adapter: AdapterOrder {
+        adapter: AdapterSpec {
             port_guid: Guid::from_wire(0x0002_c903_0010_0001).expect("a GUID"),
             port: PortNum::from_wire(1).expect("a port"),
             function: number,
             mac: MacAddress::of_function(Lid::from_wire(7).expect("a LID"), number),
             pkey,
             group: MulticastLid::from_wire(0xc001),
-            further: Vec::new(),
+            inner_keys: Vec::new(),
         },
         context: Context {
             generation: 1,
@@ -65,9 +67,9 @@ pub fn vm_order(number: u8, mode: CpuMode) -> VmOrder {
 }
 
 /// A host spec with this sequence number.
-pub fn host_spec(sequence: u64, vms: Vec<VmOrder>) -> Orders {
-    Orders {
-        version: Version { site: SITE, epoch: 1, sequence },
+pub fn host_spec(sequence: u64, vms: Vec<VmSpec>) -> HostSpec {
+    HostSpec {
+        version: SpecVersion { site: SITE, epoch: 1, sequence },
         vms,
         removed: Vec::new(),
         images: Vec::new(),
@@ -75,7 +77,7 @@ pub fn host_spec(sequence: u64, vms: Vec<VmOrder>) -> Orders {
 }
 
 /// Creates an image of three small files; returns its order.
-pub fn image(directory: &Path) -> ImageOrder {
+pub fn image(directory: &Path) -> ImageSpec {
     let file = |name: &str, text: &str| {
         fs::write(directory.join(name), text).expect("a scratch directory");
         ImageFile { file: name.into(), sha256: hex(&Sha256::digest(text)) }
@@ -92,8 +94,8 @@ pub fn image(directory: &Path) -> ImageOrder {
 }
 
 /// Writes the manifest of an image; returns its order.
-pub fn describe(directory: &Path, manifest: &Manifest) -> ImageOrder {
+pub fn describe(directory: &Path, manifest: &Manifest) -> ImageSpec {
     let text = serde_json::to_string(manifest).expect("a manifest is JSON");
     fs::write(directory.join("image.json"), &text).expect("a scratch directory");
-    ImageOrder { name: name("small"), directory: directory.into(), digest: hex(&Sha256::digest(text)) }
+    ImageSpec { name: name("small"), directory: directory.into(), digest: hex(&Sha256::digest(text)) }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use controller_api::agent::{Orders, Report, Version, VmState};
+use controller_api::agent::{HostReport, HostSpec, SpecVersion, VmState};
 use controller_api::cluster::CpuMode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -30,7 +30,7 @@ fn killed(mut agent: Agent) {
 }
 
 /// Sends a host spec to an agent that aborts before it answers.
-fn order_unanswered(agent: &mut Agent, orders: &Orders) {
+fn order_unanswered(agent: &mut Agent, orders: &HostSpec) {
     let body = serde_json::to_string(orders).unwrap();
     let mut stream = UnixStream::connect(&agent.socket).unwrap();
     stream.write_all(put("one", &body).as_bytes()).unwrap();
@@ -56,7 +56,7 @@ fn kept(scratch: &Path) -> StoredSpec {
     text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default()
 }
 
-fn runs(report: &Report) -> bool {
+fn runs(report: &HostReport) -> bool {
     report.vms.iter().any(|vm| vm.state == VmState::Running)
 }
 
@@ -138,7 +138,7 @@ fn specs_of_a_disconnected_client_are_stored() {
     // After the answer to a later request, everything that the report acknowledges is on disk.
     let report = agent.report("one", 0);
     let on_disk = kept(scratch.path());
-    assert!(on_disk.version.map(|it| it.age()) >= report.acknowledged.map(|it| it.age()));
+    assert!(on_disk.version.map(|it| it.precedence()) >= report.acknowledged.map(|it| it.precedence()));
     assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     killed(agent);
     assert!(kept(scratch.path()).matches(&removing(2, id)));
@@ -152,8 +152,8 @@ fn older_and_foreign_specs_are_rejected() {
     let scratch = TempDir::new().unwrap();
     let agent = Agent::start(scratch.path());
     let of = |host, site, epoch, sequence, numbers: &[u8]| {
-        let version = Version { site, epoch, sequence };
-        agent.put_spec(host, &Orders { version, ..host_spec(0, numbers.iter().copied()) })
+        let version = SpecVersion { site, epoch, sequence };
+        agent.put_spec(host, &HostSpec { version, ..host_spec(0, numbers.iter().copied()) })
     };
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204);
     assert_eq!(of("one", SITE, 1, 5, &[1]).status, 204, "a repeated spec is accepted");
@@ -171,7 +171,7 @@ fn older_and_foreign_specs_are_rejected() {
     );
     assert_eq!(of("two", SITE, 2, 1, &[]).status, 204);
     let acknowledged = agent.report("one", 0).acknowledged.unwrap();
-    assert_eq!(acknowledged, Version { site: SITE, epoch: 2, sequence: 1 });
+    assert_eq!(acknowledged, SpecVersion { site: SITE, epoch: 2, sequence: 1 });
     let unversioned = agent.request("PUT", "/v1/hosts/one", r#"{"vms":[]}"#);
     assert_eq!(kind(unversioned), (400, "not-orders".to_owned()));
 }
@@ -203,7 +203,7 @@ fn an_unlisted_virtual_machine_keeps_running() {
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.state == VmState::Failed));
     let reason = report.vms.iter().find_map(|vm| vm.reason.clone()).unwrap();
     assert!(reason.contains("partition") && reason.contains("blue/red/1"), "{reason}");
-    let gone = Orders { removed: vec![id], version: Version { sequence: 4, ..next.version }, ..next };
+    let gone = HostSpec { removed: vec![id], version: SpecVersion { sequence: 4, ..next.version }, ..next };
     assert_eq!(agent.put_spec("one", &gone).status, 204);
     agent.until("one", |report| report.vms.len() == 1 && runs(report));
 }
@@ -221,7 +221,7 @@ fn specs_stored_by_earlier_versions_are_read() {
     assert_eq!(agent.put_spec("one", &host_spec(1, [])).status, 204);
     let report = agent.until("one", |report| report.vms.iter().any(|vm| vm.unlisted.is_some()));
     assert!(runs(&report) && report.acknowledged.is_some());
-    assert_eq!(agent.put_spec("one", &Orders { version: host_spec(2, []).version, ..wanted }).status, 204);
+    assert_eq!(agent.put_spec("one", &HostSpec { version: host_spec(2, []).version, ..wanted }).status, 204);
     agent.until("one", |report| runs(report) && report.vms[0].unlisted.is_none());
 }
 
@@ -236,7 +236,7 @@ fn a_restored_store_does_not_revive_removed_vms() {
     assert_eq!(agent.put_spec("one", &removing(2, id)).status, 204);
     agent.until("one", |report| report.vms.is_empty());
     assert_eq!(agent.put_spec("one", &host_spec(3, [])).status, 204);
-    let again = Orders { version: Version { site: SITE, epoch: 2, sequence: 1 }, ..wanted };
+    let again = HostSpec { version: SpecVersion { site: SITE, epoch: 2, sequence: 1 }, ..wanted };
     assert_eq!(agent.put_spec("one", &again).status, 204);
     for _ in 0..2 {
         let report = agent.until("one", |report| report.vms.len() == 1);

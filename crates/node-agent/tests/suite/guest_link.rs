@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_api::agent::NetworkCheck;
-use controller_api::session::{Kind, Open, read_frame, write_frame};
+use controller_api::session::{FrameKind, NewSession, read_frame, write_frame};
 use guest::channel::{
     DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
     WINDOW_BYTES, encode,
@@ -110,8 +110,8 @@ impl World {
     }
 }
 
-fn exec() -> Open {
-    Open::Exec { argv: vec!["true".into()] }
+fn exec() -> NewSession {
+    NewSession::Exec { argv: vec!["true".into()] }
 }
 
 #[tokio::test]
@@ -195,8 +195,8 @@ async fn a_session_carries_all_streams_and_the_status() {
     let (mut client, bridged) = client(&world).await;
     let ToGuest::Open { session, request } = guest.recv().await else { panic!("no session") };
     assert_eq!(request, SessionRequest::Exec { argv: vec!["true".into()] });
-    write_frame(&mut client, Kind::Input, b"question").await.unwrap();
-    write_frame(&mut client, Kind::Input, b"").await.unwrap();
+    write_frame(&mut client, FrameKind::Input, b"question").await.unwrap();
+    write_frame(&mut client, FrameKind::Input, b"").await.unwrap();
     assert_eq!(guest.recv().await, ToGuest::Input { session, bytes: b"question".to_vec() });
     assert_eq!(guest.recv().await, ToGuest::Input { session, bytes: Vec::new() });
     guest.send(ToHost::Output { session, bytes: b"answer".to_vec() }).await;
@@ -207,8 +207,11 @@ async fn a_session_carries_all_streams_and_the_status() {
         frames.push(frame);
     }
     let exit = 3i32.to_be_bytes().to_vec();
-    let wanted =
-        [(Kind::Output, b"answer".to_vec()), (Kind::Error, b"complaint".to_vec()), (Kind::Exit, exit)];
+    let wanted = [
+        (FrameKind::Output, b"answer".to_vec()),
+        (FrameKind::Error, b"complaint".to_vec()),
+        (FrameKind::Exit, exit),
+    ];
     assert_eq!(frames, wanted);
     drop(client);
     timeout(TEST_TIMEOUT, bridged).await.expect("in time").unwrap().unwrap();
@@ -422,7 +425,7 @@ async fn a_too_long_command_ends_only_its_session() {
     let world = world();
     let mut guest = Guest::greeted(&world.listener).await;
     world.until(&GuestState::Greeted).await;
-    let long = Open::Exec { argv: vec!["x".repeat(40_000)] };
+    let long = NewSession::Exec { argv: vec!["x".repeat(40_000)] };
     let session = world.link.opener().open(long).await.unwrap();
     assert!(matches!(session.recv().await, SessionEvent::Refused(_)));
     let next = world.link.opener().open(exec()).await.unwrap();

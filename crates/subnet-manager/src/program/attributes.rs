@@ -1,9 +1,9 @@
 //! Attribute values that a plan wants, derived from the observed ones.
 
-use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortSharing, SwitchPlan, SwitchPortPlan};
+use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyPosition, PortInfo, PortNum, PortState,
-    SMP_DATA_LEN,
+    Attribute, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum,
+    PortState, SMP_DATA_LEN,
 };
 
 use super::Stage;
@@ -17,10 +17,10 @@ const SUBNET_TIMEOUT: u8 = 18;
 pub(super) fn shared_ports<'a>(
     plan: &'a SwitchPlan,
     node: &'a ObservedNode,
-) -> impl Iterator<Item = (PortNum, &'a PortSharing, &'a PortInfo)> {
+) -> impl Iterator<Item = (PortNum, &'a PortQos, &'a PortInfo)> {
     plan.ports
         .iter()
-        .filter_map(|port| Some((port.number, port.sharing.as_deref()?, node.ports.get(&port.number)?)))
+        .filter_map(|port| Some((port.number, port.qos.as_deref()?, node.ports.get(&port.number)?)))
 }
 
 /// The ports that enforce partitions in the plan, with their P_Key tables.
@@ -51,7 +51,7 @@ pub(super) fn shrunk_keys(
     wanted: &PkeyTable,
     capacity: u16,
 ) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
-    let key = move |block| (Attribute::PKEY_TABLE, PkeyPosition { port, block }.to_modifier());
+    let key = move |block| (Attribute::PKEY_TABLE, PkeyBlockSelector { port, block }.to_modifier());
     let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
     let writes = transition::pkeys(held, wanted, capacity).shrink;
     writes.into_iter().map(move |write| (key(write.block), write.keys.encode()))
@@ -69,7 +69,7 @@ pub(super) fn address(info: &mut PortInfo, lid: Lid, manager: Lid) {
 }
 
 /// Clears VLHighLimit where the plan defines lane sharing, because then the high-priority table is empty.
-pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortSharing>) {
+pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortQos>) {
     if sharing.is_some() {
         info.vl_high_limit = 0;
     }
@@ -131,7 +131,7 @@ pub(super) fn keys(
     capacity: u16,
 ) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
     (0..capacity.div_ceil(PkeyBlock::ENTRIES as u16)).map(move |block| {
-        let modifier = PkeyPosition { port, block }.to_modifier();
+        let modifier = PkeyBlockSelector { port, block }.to_modifier();
         ((Attribute::PKEY_TABLE, modifier), table.block(block).encode())
     })
 }

@@ -57,13 +57,13 @@ fn takes_outputs(node: &ObservedNode) -> bool {
 
 fn output(write: &Write) -> Option<u8> {
     match SlToVlSelector::from_modifier(write.key.1).filter(|_| write.key.0 == Attribute::SL_TO_VL)? {
-        SlToVlSelector::Turn { output, .. } => Some(output),
+        SlToVlSelector::Hop { output, .. } => Some(output),
         _ => None,
     }
 }
 
 fn hop(input: u8, output: u8) -> AttributeKey {
-    (Attribute::SL_TO_VL, SlToVlSelector::Turn { input, output }.to_modifier())
+    (Attribute::SL_TO_VL, SlToVlSelector::Hop { input, output }.to_modifier())
 }
 
 /// All inputs of an output.

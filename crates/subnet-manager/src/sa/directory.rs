@@ -301,7 +301,7 @@ impl Directory {
         let manager = self.plan.manager().guid;
         let is_management = shared.key.partition() == PartitionNumber::DEFAULT
             && (from.guid == manager || to.guid == manager);
-        if let Some(level) = self.plan.decisions().management.filter(|_| is_management) {
+        if let Some(level) = self.plan.decisions().management_sl.filter(|_| is_management) {
             return level;
         }
         self.levels.between(from.guid, to.guid).unwrap_or(shared.sl)

@@ -59,7 +59,7 @@ pub(super) fn class_port_info(answer: &mut Answer) {
 
 /// The end ports that the LID component of a request leaves.
 fn ports<'a, R: Record>(query: &Query<'a>, pattern: &Pattern<'_, R>, lid: ComponentMask) -> &'a [EndPort] {
-    query.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.asks_for(lid))
+    query.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.selects(lid))
 }
 
 /// NodeRecord: one for each end port.

@@ -57,15 +57,15 @@ fn ends<'a>(
     lid: ComponentMask,
 ) -> Result<&'a [EndPort], Status> {
     let at = || pattern.value::<Option<LidAddress>>(lid).flatten();
-    if !pattern.asks_for(gid) {
-        return Ok(query.ports_at(at(), !pattern.asks_for(lid)));
+    if !pattern.selects(gid) {
+        return Ok(query.ports_at(at(), !pattern.selects(lid)));
     }
     let gid: Gid = pattern.value(gid).unwrap_or_default();
     if gid.prefix() != Gid::DEFAULT_PREFIX && !gid.is_multicast() {
         return Err(Status::SA_INVALID_GID);
     }
     let port = query.directory.port_by_gid(gid);
-    let port = port.filter(|port| !pattern.asks_for(lid) || at() == Some(port.lid.into()));
+    let port = port.filter(|port| !pattern.selects(lid) || at() == Some(port.lid.into()));
     Ok(port.map_or(&[], std::slice::from_ref))
 }
 
@@ -160,7 +160,7 @@ impl PathCriteria {
         if refuses_all {
             return None;
         }
-        let pkey = match pattern.asks_for(P::PKEY) {
+        let pkey = match pattern.selects(P::PKEY) {
             true => Some(pattern.value::<Option<Pkey>>(P::PKEY).flatten()?),
             false => None,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::decisions::ClusterDecision;
-use fabric_model::tenancy::PairLevel;
+use fabric_model::tenancy::PairServiceLevel;
 use ib_wire::{Guid, ServiceLevel};
 
 /// The service levels of guaranteed clusters, by port.
@@ -54,7 +54,7 @@ impl ServiceLevels {
         if !Arc::ptr_eq(&a.cluster, &b.cluster) {
             return None;
         }
-        let pair = || a.cluster.pairs.get(&PairLevel::between(a.switch, b.switch)).copied();
+        let pair = || a.cluster.pairs.get(&PairServiceLevel::between(a.switch, b.switch)).copied();
         a.cluster.one.or_else(pair)
     }
 

@@ -19,7 +19,7 @@ pub(super) fn pkey_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow
     let pattern = Pattern::<PkeyTableRecord>::of(query.request);
     let matcher = pattern.matcher();
     let lid = pattern.value::<Option<LidAddress>>(PkeyTableRecord::LID).flatten();
-    for port in query.ports_at(lid, !pattern.asks_for(PkeyTableRecord::LID)) {
+    for port in query.ports_at(lid, !pattern.selects(PkeyTableRecord::LID)) {
         answer.examine()?;
         if !query.is_manager && port.guid != query.requester.guid {
             continue;
@@ -56,7 +56,7 @@ pub(super) fn linear_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFl
     let pattern = Pattern::<LinearForwardingRecord>::of(query.request);
     let matcher = pattern.matcher();
     let lid = pattern.value::<Option<LidAddress>>(LinearForwardingRecord::LID).flatten();
-    for port in query.ports_at(lid, !pattern.asks_for(LinearForwardingRecord::LID)) {
+    for port in query.ports_at(lid, !pattern.selects(LinearForwardingRecord::LID)) {
         answer.examine()?;
         let switch = query.directory.plan.switch(port.node).filter(|_| port.is_switch);
         let Some(linear) = switch.map(|switch| &switch.linear) else { continue };

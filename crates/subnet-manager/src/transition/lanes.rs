@@ -7,7 +7,7 @@
 //! A table of more than 32 entries is written in two blocks. Lanes get their new entries before they lose old
 //! ones, so that no lane is served less often in between than before or after.
 
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use ib_wire::{
     Attribute, PortNum, SMP_DATA_LEN, SlToVl, SlToVlSelector, VirtualLane, VlArbBlock, VlArbEntry, VlArbPart,
 };
@@ -19,7 +19,7 @@ type Table = ((Attribute, u32), [u8; SMP_DATA_LEN]);
 
 /// The VL arbitration tables of a port with these capacities. Lanes that the plan does not name have no
 /// weight; the high-priority table is empty.
-pub fn weights(sharing: &PortSharing, port: PortNum, low: u8, high: u8) -> impl Iterator<Item = Table> {
+pub fn weights(sharing: &PortQos, port: PortNum, low: u8, high: u8) -> impl Iterator<Item = Table> {
     let parts = [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond];
     let is_there =
         move |part: &VlArbPart| part.first_entry() < usize::from(if part.is_high() { high } else { low });
@@ -138,17 +138,17 @@ impl Entries {
 }
 
 /// The SLtoVL maps of all hops to an output port of a switch.
-pub fn hops(sharing: &PortSharing, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
+pub fn hops(sharing: &PortQos, output: PortNum, port_count: u8) -> impl Iterator<Item = Table> {
     let inputs = (0..=port_count).filter_map(PortNum::new).filter(move |input| *input != output);
     inputs.map(move |input| {
         let map = sharing.by_input.get(&input).unwrap_or(&sharing.otherwise);
-        let selector = SlToVlSelector::Turn { input: input.to_wire(), output: output.to_wire() };
+        let selector = SlToVlSelector::Hop { input: input.to_wire(), output: output.to_wire() };
         ((Attribute::SL_TO_VL, selector.to_modifier()), encode(map))
     })
 }
 
 /// The SLtoVL map of an adapter port.
-pub fn injection(sharing: &PortSharing) -> Table {
+pub fn injection(sharing: &PortQos) -> Table {
     ((Attribute::SL_TO_VL, 0), encode(&sharing.otherwise))
 }
 
@@ -191,19 +191,14 @@ mod tests {
         VirtualLane::from_wire(raw).unwrap()
     }
 
-    fn sharing() -> PortSharing {
+    fn sharing() -> PortQos {
         let mut otherwise = SlToVl([VirtualLane::MANAGEMENT; 16]);
         otherwise.0[0] = lane(0);
         let mut granted = otherwise;
         granted.0[4] = lane(2);
         let low =
             (0..40).map(|position| VlArbEntry { lane: lane(position % 3), weight: position + 1 }).collect();
-        PortSharing {
-            by_input: [(PortNum::new(2).unwrap(), granted)].into(),
-            otherwise,
-            low,
-            high: Vec::new(),
-        }
+        PortQos { by_input: [(PortNum::new(2).unwrap(), granted)].into(), otherwise, low, high: Vec::new() }
     }
 
     #[test]

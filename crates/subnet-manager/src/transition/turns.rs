@@ -75,7 +75,7 @@ impl Graph {
             rank[usize::from(indices[&guid])] = number;
         }
         let mut graph = Self { behind, rank, tree: vec![false; indices.len()] };
-        let pivot = plan.decisions().routing.turn.and_then(|guid| indices.get(&guid));
+        let pivot = plan.decisions().routing.down_up_switch.and_then(|guid| indices.get(&guid));
         graph.mark_tree(pivot.map(|index| usize::from(*index)));
         graph
     }

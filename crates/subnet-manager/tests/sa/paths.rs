@@ -2,7 +2,7 @@
 
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
-use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairLevel, SlMode};
+use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairServiceLevel, SlMode};
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
 use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
 use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
@@ -62,7 +62,7 @@ fn paths_to_and_from_the_manager_have_the_management_sl() {
         path_with(&mut world.sa(), from, to, more, P::PKEY).map(|path| path.sl.to_wire())
     };
     assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(0), Ok(0)));
-    world.decisions.management = ServiceLevel::from_wire(15);
+    world.decisions.management_sl = ServiceLevel::from_wire(15);
     assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(15), Ok(15)));
     assert_eq!(level(&world, 2, 16, 0x8101), Ok(3), "others have the level of their partition");
     assert_eq!(level(&world, 2, 1, 0x8101), Ok(3), "in a partition of tenants the manager is one of them");
@@ -122,7 +122,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     let mut pairs = Vec::new();
     for (at, a) in switches.iter().enumerate() {
         for b in &switches[at..] {
-            pairs.push(PairLevel { switches: (*a, *b), service_level: level(1 + pairs.len() as u8) });
+            pairs.push(PairServiceLevel { switches: (*a, *b), service_level: level(1 + pairs.len() as u8) });
         }
     }
     let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(1), latency_ns: None };
@@ -141,7 +141,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     let mut seen = std::collections::BTreeSet::new();
     for (from, a) in hosts.iter().zip(&ports) {
         for (to, b) in hosts.iter().zip(&ports) {
-            let own = decision.level_between(switch(&world, *a), switch(&world, *b)).unwrap();
+            let own = decision.service_level_between(switch(&world, *a), switch(&world, *b)).unwrap();
             assert_eq!(answered_sl(&mut sa, *from, *to), Ok(own), "{from} to {to}");
             seen.insert(own);
         }
@@ -150,7 +150,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     assert_eq!(seen.len(), decision.pairs.len());
 
     // While one of them changes, the others stay.
-    let apart = PairLevel::between(switch(&world, ports[0]), switch(&world, ports[3]));
+    let apart = PairServiceLevel::between(switch(&world, ports[0]), switch(&world, ports[3]));
     let mut after = decision.clone();
     let changed = after.pairs.iter_mut().find(|pair| pair.switches == apart).unwrap();
     changed.service_level = level(14);
@@ -158,7 +158,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
     sa.publish(before);
     sa.announce(world.directory());
     assert_eq!([(2, 16), (16, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(level(0)); 2]);
-    let stays = decision.level_between(switch(&world, ports[0]), switch(&world, ports[2])).unwrap();
+    let stays = decision.service_level_between(switch(&world, ports[0]), switch(&world, ports[2])).unwrap();
     assert_eq!([(2, 8), (8, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(stays); 2]);
     sa.publish(world.directory());
     assert_eq!([(2, 16), (16, 3)].map(|(a, b)| answered_sl(&mut sa, a, b)), [Ok(level(14)); 2]);

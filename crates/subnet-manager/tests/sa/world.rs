@@ -113,7 +113,7 @@ impl World {
                 mtu: Mtu::B4096,
                 lanes: DataLanes::Eight,
                 pkeys: keys(lid_of(index)),
-                sharing: None,
+                qos: None,
             });
         }
         let switches = self.topology.switches().map(|(index, node)| SwitchPlan {
@@ -136,7 +136,7 @@ impl World {
                             true => Enforcement::Off,
                             false => Enforcement::Both(keys(lid_of(peer.node))),
                         },
-                        sharing: None,
+                        qos: None,
                     }
                 })
                 .collect(),

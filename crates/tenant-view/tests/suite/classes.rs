@@ -54,7 +54,7 @@ fn world() -> (World, Intents) {
         sl_mode: SlMode::Cluster,
     };
     intents.clusters = vec![cluster("blue", &BLUE), cluster("red", &RED)];
-    intents.capabilities.usual_port.arbitration = 64;
+    intents.capabilities.default_port.arbitration = 64;
     let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
     (World { topology, plan }, intents)
 }
@@ -88,7 +88,7 @@ fn class_weights_hold_inside_a_share_and_spare_others() {
     let weights: Vec<u32> = overlay.classes.iter().map(|class| class.weight).collect();
     assert_eq!((weights.len(), weights[0]), (2, 3 * weights[1]), "{:?}", overlay.classes);
 
-    let intents_with_overlay = Intents { classes: [("blue".to_owned(), weights)].into(), ..intents };
+    let intents_with_overlay = Intents { class_weights: [("blue".to_owned(), weights)].into(), ..intents };
     let after = recompile(&world.topology, &intents_with_overlay, &world.plan).unwrap();
     let findings = verify(&world.topology, &intents_with_overlay, &after);
     assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");

@@ -174,7 +174,7 @@ fn other_plan(
         for port in &mut ports {
             port.number = renamed.port(PortName { node: physical, port: port.number }).port;
             port.peer = renamed.port(port.peer);
-            port.sharing = port.sharing.take().filter(|_| rng.random());
+            port.qos = port.qos.take().filter(|_| rng.random());
         }
         ports.sort_by_key(|port| port.number);
         switch.ports = ports.into();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::intent::Role;
 use ib_wire::{
-    Attribute, Guid, Lid, PartitionNumber, PkeyBlock, PkeyPosition, PortNum, SlToVl, VirtualLane, VlArbBlock,
-    VlArbEntry, VlArbPart,
+    Attribute, Guid, Lid, PartitionNumber, PkeyBlock, PkeyBlockSelector, PortNum, SlToVl, VirtualLane,
+    VlArbBlock, VlArbEntry, VlArbPart,
 };
 use tenant_view::{Adaptation, OverlayChange, OverlayRefusal, UngrantedRoutes, Verdict, View};
 
@@ -55,7 +55,7 @@ impl Writer {
         let fabric = view.fabric();
         let device = fabric.device_by_guid(from).unwrap();
         let leads = |port: &fabric_sim::PortId| {
-            fabric.gate(*port).peer.is_some_and(|peer| fabric.node_of(peer).node_guid == to)
+            fabric.port_forwarding(*port).peer.is_some_and(|peer| fabric.node_of(peer).node_guid == to)
         };
         fabric.ports_of(device).filter(leads).map(|port| fabric.number_of(port).to_wire()).collect()
     }
@@ -85,7 +85,7 @@ fn two_leaves() -> (World, View) {
 
 fn leaf_of(view: &View, node: &str) -> String {
     let adapter = view.port(view.adapter(node).unwrap()).unwrap();
-    let peer = view.fabric().gate(adapter).peer.unwrap();
+    let peer = view.fabric().port_forwarding(adapter).peer.unwrap();
     view.fabric().device_view(view.fabric().device_id_of(peer)).description
 }
 
@@ -187,7 +187,7 @@ fn an_unreachable_node_is_named_unless_isolated() {
     let route = world::route_to(&mut writer.program, &mut view, "vm-3");
     let mut keys = PkeyBlock([None; 32]);
     keys.0[0] = ib_wire::Pkey::from_wire(0x8042);
-    let position = PkeyPosition { port: 0, block: 0 }.to_modifier();
+    let position = PkeyBlockSelector { port: 0, block: 0 }.to_modifier();
     writer.program.set(&mut view, &route, Attribute::PKEY_TABLE, position, keys.encode()).unwrap();
     let kept = Adaptation::MembershipKept { node: "vm-3".to_owned() };
     assert_eq!(verdict(&mut view), Verdict::Adapted { adaptations: vec![kept] });

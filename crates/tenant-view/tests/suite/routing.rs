@@ -99,10 +99,15 @@ fn routes_from_a_file_double_the_rate_of_a_pattern() {
     };
 
     let ports: Vec<Guid> = HOSTS.iter().map(|host| world.ports()[*host]).collect();
-    let intents_with_overlay = Intents { routes: overlay.routes, ..intents };
+    let intents_with_overlay = Intents { route_overrides: overlay.routes, ..intents };
     let after = recompile(&world.topology, &intents_with_overlay, &world.plan).unwrap();
     let lid = after.adapter_port(ports[far]).unwrap().lid;
-    assert_eq!(changed(&world.plan, &after), BTreeSet::from([lid]), "{:?}", intents_with_overlay.routes);
+    assert_eq!(
+        changed(&world.plan, &after),
+        BTreeSet::from([lid]),
+        "{:?}",
+        intents_with_overlay.route_overrides
+    );
     let findings = verify(&world.topology, &intents_with_overlay, &after);
     assert!(findings.iter().all(|finding| is_acknowledged(finding, &after)), "{findings:?}");
 

@@ -15,7 +15,7 @@ use crate::tenancy::tree::UpPorts;
 
 /// 64 hosts in three tiers.
 fn graph() -> Arc<LinkGraph> {
-    let size = FatTreeSize::Hosts { hosts: 64, levels: Some(3) };
+    let size = FatTreeSize::Hosts { hosts: 64, tiers: Some(3) };
     let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate().unwrap();
     let (_, host) = topology.end_nodes().next().unwrap();
     let (_, port) = host.ports().next().unwrap();

@@ -8,7 +8,7 @@ use fabric_model::generate::FatTree;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{FabricPlan, Intents, Topology};
-use fabric_verifier::{is_told, verify};
+use fabric_verifier::{is_acknowledged, verify};
 use ib_wire::Guid;
 
 pub const GIGABIT: u64 = 1_000_000_000;
@@ -32,5 +32,5 @@ pub fn cluster(name: &str, ports: &[Guid], bits_per_s: u64) -> ClusterIntent {
 /// Findings of the verifier that the plan does not report itself.
 pub fn unexpected(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<String> {
     let findings = verify(topology, intents, plan);
-    findings.iter().filter(|finding| !is_told(finding, plan)).map(ToString::to_string).collect()
+    findings.iter().filter(|finding| !is_acknowledged(finding, plan)).map(ToString::to_string).collect()
 }

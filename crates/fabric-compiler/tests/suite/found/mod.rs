@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 
 use fabric_model::plan::{LinearTable, PkeyTable};
-use fabric_model::{Endpoint, FabricPlan, Found, NodeIndex, Topology};
+use fabric_model::{Endpoint, FabricPlan, NodeIndex, ObservedTables, Topology};
 use ib_wire::{Guid, Lid, Pkey, PortNum};
 
 /// Chooses among the exits of shortest paths, by switch and LID.
@@ -28,8 +28,8 @@ pub fn by_lid(count: usize, _: NodeIndex, lid: Lid) -> usize {
 
 /// The configuration of a manager that uses shortest paths, assigns LIDs in the order of nodes, and makes all ports full
 /// members of the default partition.
-pub fn shortest_paths(topology: &Topology, choose: Choose) -> Found {
-    let mut found = Found::default();
+pub fn shortest_paths(topology: &Topology, choose: Choose) -> ObservedTables {
+    let mut found = ObservedTables::default();
     let mut homes: BTreeMap<Lid, (NodeIndex, PortNum)> = BTreeMap::new();
     let mut numbers = (1..).filter_map(Lid::from_wire);
     for (index, node) in topology.nodes() {
@@ -83,10 +83,10 @@ fn distances(topology: &Topology, from: NodeIndex) -> BTreeMap<NodeIndex, usize>
 }
 
 /// The configuration of devices that were programmed from a plan.
-pub fn programmed(plan: &FabricPlan) -> Found {
+pub fn programmed(plan: &FabricPlan) -> ObservedTables {
     let adapters = plan.adapter_ports().map(|port| (port.guid, (*port.pkeys).clone()));
     let switches = plan.switches().map(|switch| (switch.port_guid, (*switch.pkeys).clone()));
-    Found {
+    ObservedTables {
         lids: plan.lids().map(|(lid, guid)| (guid, lid)).collect(),
         linear: plan.switches().map(|switch| (switch.guid, (*switch.linear).clone())).collect(),
         pkeys: adapters.chain(switches).collect(),

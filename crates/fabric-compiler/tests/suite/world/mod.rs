@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fabric_compiler::compile;
-use fabric_model::plan::Finding;
+use fabric_model::plan::PlanFinding;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, NodeIndex, Topology, TopologyBuilder};
 use ib_wire::{Guid, Lid, PortNum};
 
@@ -150,7 +150,7 @@ impl<'a> Walker<'a> {
             }
         }
         let found = self.plan.findings().iter().find_map(|finding| match finding {
-            Finding::NoRoute { pairs, .. } => Some(*pairs),
+            PlanFinding::NoRoute { pairs, .. } => Some(*pairs),
             _ => None,
         });
         assert_eq!(found.unwrap_or(0), missing.len(), "findings count what is missing");

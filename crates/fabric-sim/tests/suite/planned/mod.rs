@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, LinearTable, ManagerPort, PkeyTable, PlanParts, PortSharing, SwitchPlan,
+    AdapterPortPlan, Enforcement, LinearTable, ManagerPort, PkeyTable, PlanParts, PortQos, SwitchPlan,
     SwitchPortPlan,
 };
 use fabric_model::{FabricPlan, NodeIndex, Topology};
@@ -24,7 +24,7 @@ pub struct Design {
     pub mtu: Mtu,
     pub entries: u8,
     /// Lane sharing of every link; `None` keeps the factory defaults.
-    pub sharing: Option<Arc<PortSharing>>,
+    pub sharing: Option<Arc<PortQos>>,
     /// Keys of a node's adapter, in order.
     pub keys: Box<dyn Fn(NodeIndex) -> Vec<Pkey>>,
     /// Whether switches enforce partitions.
@@ -99,7 +99,7 @@ impl Design {
                 mtu: self.mtu,
                 lanes: self.lanes,
                 pkeys: self.pkeys(index),
-                sharing: self.sharing.clone(),
+                qos: self.sharing.clone(),
             }
         });
         FabricPlan::from_parts(PlanParts {
@@ -126,7 +126,7 @@ impl Design {
             mtu: self.mtu,
             lanes: self.lanes,
             enforcement: if checks { Enforcement::Both(self.pkeys(peer)) } else { Enforcement::Off },
-            sharing: self.sharing.clone(),
+            qos: self.sharing.clone(),
         }
     }
 
@@ -194,9 +194,9 @@ pub fn sl(raw: u8) -> ServiceLevel {
 
 /// Each service level on the lane of its number as far as there are lanes, all others discarded; `low` has
 /// lanes and weights.
-pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortSharing> {
+pub fn sharing(lanes: u8, low: &[(u8, u8)]) -> Arc<PortQos> {
     let map = |level: usize| if level < usize::from(lanes) { lane(level as u8) } else { lane(15) };
-    Arc::new(PortSharing {
+    Arc::new(PortQos {
         by_input: Default::default(),
         otherwise: SlToVl(std::array::from_fn(map)),
         low: low.iter().map(|(raw, weight)| VlArbEntry { lane: lane(*raw), weight: *weight }).collect(),

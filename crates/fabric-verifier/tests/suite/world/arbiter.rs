@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use fabric_model::intent::{Intents, PortName};
-use fabric_model::plan::PortSharing;
+use fabric_model::plan::PortQos;
 use fabric_model::tenancy::Class;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, VirtualLane, VlArbEntry};
@@ -24,7 +24,7 @@ pub fn guarantees_hold(topology: &Topology, intents: &Intents, plan: &FabricPlan
         let mut latest_ns = 0.0_f64;
         for from in &cluster.ports {
             for to in cluster.ports.iter().filter(|to| *to != from) {
-                let sl = decision.level_between(switch(from), switch(to)).unwrap();
+                let sl = decision.service_level_between(switch(from), switch(to)).unwrap();
                 let Some(path) = path(topology, plan, *from, *to, sl) else { return false };
                 latest_ns = latest_ns.max(late_ns(topology, plan, &path));
                 for hop in path {
@@ -54,14 +54,14 @@ fn path(
     sl: ib_wire::ServiceLevel,
 ) -> Option<Vec<(PortName, VirtualLane)>> {
     let own = plan.adapter_port(from)?;
-    let mut path = vec![(own.name, own.sharing.as_ref()?.otherwise.lane(sl))];
+    let mut path = vec![(own.name, own.qos.as_ref()?.otherwise.lane(sl))];
     let lid = plan.adapter_port(to)?.lid;
     let mut here = topology.peer(topology.by_port_guid(from)?)?;
     while topology[here.node].is_switch() && path.len() < 100 {
         let node = topology[here.node].guid;
         let switch = plan.switch(node)?;
         let exit = switch.linear.exit(lid)?;
-        let lane = switch.port(exit)?.sharing.as_ref()?.lane(here.port, sl)?;
+        let lane = switch.port(exit)?.qos.as_ref()?.lane(here.port, sl)?;
         path.push((PortName { node, port: exit }, lane));
         here = topology.peer(Endpoint::new(here.node, exit))?;
     }
@@ -116,11 +116,11 @@ fn served(table: &[VlArbEntry], lane: VirtualLane) -> Option<Served> {
     (own > 0).then_some(seen)
 }
 
-fn sharing(plan: &FabricPlan, port: PortName) -> Option<&PortSharing> {
+fn sharing(plan: &FabricPlan, port: PortName) -> Option<&PortQos> {
     let adapter = plan.adapter_ports().find(|adapter| adapter.name == port);
     match adapter {
-        Some(adapter) => adapter.sharing.as_deref(),
-        None => plan.switch(port.node)?.port(port.port)?.sharing.as_deref(),
+        Some(adapter) => adapter.qos.as_deref(),
+        None => plan.switch(port.node)?.port(port.port)?.qos.as_deref(),
     }
 }
 

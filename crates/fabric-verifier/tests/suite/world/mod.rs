@@ -12,9 +12,9 @@ use std::sync::Arc;
 use fabric_compiler::compile;
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
 use fabric_model::intent::{
-    ClusterIntent, Intents, Ipoib, KeyPlace, Member, PartitionIntent, PortName, Role, Who,
+    ClusterIntent, Intents, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, PortName, Role,
 };
-use fabric_model::plan::{PlanParts, PortSharing};
+use fabric_model::plan::{PlanParts, PortQos};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, Endpoint, FabricPlan, Topology};
 use ib_wire::{Guid, PartitionNumber, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
@@ -79,24 +79,24 @@ pub fn random_intents(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     if below(dice, 5) == 0 {
         intents.manager = topology.switches().next().unwrap().1.guid;
     }
-    intents.capabilities.usual_switch.own_pkeys = 32;
+    intents.capabilities.default_switch.own_pkeys = 32;
     for place in 0..below(dice, 7) {
         let number =
             (below(dice, 2) == 0).then(|| PartitionNumber::from_wire(one(dice, &[1, 2, 3, 0x101])).unwrap());
         let mut members: Vec<Member> = Vec::new();
         for _ in 0..1 + below(dice, 8) {
             let who = match below(dice, 24) {
-                0 => Who::All,
-                1 => Who::AllAdapters,
-                2 => Who::AllSwitches,
-                3 => Who::Manager,
-                _ => Who::Port(one(dice, &hosts)),
+                0 => MemberSelector::All,
+                1 => MemberSelector::AllAdapters,
+                2 => MemberSelector::AllSwitches,
+                3 => MemberSelector::Manager,
+                _ => MemberSelector::Port(one(dice, &hosts)),
             };
-            let place = if below(dice, 3) == 0 { KeyPlace::First } else { KeyPlace::Anywhere };
+            let place = if below(dice, 3) == 0 { PkeyPlacement::First } else { PkeyPlacement::Anywhere };
             members.push(Member {
-                who,
+                selector: who,
                 role: one(dice, &[Role::Full, Role::Full, Role::Limited, Role::Both]),
-                place,
+                placement: place,
             });
         }
         let ipoib = (below(dice, 2) == 0).then(Ipoib::default);
@@ -123,7 +123,11 @@ pub fn add_cluster(
     bandwidth: u64,
     latency_ns: Option<u64>,
 ) {
-    let member = |guid: &Guid| Member { who: Who::Port(*guid), role: Role::Full, place: KeyPlace::First };
+    let member = |guid: &Guid| Member {
+        selector: MemberSelector::Port(*guid),
+        role: Role::Full,
+        placement: PkeyPlacement::First,
+    };
     let members = ports.iter().map(member).collect();
     intents.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib: None });
     let class = Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(bandwidth), latency_ns };
@@ -173,13 +177,10 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     let mut base = SlToVl([VirtualLane::MANAGEMENT; 16]);
     base.0[0] = lane(0);
     let ports = plan.switches().flat_map(|switch| switch.ports.iter().map(|port| (switch.guid, port.number)));
-    let mut exits: BTreeMap<PortName, PortSharing> = (ports.map(|(node, port)| PortName { node, port }))
+    let mut exits: BTreeMap<PortName, PortQos> = (ports.map(|(node, port)| PortName { node, port }))
         .chain(plan.adapter_ports().map(|port| port.name))
         .map(|name| {
-            (
-                name,
-                PortSharing { by_input: BTreeMap::new(), otherwise: base, low: Vec::new(), high: Vec::new() },
-            )
+            (name, PortQos { by_input: BTreeMap::new(), otherwise: base, low: Vec::new(), high: Vec::new() })
         })
         .collect();
     let hosts: Vec<Guid> = plan.adapter_ports().map(|port| port.guid).collect();
@@ -213,11 +214,11 @@ pub fn shared(dice: &mut Pcg64Mcg, topology: &Topology, plan: &FabricPlan) -> Fa
     for switch in &mut parts.switches {
         for port in Arc::make_mut(&mut switch.ports) {
             let name = PortName { node: switch.guid, port: port.number };
-            port.sharing = exits.remove(&name).map(Arc::new);
+            port.qos = exits.remove(&name).map(Arc::new);
         }
     }
     for port in &mut parts.adapter_ports {
-        port.sharing = exits.remove(&port.name).map(Arc::new);
+        port.qos = exits.remove(&port.name).map(Arc::new);
     }
     rebuilt(parts, plan)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fabric_model::FabricPlan;
 use fabric_model::intent::{PortName, Role};
 use fabric_model::plan::{
-    Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortSharing, SwitchPlan, SwitchPortPlan,
+    Enforcement, LinearTable, MulticastTable, PkeyTable, PlanParts, PortQos, SwitchPlan, SwitchPortPlan,
 };
 use fabric_verifier::{Finding, PacketDestination, SwitchExit};
 use ib_wire::{
@@ -281,18 +281,18 @@ fn sharing(dice: &mut Pcg64Mcg, parts: &mut PlanParts, switch: usize, adapter: u
         let switch = &mut parts.switches[switch];
         let guid = switch.guid;
         // Ports with grants are more telling.
-        let granted = |port: &SwitchPortPlan| port.sharing.as_ref().is_some_and(|s| !s.by_input.is_empty());
+        let granted = |port: &SwitchPortPlan| port.qos.as_ref().is_some_and(|s| !s.by_input.is_empty());
         let place = switch.ports.iter().position(granted).filter(|_| below(dice, 2) == 0);
         let port = match place {
             Some(place) => &mut Arc::make_mut(&mut switch.ports)[place],
             None => any_port(dice, switch)?,
         };
-        (PortName { node: guid, port: port.number }, &mut port.sharing)
+        (PortName { node: guid, port: port.number }, &mut port.qos)
     } else {
         let port = &mut parts.adapter_ports[adapter];
-        (port.name, &mut port.sharing)
+        (port.name, &mut port.qos)
     };
-    let mut changed: PortSharing = sharing.as_deref()?.clone();
+    let mut changed: PortQos = sharing.as_deref()?.clone();
     let entry = if below(dice, 4) == 0 {
         let index = below(dice, changed.low.len());
         changed.low[index].weight = one(dice, &[0, 0, 1, 255]);

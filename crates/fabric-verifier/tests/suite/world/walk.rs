@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric_model::plan::{Enforcement, PkeyTable, PortSharing};
+use fabric_model::plan::{Enforcement, PkeyTable, PortQos};
 use fabric_model::tenancy::SlMode;
 use fabric_model::{Endpoint, FabricPlan, Intents, Topology};
 use ib_wire::{Guid, Lid, Membership, MulticastLid, Pkey, PortNum, VirtualLane};
@@ -45,7 +45,7 @@ struct EndPort<'a> {
     lid: Lid,
     end: Endpoint,
     pkeys: &'a PkeyTable,
-    sharing: Option<&'a PortSharing>,
+    sharing: Option<&'a PortQos>,
 }
 
 pub struct Fabric<'a> {
@@ -61,7 +61,7 @@ impl<'a> Fabric<'a> {
             lid: port.lid,
             end: topology.by_port_guid(port.guid).unwrap(),
             pkeys: &port.pkeys,
-            sharing: port.sharing.as_deref(),
+            sharing: port.qos.as_deref(),
         });
         let switches = plan.switches().map(|switch| EndPort {
             guid: switch.port_guid,
@@ -134,7 +134,7 @@ impl<'a> Fabric<'a> {
         let own = |a: Guid, b: Guid| {
             let mut by_pairs = intents.clusters.iter().filter(|cluster| cluster.sl_mode == SlMode::Path);
             let both = by_pairs.find(|cluster| cluster.ports.contains(&a) && cluster.ports.contains(&b))?;
-            self.plan.decisions().clusters.get(&both.name)?.level_between(switch(a), switch(b))
+            self.plan.decisions().clusters.get(&both.name)?.service_level_between(switch(a), switch(b))
         };
         adapters().all(|a| {
             adapters().filter(|b| a.guid < b.guid).all(|b| {
@@ -179,7 +179,7 @@ impl<'a> Fabric<'a> {
                 return (arrived == to.end).then_some(path);
             }
             if let Some(port) = self.plan.switch(self.topology[here.node].guid)?.port(exit)
-                && let Some(sharing) = &port.sharing
+                && let Some(sharing) = &port.qos
             {
                 let lane = sharing.lane(here.port, level(sl))?;
                 if lane.to_wire() >= port.lanes.count() || sharing.weight(lane) == 0 {

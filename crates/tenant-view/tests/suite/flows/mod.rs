@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use fabric_model::{FabricPlan, Topology};
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
+use fabric_sim::traffic::{
+    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+};
 use fabric_sim::{Capacities, Fabric, FunctionId};
 use ib_wire::{Guid, Membership, PartitionNumber, ServiceLevel};
 
@@ -22,11 +24,11 @@ pub struct Flow {
 struct Saturating(Vec<Message>);
 
 impl Workload for Saturating {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, orders: &mut WorkloadActions) {
         self.0.iter().for_each(|message| orders.post(*message));
     }
 
-    fn sent(&mut self, _: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, _: Time, message: &Message, orders: &mut WorkloadActions) {
         orders.post(*message);
     }
 }
@@ -36,7 +38,7 @@ pub fn rates(topology: &Topology, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64>
     let capacities = Capacities { arbitration_entries: 64, ..Capacities::default() };
     let mut fabric = Fabric::new(topology.clone(), capacities, 0).unwrap();
     fabric.install(plan).unwrap();
-    let network = Network::of(&fabric);
+    let network = TrafficNetwork::of(&fabric);
     let lid = |port: Guid| plan.adapter_port(port).unwrap().lid;
     let message = |(number, flow): (usize, &Flow)| Message {
         from: FunctionId::new(network.owner(lid(flow.from)).unwrap(), 0),
@@ -49,7 +51,7 @@ pub fn rates(topology: &Topology, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64>
         token: 0,
     };
     let mut workload = Saturating(flows.iter().enumerate().map(message).collect());
-    let mut simulation = Simulation::new(network, Settings::default()).unwrap();
+    let mut simulation = Simulation::new(network, TrafficSettings::default()).unwrap();
     simulation.run(&mut workload, Time::from_us(RUN_US));
     let bytes = |tag| simulation.measure(Tag(tag as u16)).unwrap().bytes;
     (0..flows.len()).map(|tag| bytes(tag) * 8 * 1_000_000 / RUN_US).collect()

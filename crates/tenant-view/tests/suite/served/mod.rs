@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fabric_sim::{BareDatagram, PortId};
-use ib_transport::{Host, Outbox, Sent, Server, Vendor, Waker};
+use ib_transport::{ClientDatagram, FabricBackend, Outbox, Server, Vendor, Waker};
 use ib_wire::{Gid, Guid, Lid, PortState};
 pub use stock::eventually;
 use stock::{OpenSm, Sockets, unique};
@@ -37,13 +37,13 @@ impl ViewHost {
         while let Some(output) = self.view.poll_output() {
             match output {
                 ViewOutput::Deliver { adapter, datagram } => outbox.deliver(adapter, datagram),
-                ViewOutput::Lost { datagram, .. } => outbox.lost_request(datagram),
+                ViewOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
     }
 }
 
-impl Host for ViewHost {
+impl FabricBackend for ViewHost {
     type Port = AdapterId;
 
     fn find_port(&self, node_id: &str) -> Option<AdapterId> {
@@ -88,10 +88,10 @@ impl Host for ViewHost {
         self.view.set_is_sm(now, port, on);
     }
 
-    fn handle(&mut self, from: AdapterId, sent: Sent, outbox: &mut Outbox<AdapterId>) {
+    fn handle(&mut self, from: AdapterId, sent: ClientDatagram, outbox: &mut Outbox<AdapterId>) {
         let now = outbox.now().duration_since(self.started);
         match sent {
-            Sent::Bare { client, message } => {
+            ClientDatagram::Ibsim { client, message } => {
                 let bare = BareDatagram {
                     slid: message.slid,
                     dlid: message.dlid,
@@ -100,19 +100,19 @@ impl Host for ViewHost {
                     mad: message.mad.clone(),
                 };
                 if self.view.handle_bare(now, from, bare).is_err() {
-                    outbox.lost(client, message);
+                    outbox.report_lost(client, message);
                 }
             }
-            Sent::Whole { client, datagram } => {
+            ClientDatagram::Framed { client, datagram } => {
                 if self.view.handle_datagram(now, from, datagram.clone()).is_err() {
-                    outbox.lost(client, datagram);
+                    outbox.report_lost(client, datagram);
                 }
             }
         }
         self.forward_outputs(outbox);
     }
 
-    fn pause(&self, _: AdapterId) -> Option<Instant> {
+    fn paused_until(&self, _: AdapterId) -> Option<Instant> {
         self.view.paused_until().map(|until| self.started + until)
     }
 
