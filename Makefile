@@ -1,4 +1,4 @@
-# What you can do with a checkout of Heddle. `make` alone explains.
+# Commands of a checkout of Heddle. `make` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -16,33 +16,33 @@ FUZZ_SECONDS ?= 10
 
 .PHONY: help setup demo image test drill bench fmt lint doc fuzz
 
-help: ## Explain these commands
-	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. See README.md.'
+help: ## List these commands
+	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. README.md has a tour.'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
-setup: ## Install what is missing (Debian 12; every other command does it first)
+setup: ## Install missing packages and tools (Debian 12; every other command runs it first)
 	@scripts/setup.sh
 
-demo: setup ## Two tenants, a virtual cluster of each, MPI and proof of isolation; writes target/demo/report.md
+demo: setup ## Run two tenants with a virtual cluster each, MPI and a check of isolation; writes target/demo/report.md
 	@scripts/demo.sh
 
-image: setup ## Build the image that virtual machines boot from (minutes, once; as root or with sudo)
+image: setup ## Build the image that virtual machines boot from (takes minutes, once; as root or with sudo)
 	@scripts/image.sh
 
-test: setup ## Everything that has to pass: format, lints, tests, documentation
+test: setup ## Run all checks: format, lints, tests, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo nextest run --workspace
 	cargo test --doc --workspace
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-drill: setup ## Kill parts of a site while virtual clusters come and go, and more that boots virtual machines
+drill: setup ## Run the tests that boot virtual machines, such as killing programs of a site while clusters come and go
 	scripts/image.sh
 	cargo build --workspace --bins --test virtual_cluster
 	cargo nextest run --workspace --test virtual_cluster --ignore-default-filter --no-fail-fast --success-output final
 
-bench: setup ## Measure on this machine, against ibsim and opensm too, and rewrite docs/benchmarks*.md
+bench: setup ## Measure on this machine, next to ibsim and opensm, and rewrite docs/benchmarks*.md
 	@scripts/bench.sh
 
 fmt: setup ## Format the code
@@ -55,7 +55,7 @@ lint: setup ## Run the lints
 doc: setup ## Build the documentation of the code, target/doc/heddle/index.html
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-fuzz: ## Feed every parser with random input for a short while (FUZZ_SECONDS=10)
+fuzz: ## Fuzz every parser for a short while (FUZZ_SECONDS=10)
 	@scripts/setup.sh fuzz
 	@mkdir -p fuzz/target
 	@for target in $$(cargo fuzz list); do \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures Heddle next to the software and the schemes it is compared with, and rewrites the pages of figures:
-# docs/benchmarks.md (fabric) and docs/benchmarks-clusters.md (clusters). Names one of them to rewrite it alone.
-# A page changes only when every measurement of it came to its end. With HEDDLE_BIN, a directory, the heddle and heddle-bench in it are used and
+# Measures Heddle next to the software and the schemes it is compared with, and rewrites docs/benchmarks.md (argument
+# fabric) and docs/benchmarks-clusters.md (argument clusters); without an argument, both.
+# A page is replaced only if all of its measurements succeeded. With HEDDLE_BIN, a directory, the heddle and heddle-bench in it are used and
 # nothing is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +14,7 @@ trace=${HEDDLE_TRACE:-}
 case $what in
     all | fabric | clusters) ;;
     *)
-        echo "bench: $what is neither fabric nor clusters" >&2
+        echo "bench: the argument must be fabric, clusters or all, got $what" >&2
         exit 2
         ;;
 esac
@@ -71,24 +71,24 @@ END
     section 'The emulated fabric' sim
     section 'Bring-up with opensm' bring-up
     section 'The subnet manager next to opensm' sm
-    section 'What the subnet manager leaves behind' judge
-    section 'The networks that tenants see' view
+    section 'Conformance of the subnet manager' judge
+    section 'Tenant views' view
 }
 
 clusters() {
     cat <<END
 # Benchmarks of clusters
 
-Written by \`make bench\`: how many clusters a fabric takes, how long decisions take in CPU time, and what is left of
-guarantees under attack. Figures of different machines or different runs do not compare; shares and ratios do.
+Written by \`make bench\`: admission and placement of clusters, CPU time of decisions, and guarantees under
+attack. Figures of different machines or different runs do not compare; shares and ratios do.
 
 $(machine)
 END
-    section 'How many clusters a fabric takes whose places are given' admission
-    section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
-    section 'One more cluster' plan
+    section 'Admission of clusters at given places' admission
+    section 'Placement until the fabric is full' placement ${trace:+--trace "$trace"}
+    section 'Planning one more cluster' plan
     section 'Guarantees under attack' guarantees
-    section 'How close neighbours come to the latency bound' tightness
+    section 'Tightness of the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }
 

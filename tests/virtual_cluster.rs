@@ -23,7 +23,7 @@ const DISK_MIB: u32 = 2048;
 const SEED: u64 = 20_260_817;
 
 #[test]
-fn parts_killed_at_any_instant_leave_no_trace_and_no_virtual_machine_of_a_ready_cluster_dies() {
+fn killed_programs_recover_and_ready_vms_keep_running() {
     let site = Site::up();
     let mut random = Pcg64::seed_from_u64(SEED);
     site.order("bystander", &["--nodes", "1"]);
@@ -84,7 +84,7 @@ fn a_site_that_was_stopped_comes_back_with_its_clusters() {
 }
 
 #[test]
-fn a_dedicated_virtual_machine_has_its_core_and_memory_to_itself_and_a_second_one_is_refused() {
+fn a_dedicated_vm_owns_its_core_and_memory() {
     let site = Site::up();
     site.order("own", &["--nodes", "1", "--mode", "dedicated"]);
     site.wait_ready("own", 1);
@@ -114,7 +114,7 @@ fn a_dedicated_virtual_machine_has_its_core_and_memory_to_itself_and_a_second_on
 }
 
 #[test]
-fn a_full_disk_refuses_who_comes_and_halts_who_writes_until_there_is_room() {
+fn a_full_disk_rejects_new_vms_and_pauses_writing_ones() {
     // Room for one disk of the image besides what is kept for the host.
     let mut site = Site::up();
     site.use_small_disk(DISK_MIB);
@@ -188,7 +188,7 @@ fn stock_cloud_init_takes_the_same_seed() {
 }
 
 #[test]
-fn a_cluster_of_an_image_without_heddle_guest_is_ready_and_its_network_unchecked() {
+fn a_stock_image_is_ready_with_an_unchecked_network() {
     let site = Site::up();
     add_image(&site, "bare", |manifest| manifest["guest"] = json!(false));
     site.order("bare", &["--nodes", "2", "--image", "bare"]);
@@ -287,7 +287,7 @@ fn try_cluster(site: &Site, name: &str) -> String {
 }
 
 #[test]
-fn a_network_that_does_not_carry_is_told_with_the_place_and_its_cluster_is_not_ready() {
+fn a_broken_network_is_located_and_not_ready() {
     let site = Site::up_with(&["--hosts", "4", "--host-cores", "1"]);
     site.order("mute", &["--nodes", "2"]);
     let mut host = String::new();

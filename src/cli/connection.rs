@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_come_before_the_environment_and_that_before_files() {
+    fn arguments_override_the_environment_and_files() {
         let home = home();
         let file = home.path().join("blue.token");
         write_token(&file, "from-file", 0o600);

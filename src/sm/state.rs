@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_was_cut_off_did_not_happen_and_nonsense_is_refused() {
+    fn a_truncated_change_is_ignored_and_garbage_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         let mut state = State::at(Some(path.clone())).unwrap();

@@ -71,7 +71,7 @@ fn obedient(name: &str) -> String {
 }
 
 #[test]
-fn a_program_that_ends_is_started_again_and_its_last_words_are_told() {
+fn a_restart_is_reported_with_the_last_log_line() {
     run(async {
         let mut rig = Rig::new();
         rig.start("sm", "note ran; echo no device; echo; exit 3", PATIENCE);
@@ -104,7 +104,7 @@ fn a_program_that_is_killed_comes_back_as_another_process() {
 }
 
 #[test]
-fn programs_stop_in_turn_the_last_one_first_and_nothing_is_left() {
+fn programs_stop_in_reverse_order() {
     run(async {
         let mut rig = Rig::new();
         for (name, runs) in [("sim", "sim-runs\n"), ("agent", "sim-runs\nagent-runs\n")] {
@@ -154,7 +154,7 @@ fn what_cannot_be_started_is_told_and_tried_again() {
 }
 
 #[test]
-fn waits_grow_to_a_limit_and_are_short_again_after_a_steady_run() {
+fn restart_delays_grow_and_reset_after_a_steady_run() {
     let mut patience = RestartBackoff::default();
     let waits: Vec<u128> = (0..8).map(|_| patience.after(Duration::ZERO, false).as_millis()).collect();
     assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
@@ -240,7 +240,7 @@ impl Asked {
 }
 
 #[test]
-fn a_program_that_does_nothing_and_does_not_answer_is_killed_and_started_again() {
+fn an_idle_program_that_does_not_answer_is_restarted() {
     run(async {
         let mut asked = Asked::new("exec sleep 1000");
         asked.rig.until(|diary| diary == "ran\n").await;
@@ -259,7 +259,7 @@ fn a_program_that_does_nothing_and_does_not_answer_is_killed_and_started_again()
 }
 
 #[test]
-fn a_program_that_is_stopped_by_a_signal_is_killed_and_started_again() {
+fn a_program_stopped_by_sigstop_is_restarted() {
     run(async {
         let mut asked = Asked::new("while :; do :; done");
         asked.rig.until(|diary| diary == "ran\n").await;

@@ -1,5 +1,5 @@
-//! Guaranteed clusters come and go on an emulated fabric, and arbitration tables are looked at after every single write:
-//! no lane of a cluster that stays is served more seldom on the way than before or after.
+//! Guaranteed clusters come and go on an emulated fabric; after every single write of an arbitration table, no lane of a
+//! cluster that stays is served less often than before and after the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn gap(table: &Table, lane: u8) -> Option<usize> {
 }
 
 #[test]
-fn lanes_of_clusters_that_stay_are_served_as_often_as_ever_while_others_come_and_go() {
+fn lanes_keep_their_service_while_other_clusters_change() {
     // Two leaves with one cable each to the spine: all that is between them meets there.
     let oversubscription = Oversubscription { down: 11, up: 1 };
     let size = FatTreeSize::Leaves(2);

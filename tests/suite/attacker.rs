@@ -408,7 +408,7 @@ fn texts<'a>(tried: impl Iterator<Item = &'a Tried>) -> Vec<&'a str> {
 }
 
 #[test]
-fn who_knows_one_key_reads_and_writes_nothing_elsewhere_and_who_knows_all_reaches_all() {
+fn one_m_key_gives_access_to_its_own_node_only() {
     let stage = Stage::new();
     stage.manage(&[]);
     let mut adapter = Adapter::attach(&stage.server, ATTACKER, Role::Ordinary);
@@ -478,7 +478,7 @@ fn writable(is_switch: bool) -> &'static [Attribute] {
 }
 
 #[test]
-fn at_level_0_the_same_harness_reads_everything_and_still_writes_nothing() {
+fn at_protection_level_0_gets_succeed_and_sets_fail() {
     let stage = Stage::new();
     let options = stage.server.scratch().join("opensm.conf");
     let text = "m_key 0x00000000cafebabe\nm_key_protection_level 0\nm_key_lease_period 0\n";
@@ -553,7 +553,7 @@ fn arrives(sender: &mut Adapter, receiver: &mut Adapter, pkey: u16) -> bool {
 }
 
 #[test]
-fn who_rewrites_its_own_partition_table_gets_nothing_past_its_switch_port() {
+fn a_forged_p_key_table_is_stopped_at_the_switch_port() {
     let stage = Stage::new();
     let (victim, member) = ("host-00002", "host-00010");
     let conf = stage.server.scratch().join("partitions.conf");

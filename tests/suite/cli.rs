@@ -140,7 +140,7 @@ fn a_cluster_that_fails_says_why_and_the_status_tells() {
 }
 
 #[test]
-fn without_waiting_a_command_returns_and_what_was_asked_for_goes_on() {
+fn no_wait_returns_and_the_operation_continues() {
     let site = Site::new(16);
     let acme = User::tenant(&site, "acme");
     let operation = acme.json(&["cluster", "create", "blue", "--no-wait"]);

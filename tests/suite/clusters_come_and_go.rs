@@ -181,7 +181,7 @@ fn class(random: &mut Pcg64) -> Class {
 }
 
 #[test]
-fn whatever_comes_and_goes_the_tables_that_devices_hold_keep_what_they_should() {
+fn tables_stay_verified_while_clusters_come_and_go() {
     let net_directory = tempfile::tempdir().unwrap();
     let net = rig::generate(net_directory.path(), &["fat-tree", "--hosts", "32", "--radix", "8"]);
     let server = Server::heddle(&net, &[]);

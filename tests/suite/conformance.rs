@@ -1,4 +1,4 @@
-//! Small fabrics of every shape on both emulations, configured by `heddle sm` and judged as `heddle-bench judge` does.
+//! Conformance of `heddle sm`: small fabrics of every topology on both emulators, checked like `heddle-bench judge`.
 
 use bench::judge::{JudgeArgs, JudgedFabric, judge};
 
@@ -12,7 +12,7 @@ fn judged(fabrics: &[&str]) -> Vec<JudgedFabric> {
 }
 
 #[test]
-fn trees_tori_dragonflies_and_random_fabrics_are_right_on_both_emulations() {
+fn generated_fabrics_are_programmed_on_both_emulators() {
     let rows = judged(&["fat-tree:54:6", "torus:3x3x3", "dragonfly-plus:3", "random:12:3:5"]);
     assert_eq!(rows.len(), 8);
     for row in rows {
@@ -23,7 +23,7 @@ fn trees_tori_dragonflies_and_random_fabrics_are_right_on_both_emulations() {
 }
 
 #[test]
-fn a_fabric_recorded_from_real_machines_is_right_on_both_emulations() {
+fn a_recorded_fabric_is_programmed_on_both_emulators() {
     let recorded = rig::fixture("loginoff-2014.ibnetdiscover");
     let rows = judged(&[recorded.to_str().unwrap()]);
     assert_eq!(rows.len(), 2);
@@ -32,7 +32,7 @@ fn a_fabric_recorded_from_real_machines_is_right_on_both_emulations() {
 }
 
 #[test]
-fn the_emulation_counts_who_asked_for_what() {
+fn the_emulation_counts_requests_by_node() {
     let server = rig::Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let asked = |node: &str, method: &str, attribute: &str| {
         let status: serde_json::Value = serde_json::from_str(&server.control(&["status"]).stdout).unwrap();

@@ -1,4 +1,4 @@
-//! A program on a leash ends with its supervisor, however that ends.
+//! `heddle die-with-parent`: a program ends with its supervisor, however that ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -38,7 +38,7 @@ fn command_of(pid: u32) -> String {
 }
 
 #[test]
-fn a_leashed_program_ends_when_its_supervisor_is_killed_and_a_free_one_does_not() {
+fn a_wrapped_program_is_killed_with_its_supervisor() {
     let (mut shell, leashed) = supervisor(&format!("{HEDDLE} die-with-parent --parent $$ -- sleep 600"));
     eventually("it becomes the program", || command_of(leashed) == "sleep");
     let (mut other, free) = supervisor("sleep 600");
@@ -53,7 +53,7 @@ fn a_leashed_program_ends_when_its_supervisor_is_killed_and_a_free_one_does_not(
 }
 
 #[test]
-fn a_program_whose_supervisor_has_ended_already_is_not_started() {
+fn a_program_without_a_supervisor_is_not_started() {
     let scratch = tempfile::tempdir().unwrap();
     let mark = scratch.path().join("mark");
     let start = |parent: &str, mark: &Path| {

@@ -108,7 +108,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_command_gets_its_words_and_input_and_its_streams_stay_apart() {
+fn a_command_gets_arguments_and_input_and_separate_streams() {
     let output =
         Played::new().heddle(&["cluster", "exec", "blue", "--node", "2", "--", "cat", "-n"], b"one\ntwo");
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("cat -n\none\ntwo", "careful\n"));
@@ -123,7 +123,7 @@ fn the_status_of_a_command_is_the_status_of_exec() {
 }
 
 #[test]
-fn in_all_nodes_every_line_says_whose_it_is_and_the_first_failure_counts() {
+fn exec_all_prefixes_lines_and_returns_the_first_failure() {
     let played = Played::new();
     let output = played.heddle(&["cluster", "exec", "blue", "--all", "--", "hostname"], b"not for them");
     let mut lines: Vec<&str> = text(&output.stdout).lines().collect();

@@ -1,4 +1,4 @@
-//! A subnet manager that decides nothing: plans come from outside, as a controller makes them.
+//! `heddle sm --external-plans`: a subnet manager that programs the plans of a controller.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -38,7 +38,7 @@ fn tables(server: &Server) -> BTreeMap<String, Value> {
     nodes.map(|node| (node.clone(), json(&server.control(&["tables", &node])))).collect()
 }
 
-/// A controller: it watches a manager, and makes plans for what it is told.
+/// A controller that watches a manager and compiles plans for the fabric it reports.
 struct Controller {
     lines: Lines<BufReader<UnixStream>>,
     manager: std::path::PathBuf,
@@ -46,7 +46,7 @@ struct Controller {
 }
 
 impl Controller {
-    /// Begins to watch; what the fabric is, is the first thing it hears of.
+    /// Starts to watch; the first line describes the fabric.
     fn of(manager: &SmDaemon) -> Self {
         let mut stream = None;
         eventually("the manager takes commands", || {
@@ -155,7 +155,7 @@ fn a_plan_that_changes_nothing_is_answered_too() {
 }
 
 #[test]
-fn a_manager_that_was_killed_writes_nothing_while_it_waits_and_nothing_for_the_same_plan() {
+fn a_restarted_manager_sends_no_set_for_the_same_plan() {
     let server = sim();
     let secret = server.secret(&[3; 32]);
     let manager = start_manager(&server, &["--secret", &secret]);
@@ -183,7 +183,7 @@ fn a_manager_that_was_killed_writes_nothing_while_it_waits_and_nothing_for_the_s
 }
 
 #[test]
-fn what_lost_its_tables_is_programmed_again_without_another_plan() {
+fn a_rebooted_node_is_programmed_without_a_new_plan() {
     let server = sim();
     let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
@@ -202,7 +202,7 @@ fn what_lost_its_tables_is_programmed_again_without_another_plan() {
 }
 
 #[test]
-fn a_fabric_that_has_changed_waits_for_another_plan_and_refuses_the_old_one_by_code() {
+fn a_changed_topology_rejects_the_old_plan_with_a_code() {
     let server = sim();
     let manager = start_manager(&server, &[]);
     let mut controller = Controller::of(&manager);
@@ -250,7 +250,7 @@ fn a_plan_that_comes_too_early_is_refused_by_code() {
 }
 
 #[test]
-fn when_the_emulation_dies_the_manager_ends_and_the_next_ones_start_over() {
+fn the_manager_exits_when_its_device_fails() {
     let mut server = sim();
     let secret = server.secret(&[3; 32]);
     let mut manager = start_manager(&server, &["--secret", &secret]);

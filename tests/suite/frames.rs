@@ -266,7 +266,7 @@ fn a_machine_that_does_not_read_stops_nobody() {
 }
 
 #[test]
-fn who_is_detached_is_off_the_fabric_and_attaching_is_idempotent() {
+fn a_detached_machine_is_off_and_attaching_is_idempotent() {
     let cluster = Cluster::new(&[]);
     let [two, five] = [2, 5].map(|number| cluster.machine(number));
     assert!(cluster.reaches(&two, &five));
@@ -320,7 +320,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn sockets_go_with_the_emulation_and_what_a_dead_one_left_is_replaced() {
+fn sockets_are_removed_at_exit_and_stale_ones_replaced() {
     let mut cluster = Cluster::new(&[]);
     let two = cluster.machine(2);
     cluster.server.crash();
@@ -354,7 +354,7 @@ fn smp(cluster: &Cluster, secret: &str, arguments: &[&str]) -> Printed {
 }
 
 #[test]
-fn an_entry_taken_away_stops_one_pair_until_the_manager_has_repaired_it() {
+fn a_removed_entry_stops_one_pair_until_it_is_repaired() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("site.secret");
     std::fs::write(&secret, [7; 32]).unwrap();

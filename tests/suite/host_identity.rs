@@ -133,7 +133,7 @@ fn a_second_adapter_of_the_same_name_harms_no_host() {
 }
 
 #[test]
-fn a_host_without_a_guid_waits_for_the_only_adapter_of_its_name() {
+fn a_host_without_a_guid_binds_to_the_adapter_of_its_name() {
     let world = World::new();
     let (operator, site) = (&world.operator, &world.site);
     let add = |name: &str, port_guid| {

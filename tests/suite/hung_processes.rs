@@ -1,5 +1,5 @@
-//! Real processes that hang or are cut off, on an emulated fabric: what tenants and operators see, and that it passes. Only the
-//! agents of hosts are played.
+//! Real processes that hang or are cut off, on an emulated fabric: what tenants and operators see, until they recover. Only
+//! the agents of hosts are simulated.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ impl World {
 }
 
 #[test]
-fn a_stopped_subnet_manager_is_told_of_and_forgotten_when_it_goes_on() {
+fn a_stopped_subnet_manager_is_reported_until_it_continues() {
     let world = World::new();
     let operator = world.site.operator();
     let state = || world.site.ask(operator.fabric_show()).unwrap().state;
@@ -70,7 +70,7 @@ fn a_stopped_subnet_manager_is_told_of_and_forgotten_when_it_goes_on() {
 }
 
 #[test]
-fn a_host_off_the_fabric_is_told_of_and_forgotten_when_it_is_back() {
+fn a_host_off_the_fabric_is_reported_until_it_returns() {
     let world = World::new();
     let operator = world.site.operator();
     let began = Instant::now();

@@ -97,7 +97,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn whoever_binds_an_address_that_was_written_down_gets_no_token() {
+fn a_server_at_a_stale_address_gets_no_token() {
     let home = home();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

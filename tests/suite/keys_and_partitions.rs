@@ -117,7 +117,7 @@ fn sim() -> Server {
 }
 
 #[test]
-fn two_nodes_with_different_keys_answer_stock_smpquery_only_with_their_own() {
+fn smpquery_needs_the_m_key_of_each_node() {
     let server = keyed_sim();
     let mut operator = Operator::attach(&server, HOST, Role::Ordinary);
     // The leaf, and the second host behind it.
@@ -189,7 +189,7 @@ fn message(from: u16, to: u16, pkey: u16) -> Datagram {
 }
 
 #[test]
-fn a_partition_key_in_common_passes_and_a_missing_one_is_dropped_counted_and_reported() {
+fn a_packet_with_a_foreign_p_key_is_dropped_and_reported() {
     const BLUE: u16 = 0x8123;
     let server = keyed_sim();
     // host-00001 has LID 1 and is the manager; host-00002 has LID 4 on the same leaf, switch LID 2.
@@ -266,7 +266,7 @@ fn next_notice(operator: &mut Operator) -> (u16, Datagram) {
 }
 
 #[test]
-fn a_client_cannot_send_in_a_partition_its_port_does_not_hold() {
+fn a_client_cannot_send_with_a_p_key_its_port_lacks() {
     let server = keyed_sim();
     let _manager = Operator::attach(&server, HOST, Role::SubnetManager);
     let mut sender = Operator::attach(&server, "host-00002", Role::Ordinary);

@@ -24,7 +24,7 @@ fn written(site: &RecordedManager, attribute: Attribute) -> usize {
 }
 
 #[test]
-fn ports_that_carry_data_are_told_the_level_of_management_when_every_turn_has_it() {
+fn data_ports_get_the_management_sl_once_every_hop_maps_it() {
     let mut site = site(Capacities::default());
     assert_eq!(site.apply(&[]).management_service_level().to_wire(), 0);
     let plan = site.apply(&[cluster(&site)]);
@@ -45,7 +45,7 @@ fn ports_that_carry_data_are_told_the_level_of_management_when_every_turn_has_it
 }
 
 #[test]
-fn one_set_fills_all_inputs_of_an_output_where_switches_take_that() {
+fn optimised_sl2vl_sets_fill_all_inputs_at_once() {
     let mut maps = Vec::new();
     for optimised_sl_to_vl in [false, true] {
         let mut site = site(Capacities { optimised_sl_to_vl, ..Capacities::default() });
@@ -94,7 +94,7 @@ fn a_high_priority_entry_is_found_named_and_taken_away() {
 }
 
 #[test]
-fn a_plan_that_is_installed_at_once_is_what_the_manager_leaves() {
+fn an_installed_plan_equals_what_the_manager_programs() {
     let mut site = site(Capacities::default());
     let plan = site.apply(&[cluster(&site)]);
     let mut installed = Fabric::new(site.topology.clone(), Capacities::default(), 1).unwrap();

@@ -53,7 +53,7 @@ fn configured(judging: bool) -> World {
 }
 
 #[test]
-fn a_fabric_comes_up_and_changes_its_partitions_without_a_wrong_moment() {
+fn bring_up_and_partition_changes_are_safe_at_every_step() {
     let mut world = configured(true);
     assert_good(&world, "bring-up");
     let (sets, sent) = (world.judge.sets, world.sent);
@@ -85,7 +85,7 @@ fn a_manager_may_be_killed_at_every_datagram_of_a_bring_up() {
 }
 
 #[test]
-fn a_manager_may_be_killed_at_every_datagram_of_a_partition_change() {
+fn a_partition_change_survives_a_kill_at_every_datagram() {
     let mut world = configured(true);
     let before = world.sent;
     let text = partitions(&world, 1);

@@ -52,7 +52,7 @@ fn while_nothing_happens_sweeps_read_and_write_nothing() {
 }
 
 #[test]
-fn a_cable_that_is_pulled_and_plugged_again_costs_what_it_changes() {
+fn a_replugged_cable_costs_only_the_changed_blocks() {
     let mut manager_run = up(true);
     let leaf = manager_run.fabric.gate(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
     let uplink = manager_run
@@ -156,7 +156,7 @@ fn a_link_that_trains_again_costs_no_routes() {
 }
 
 #[test]
-fn a_link_comes_back_at_both_ends_whichever_end_is_looked_at_first() {
+fn a_link_comes_back_whichever_end_is_discovered_first() {
     for sent in 0..40 {
         let mut manager_run = up(false);
         let host = manager_run.fabric.find_port("host-00007").unwrap();
@@ -169,7 +169,7 @@ fn a_link_comes_back_at_both_ends_whichever_end_is_looked_at_first() {
 }
 
 #[test]
-fn whatever_links_and_nodes_do_at_any_datagram_a_manager_that_stays_makes_good() {
+fn a_running_manager_repairs_faults_at_any_datagram() {
     // With 22, 24, 42 and 93, ports that were down when they were to be armed once stayed so.
     (1..=100).for_each(trouble);
 }
@@ -224,7 +224,7 @@ fn trouble(seed: u64) {
 }
 
 #[test]
-fn what_a_plan_has_written_that_is_replaced_meanwhile_does_not_stay() {
+fn writes_of_a_superseded_plan_do_not_stay() {
     let key = Pkey::from_wire(0x8123).unwrap();
     let mut held = 0;
     for sent in 0..4 {
@@ -318,7 +318,7 @@ fn a_flood_of_traps_leads_to_few_reads() {
 }
 
 #[test]
-fn without_the_key_nobody_is_taken_for_a_node_that_was_met_elsewhere() {
+fn a_node_without_its_key_is_not_trusted_elsewhere() {
     let mut first = up(true);
     let (kept, topology) = (first.kept.clone(), tree());
     let (here, there) = ("host-00006", "host-00007");
@@ -407,7 +407,7 @@ fn what_cannot_be_kept_is_not_written_and_is_once_it_can() {
 }
 
 #[test]
-fn a_first_manager_on_a_full_disk_writes_nothing_until_there_is_room() {
+fn a_new_manager_on_a_full_disk_sends_no_set() {
     let mut manager_run = RunningManager::new(tree(), true, Memory::default());
     manager_run.is_disk_full = true;
     manager_run.run_for(60 * SECOND);
@@ -522,7 +522,7 @@ fn a_partition_costs_two_writes_a_member_and_reads_nothing() {
 }
 
 #[test]
-fn a_manager_that_is_cut_off_does_not_say_that_its_plan_is_in_force() {
+fn a_manager_cut_off_does_not_report_programmed() {
     let mut manager_run = up(true);
     let member = manager_run.fabric.find_port("host-00006").unwrap();
     let key = Pkey::from_wire(0x8123).unwrap();

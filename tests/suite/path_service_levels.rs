@@ -62,7 +62,7 @@ fn way(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Option<Vec<
 }
 
 #[test]
-fn path_records_tell_the_level_that_the_tables_carry_both_ways() {
+fn path_records_and_tables_agree_on_service_levels() {
     let mut random = Pcg64::seed_from_u64(SEED);
     let oversubscription = "7:1".parse().unwrap();
     let tree = FatTree { radix: 8, oversubscription, ..FatTree::new(FatTreeSize::Leaves(8)) };

@@ -86,7 +86,7 @@ impl Drop for Controller {
 }
 
 #[test]
-fn an_older_copy_of_the_store_is_refused_until_its_losses_are_accepted() {
+fn an_older_store_is_rejected_until_its_losses_are_accepted() {
     let (home, copy) = (Home::new(), tempfile::tempdir().unwrap());
     let token = home.path("blue.token");
     let first = home.start();

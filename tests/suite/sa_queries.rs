@@ -1,4 +1,4 @@
-//! A subnet manager is asked: by stock tools for records, and over its control socket.
+//! Queries: SA records by stock tools, and requests at the control socket of a subnet manager.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -35,7 +35,7 @@ fn administered() -> (Server, SmDaemon) {
 }
 
 #[test]
-fn saquery_tells_hosts_who_the_manager_is_and_what_it_can_do() {
+fn saquery_shows_the_manager_and_its_capabilities() {
     let (server, _manager) = administered();
     for number in [2, 7, 16] {
         let class = server.tool(&host(number), "saquery", &["-c"]);
@@ -69,7 +69,7 @@ fn saquery_agrees_with_smpquery_about_every_host() {
 }
 
 #[test]
-fn saquery_tells_of_ports_only_who_shares_a_partition_with_them() {
+fn saquery_shows_ports_to_members_of_their_partition_only() {
     let (server, _manager) = administered();
     let asked = |from: u64, arguments: &[&str]| server.tool(&host(from), "saquery", arguments);
     for (from, about, is_told) in [
@@ -139,7 +139,7 @@ fn say(manager: &SmDaemon, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn nonsense_on_the_control_socket_is_answered_by_an_error_and_harms_nobody() {
+fn an_invalid_control_request_gets_an_error() {
     let server = tree();
     let manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
@@ -164,7 +164,7 @@ fn nonsense_on_the_control_socket_is_answered_by_an_error_and_harms_nobody() {
 }
 
 #[test]
-fn watchers_see_the_fabric_first_and_then_what_happens() {
+fn watchers_get_the_fabric_first_and_then_events() {
     let server = tree();
     let conf = server.file("partitions.conf");
     std::fs::write(&conf, "").unwrap();
@@ -189,7 +189,7 @@ fn watchers_see_the_fabric_first_and_then_what_happens() {
 }
 
 #[test]
-fn metrics_and_the_report_tell_the_same_as_the_status() {
+fn metrics_report_and_status_agree() {
     let server = tree();
     let (report, metrics) = (server.file("report.json"), server.file("metrics.prom"));
     let manager = SmDaemon::up(&server, HOST, &["--report", &report, "--metrics", &metrics]);
@@ -214,7 +214,7 @@ fn metrics_and_the_report_tell_the_same_as_the_status() {
 }
 
 #[test]
-fn no_secret_and_no_key_is_ever_told() {
+fn no_secret_and_no_key_is_ever_printed() {
     let server = tree();
     let secret: Vec<u8> = (0..32).map(|index: u8| index.wrapping_mul(37).wrapping_add(11)).collect();
     let path = server.secret(&secret);

@@ -132,7 +132,7 @@ fn a_name_that_is_taken_is_refused_and_its_owner_served_on() {
 }
 
 #[test]
-fn nonsense_on_the_sockets_is_counted_and_others_are_served_on() {
+fn invalid_messages_are_counted_and_do_not_stop_the_server() {
     let server = sim();
     // With a name of its own: what comes from no name is not even read.
     let own = SocketAddr::from_abstract_name(format!("{}:ctl4242\0", server.name)).unwrap();
@@ -208,7 +208,7 @@ fn a_runtime_directory_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn where_nobody_reads_the_output_that_is_an_error_and_no_panic() {
+fn a_closed_output_pipe_is_an_error_and_not_a_panic() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     for arguments in
         [&["completion", "bash"][..], &["topology", "show", "fixtures/topologies/tree-16.ibnetdiscover"]]

@@ -1,4 +1,4 @@
-//! A subnet manager that stays: beside others, through crashes, faults and changes, asked by stock tools.
+//! `heddle sm` as a daemon: beside other subnet managers, through crashes, faults and changes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,7 +18,7 @@ use crate::rig::{self, Server, SmDaemon, eventually};
 // Beside other managers.
 
 #[test]
-fn opensm_beside_a_guarding_manager_changes_nothing_and_is_reported() {
+fn opensm_without_keys_changes_nothing_and_is_reported() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
@@ -44,7 +44,7 @@ fn opensm_beside_a_guarding_manager_changes_nothing_and_is_reported() {
 }
 
 #[test]
-fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
+fn opensm_with_one_key_configures_its_own_port_only() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
@@ -73,7 +73,7 @@ fn opensm_with_the_key_of_its_own_node_gets_no_further_than_its_own_port() {
 }
 
 #[test]
-fn whoever_sits_on_a_port_as_a_manager_is_asked_without_its_key() {
+fn a_foreign_manager_is_queried_without_its_m_key() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
@@ -123,7 +123,7 @@ fn without_keys_opensm_stays_standby_beside_the_manager() {
 }
 
 #[test]
-fn the_priority_that_others_are_told_can_be_chosen() {
+fn the_sm_priority_can_be_set() {
     let server = public_tree();
     let _manager = SmDaemon::up(&server, HOST, &["--priority", "9"]);
     let info = server.tool(&host(2), "sminfo", &[]).stdout;
@@ -135,7 +135,7 @@ fn the_priority_that_others_are_told_can_be_chosen() {
 // Through crashes and faults.
 
 #[test]
-fn a_manager_that_was_killed_writes_nothing_when_it_comes_back() {
+fn a_restart_after_a_kill_sends_no_set() {
     let guarded = tree();
     let secret = guarded.secret(&[0x5a; 32]);
     let public = public_tree();
@@ -150,7 +150,7 @@ fn a_manager_that_was_killed_writes_nothing_when_it_comes_back() {
 }
 
 #[test]
-fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
+fn the_state_file_of_an_earlier_version_is_read() {
     let kept = |name: &str| format!("{}/fixtures/managers/22e25ee/{name}", env!("CARGO_MANIFEST_DIR"));
     let lids = |server: &Server| {
         [2, 7].map(|number| json(&server.control(&["counters", &host(number)]))["ports"][0]["lid"].clone())
@@ -178,7 +178,7 @@ fn what_a_manager_of_an_earlier_version_kept_is_gone_on_with() {
 }
 
 #[test]
-fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
+fn nodes_are_restored_and_protected_after_a_fault() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let mut manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
@@ -217,7 +217,7 @@ fn what_comes_back_after_a_fault_is_as_it_was_and_under_its_key() {
 }
 
 #[test]
-fn what_was_rebooted_or_unplugged_at_once_is_no_drift() {
+fn a_reboot_or_unplugged_cable_is_not_drift() {
     let server = tree();
     let manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
@@ -260,7 +260,7 @@ fn write(
 }
 
 #[test]
-fn what_others_change_is_told_and_restored() {
+fn drift_is_reported_and_repaired() {
     let server = tree();
     let mut manager = SmDaemon::up(&server, HOST, &[]);
     let before = snapshot(&server);
@@ -367,7 +367,7 @@ fn lids(routes: &BTreeMap<String, Value>) -> Vec<Value> {
 }
 
 #[test]
-fn a_fabric_that_opensm_runs_is_compared_without_a_write_and_then_taken_over() {
+fn adopting_an_opensm_fabric_compares_first_and_then_applies() {
     let directory = tempfile::tempdir().unwrap();
     let torus = rig::generate(directory.path(), &["torus", "--dimensions", "3x3"]);
     for (net, engine) in [
@@ -424,7 +424,7 @@ fn forget(path: &str, guid: &str) {
 }
 
 #[test]
-fn a_node_that_is_not_expected_there_is_reported_until_it_is_adopted() {
+fn a_moved_node_is_reported_until_it_is_adopted() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let state = server.file("state.json");
@@ -459,7 +459,7 @@ fn forgetful() -> (Server, BTreeMap<String, Value>, SmDaemon, String) {
 }
 
 #[test]
-fn a_running_manager_is_told_where_a_node_sits() {
+fn adopt_node_reaches_a_running_manager() {
     let (server, before, mut manager, place) = forgetful();
     let said = format!("no answer from behind {place}, where no node was last found");
     assert!(manager.stderr().contains(&said), "{}", manager.stderr());
@@ -476,7 +476,7 @@ fn a_running_manager_is_told_where_a_node_sits() {
 }
 
 #[test]
-fn who_answers_again_is_no_longer_reported_as_silent() {
+fn a_node_that_answers_again_is_not_reported_as_silent() {
     let (server, before, manager, place) = forgetful();
     assert!(manager.status()["unmet"].get(&place).is_some());
     assert!(manager.control(&["adopt-node", &guids(5).0, "--behind", &place]).success);
@@ -486,7 +486,7 @@ fn who_answers_again_is_no_longer_reported_as_silent() {
 }
 
 #[test]
-fn what_is_only_looked_at_is_not_kept_and_what_is_not_a_socket_is_not_replaced() {
+fn a_comparison_writes_no_state_and_replaces_no_other_file() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let state = server.file("state.json");
@@ -501,7 +501,7 @@ fn what_is_only_looked_at_is_not_kept_and_what_is_not_a_socket_is_not_replaced()
 }
 
 #[test]
-fn another_secret_and_a_second_manager_are_refused() {
+fn another_secret_and_a_second_manager_are_rejected() {
     let server = tree();
     let (secret, state) = (server.secret(&[0x5a; 32]), server.file("state.json"));
     let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);

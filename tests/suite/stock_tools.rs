@@ -195,7 +195,7 @@ fn symmetric_difference(a: &str, b: &str) -> Vec<String> {
 }
 
 #[test]
-fn ibportstate_reaches_the_peer_by_a_mixed_route_and_disables_and_enables_a_port() {
+fn ibportstate_disables_and_enables_a_port() {
     let ours = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let host = "host-00001";
     ours.bring_up(host, &[]);
@@ -226,7 +226,7 @@ fn opensm_brings_324_hosts_up_and_others_confirm_it() {
 }
 
 #[test]
-fn what_ibnetdiscover_prints_of_adapters_back_to_back_is_read_again() {
+fn ibnetdiscover_of_back_to_back_adapters_is_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let net = directory.path().join("net");
     std::fs::write(&net, "Hca 1 \"a\"\n[1] \"b\"[1]\n\nHca 1 \"b\"\n[1] \"a\"[1]\n").unwrap();

@@ -43,7 +43,7 @@ fn confirm(server: &Server, node: &str) {
 }
 
 #[test]
-fn fabrics_of_every_shape_come_up_on_both_emulations_and_a_second_run_writes_nothing() {
+fn every_topology_comes_up_and_a_second_run_sends_no_set() {
     let directory = tempfile::tempdir().unwrap();
     let shapes: [&[&str]; 4] = [
         &["fat-tree", "--hosts", "54", "--radix", "6"],
@@ -69,7 +69,7 @@ fn fabrics_of_every_shape_come_up_on_both_emulations_and_a_second_run_writes_not
 }
 
 #[test]
-fn partitions_reach_the_tables_of_adapters_and_of_their_switch_ports() {
+fn partitions_are_written_to_adapters_and_switch_ports() {
     let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let host = "host-00001";
     let conf = server.scratch().join("partitions.conf");
@@ -108,7 +108,7 @@ fn secret(server: &Server) -> String {
 }
 
 #[test]
-fn every_node_is_closed_under_its_own_key_and_the_manager_finds_back_in() {
+fn every_node_gets_its_own_m_key_and_a_restart_knows_it() {
     let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let (host, secret) = ("host-00001", secret(&server));
     let paths = ["0", "0,1", "0,1,2", "0,1,5", "0,1,5,3", "0,1,5,3,2"];
@@ -141,7 +141,7 @@ fn every_node_is_closed_under_its_own_key_and_the_manager_finds_back_in() {
 }
 
 #[test]
-fn without_its_state_the_manager_reports_where_somebody_is_silent() {
+fn without_its_state_the_manager_reports_silent_locations() {
     let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &[]);
     let (host, secret) = ("host-00001", secret(&server));
     configure(&server, host, &["--secret", &secret]);

@@ -174,7 +174,7 @@ fn findings(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn two_tenants_manage_their_networks_at_once_with_the_same_numbers_and_do_not_touch_each_other() {
+fn two_tenants_manage_views_without_affecting_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let net = rig::generate(folder.path(), &["fat-tree", "--hosts", "16", "--radix", "8"]);
     let server = Server::heddle(&net, &[]);

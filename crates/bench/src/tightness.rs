@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_come_within_a_picosecond_for_each_link_of_the_bound_that_counts_a_packet_once() {
+    fn the_worst_case_reaches_the_bound_within_a_picosecond() {
         for (hops, entries, weight) in [(1, 8, 65), (2, 16, 65), (3, 8, 255), (5, 8, 65)] {
             let row = measure(hops, entries, weight).unwrap();
             let short_us = row.once_us - row.worst_us;
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alone_takes_its_length_once_and_the_passage_of_every_link() {
+    fn an_unloaded_packet_takes_its_length_and_link_delays() {
         let row = measure(3, 8, 65).unwrap();
         let ps = 3 * passage().ps() + (4122 + 2 * 20) * 80;
         assert_eq!(row.free_us, Time::from_ps(ps).us());

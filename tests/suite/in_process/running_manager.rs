@@ -1,4 +1,4 @@
-//! A manager that stays, on an emulated fabric, in one process and in its own time.
+//! A subnet manager that runs continuously on an emulated fabric, in one process and in simulated time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ pub struct RunningManager {
     pub plan: Option<Arc<FabricPlan>>,
     pub discovery: Option<Discovery>,
     pub partitions: String,
-    /// Everything the manager told, newest last.
+    /// Events of the manager, newest last.
     pub events: Vec<Event>,
     /// Traps do not reach the manager.
     pub is_deaf: bool,
-    /// Nothing can be kept.
+    /// Writes of the state fail.
     pub is_disk_full: bool,
     /// Every subnet management datagram the manager has sent.
     pub sent: Vec<Datagram>,

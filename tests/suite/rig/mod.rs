@@ -208,7 +208,7 @@ impl Drop for Server {
     }
 }
 
-/// A `heddle sm` that stays, with a control socket of its own. Ended by SIGTERM when dropped.
+/// `heddle sm` as a daemon with a control socket of its own. Ended by SIGTERM when dropped.
 pub struct SmDaemon {
     child: Child,
     control: PathBuf,

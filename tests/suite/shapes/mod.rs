@@ -78,7 +78,7 @@ fn reason(error: &CompileError) -> &'static str {
 }
 
 #[test]
-fn frames_reach_their_cluster_and_nobody_else_on_small_fabrics() {
+fn frames_reach_only_their_cluster_on_small_fabrics() {
     let mut totals = Totals::default();
     let size = Size { hosts: 2..=40, switch_ports_max: 1_000 };
     let from = setting("HEDDLE_SHAPES_FROM", 0);
@@ -90,7 +90,7 @@ fn frames_reach_their_cluster_and_nobody_else_on_small_fabrics() {
 }
 
 #[test]
-fn frames_reach_their_cluster_and_nobody_else_on_large_fabrics() {
+fn frames_reach_only_their_cluster_on_large_fabrics() {
     let mut totals = Totals::default();
     let size = Size { hosts: 41..=400, switch_ports_max: 6_000 };
     let from = setting("HEDDLE_SHAPES_FROM", 0) + 1_000_000;

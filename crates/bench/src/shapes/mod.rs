@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_share_a_full_link_evenly_and_an_empty_one_not_at_all() {
+    fn functions_share_a_saturated_link_evenly() {
         let args = Line::parse_from(["", "--functions", "1,7", "--sizes", "4,4096", "--seeds", "1"]).args;
         let rows = adapter::measure(&args).unwrap();
         let ratio = |row: &adapter::Row| row.shared[1].gbps / row.shared[0].gbps;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_drains_nothing_stops_a_job_without_lanes_and_no_other() {
+    fn a_stalled_neighbour_stops_only_jobs_without_lanes() {
         let line = ["", "--messages", "4096", "--compute", "10", "--duration", "300", "--seeds", "1"];
         let rows = job::measure(&Line::parse_from(line).args).unwrap();
         let stalled = rows.iter().find(|row| row.neighbour == Pattern::Stall).unwrap();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Every fabric and attack, one seed each; `heddle-bench guarantees` without arguments has five seeds and longer runs.
 #[test]
-fn full_fabrics_keep_every_promise_under_every_attack() {
+fn full_fabrics_keep_every_guarantee_under_attack() {
     let arguments = ["guarantees", "--seeds", "1", "--lanes", "8", "--duration", "600us", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_heddle-bench")).args(arguments).output().unwrap();
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
