@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# Measures Heddle next to the software and the schemes it is compared with, and rewrites the pages of figures:
-# docs/benchmarks.md (fabric) and docs/benchmarks-clusters.md (clusters). Names one of them to rewrite it alone.
-# A page changes only when every measurement of it came to its end. With HEDDLE_BIN, a directory, the heddle in it is measured and
+# Measures Heddle next to the software and the schemes it is compared with, and rewrites docs/benchmarks.md (argument
+# fabric) and docs/benchmarks-clusters.md (argument clusters); without an argument, both.
+# A page is replaced only if all of its measurements succeeded. With HEDDLE_BIN, a directory, the heddle and heddle-bench in it are used and
 # nothing is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-heddle=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle
+bench=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle-bench
 what=${1:-all}
-# A trace of jobs in the standard workload format, for `heddle bench placement`; without it that stream is left out.
+# A trace of jobs in the standard workload format, for `heddle-bench placement`; without it that stream is left out.
 trace=${HEDDLE_TRACE:-}
 
 case $what in
     all | fabric | clusters) ;;
     *)
-        echo "bench: $what is neither fabric nor clusters" >&2
+        echo "bench: the argument must be fabric, clusters or all, got $what" >&2
         exit 2
         ;;
 esac
 
-[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet -p heddle -p bench
 
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown
 }
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-# The pages themselves may differ: this run is about to write them.
+# Changes of the pages themselves do not count: this run replaces them.
 [[ -z $(git status --porcelain -- . ':!docs/benchmarks*.md' 2>/dev/null) ]] || commit+=" with local changes"
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory_gib=$(awk '/^MemTotal/ { printf "%.1f", $2 / 1048576 }' /proc/meminfo)
@@ -36,7 +36,7 @@ trap 'rm -f "$draft"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Where it was measured.
+# Prints the machine on which the measurements ran.
 machine() {
     cat <<END
 | | |
@@ -46,15 +46,15 @@ machine() {
 | processor | ${cpu:-unknown}, $(nproc) cores |
 | memory | $memory_gib GiB |
 | kernel | $(uname -sr) |
-| load when it started | $(cut -d ' ' -f 1 /proc/loadavg) |
+| load average at the start | $(cut -d ' ' -f 1 /proc/loadavg) |
 END
 }
 
-# A section: its title, and the benchmark with its arguments.
+# Prints a section: its title, then the output of the benchmark with the given arguments.
 section() {
     printf '\n## %s\n\n' "$1"
-    echo "bench: heddle bench ${*:2}" >&2
-    "$heddle" bench "${@:2}"
+    echo "bench: heddle-bench ${*:2}" >&2
+    "$bench" "${@:2}"
 }
 
 fabric() {
@@ -62,7 +62,7 @@ fabric() {
 # Benchmarks
 
 Written by \`make bench\`, which measures Heddle and the software it is compared with on the same machine, one after
-the other in every round. Figures of different machines or different runs do not compare; ratios within a run do.
+the other in every round. Compare ratios within a run; figures of different machines or runs are not comparable.
 
 $(machine)
 | ibsim | $(package_version ibsim-utils) |
@@ -71,28 +71,28 @@ END
     section 'The emulated fabric' sim
     section 'Bring-up with opensm' bring-up
     section 'The subnet manager next to opensm' sm
-    section 'What the subnet manager leaves behind' judge
-    section 'The networks that tenants see' view
+    section 'Conformance of the subnet manager' judge
+    section 'Tenant views' view
 }
 
 clusters() {
     cat <<END
 # Benchmarks of clusters
 
-Written by \`make bench\`: how many clusters a fabric takes, how long decisions take in CPU time, and what is left of
-promises under attack. Figures of different machines or different runs do not compare; shares and ratios do.
+Written by \`make bench\`: admission and placement of clusters, CPU time of decisions, and guarantees under
+attack. Figures of different machines or different runs do not compare; shares and ratios do.
 
 $(machine)
 END
-    section 'How many clusters a fabric takes whose places are given' admission
-    section 'How full a fabric gets' placement ${trace:+--trace "$trace"}
-    section 'One more cluster' plan
-    section 'Promises under attack' promises
-    section 'How close neighbours come to the latency bound' tightness
+    section 'Admission of clusters at given places' admission
+    section 'Placement until the fabric is full' placement ${trace:+--trace "$trace"}
+    section 'Planning one more cluster' plan
+    section 'Guarantees under attack' guarantees
+    section 'Tightness of the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }
 
-# Writes a page.
+# Replaces a page with the output of a function.
 write() {
     "$1" >"$draft"
     chmod 644 "$draft"
