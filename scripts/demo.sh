@@ -442,7 +442,7 @@ held "smpquery pkeys without the M_Key gets no answer" "$kept"
 if keep guarantee-too-large by acme cluster create vast --nodes 2 --memory 384M --bandwidth 10000G; then
     fail "a guarantee of 10000G was admitted (see $evidence/$kept)"
 fi
-expect 'too little left to guarantee' "a guarantee beyond the capacity of the links is refused, without numbers about other tenants"
+expect 'too little capacity left for this guarantee' "a guarantee beyond the capacity of the links is refused, without numbers about other tenants"
 must guarantee "$heddle" cluster show blue --tenant acme
 expect '0.5 Gb/s guaranteed, 1000 µs at most' "blue has its guarantee"
 read -r from path guid port _ < <(switch_ports | awk -v host="${blue_hosts[0]}" '$5 == host')
