@@ -26,7 +26,7 @@ package_version() {
 }
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-# The pages themselves may differ: this run is about to write them.
+# Changes of the pages themselves do not count: this run replaces them.
 [[ -z $(git status --porcelain -- . ':!docs/benchmarks*.md' 2>/dev/null) ]] || commit+=" with local changes"
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory_gib=$(awk '/^MemTotal/ { printf "%.1f", $2 / 1048576 }' /proc/meminfo)
@@ -36,7 +36,7 @@ trap 'rm -f "$draft"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Where it was measured.
+# Prints the machine on which the measurements ran.
 machine() {
     cat <<END
 | | |
@@ -46,11 +46,11 @@ machine() {
 | processor | ${cpu:-unknown}, $(nproc) cores |
 | memory | $memory_gib GiB |
 | kernel | $(uname -sr) |
-| load when it started | $(cut -d ' ' -f 1 /proc/loadavg) |
+| load average at the start | $(cut -d ' ' -f 1 /proc/loadavg) |
 END
 }
 
-# A section: its title, and the benchmark with its arguments.
+# Prints a section: its title, then the output of the benchmark with the given arguments.
 section() {
     printf '\n## %s\n\n' "$1"
     echo "bench: heddle-bench ${*:2}" >&2
@@ -62,7 +62,7 @@ fabric() {
 # Benchmarks
 
 Written by \`make bench\`, which measures Heddle and the software it is compared with on the same machine, one after
-the other in every round. Figures of different machines or different runs do not compare; ratios within a run do.
+the other in every round. Compare ratios within a run; figures of different machines or runs are not comparable.
 
 $(machine)
 | ibsim | $(package_version ibsim-utils) |
@@ -92,7 +92,7 @@ END
     section 'Shared adapters, and jobs beside hostile neighbours' shapes
 }
 
-# Writes a page.
+# Replaces a page with the output of a function.
 write() {
     "$1" >"$draft"
     chmod 644 "$draft"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the image that virtual machines boot from, and keeps it. Its last line is the directory of the image:
+# Builds the image from which VMs boot, and caches it. The last line of the output is the directory of the image:
 #
 #   /var/cache/heddle/images/debian-mpi-KEY/
 #       root.ext4  vmlinux  initrd.cpio.gz  image.json
 #
-# KEY is made of the recipe (image/) and of heddle-guest, so that the same sources give the same directory and a second
-# run has nothing to do. HEDDLE_IMAGES names another place. Needs root, or sudo, to make files of other owners.
+# KEY is a digest of the recipe (image/) and of heddle-guest: the same sources give the same directory, and a second run
+# has nothing to do. HEDDLE_IMAGES names another directory. Needs root, or sudo, to create files with other owners.
 #
-# Debian's packages are fetched once and kept apart from the rest: a new heddle-guest takes seconds, not minutes.
+# Debian packages are downloaded once and cached separately: an image with a new heddle-guest takes seconds, not minutes.
 set -euo pipefail
 readonly self=$(readlink -f "${BASH_SOURCE[0]}")
 cd "$(dirname "$self")/.."
@@ -16,8 +16,8 @@ export PATH="$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin" LC_ALL=C
 readonly images=${HEDDLE_IMAGES:-/var/cache/heddle/images}
 readonly triple=x86_64-unknown-linux-gnu
 readonly suite=bookworm
-readonly free_mib_needed=4096 # packages, unpacked, and the disk made of them
-readonly spare_mib=512        # what a machine may write on its disk
+readonly free_mib_needed=4096 # for the packages, the unpacked tree and the disk built from it
+readonly spare_mib=512        # free space on the disk for a VM to write to
 
 say() {
     printf 'image: %s\n' "$*"
@@ -30,30 +30,31 @@ fail() {
 
 check_tools() {
     local missing=() tool
-    # Command and package.
+    # Each entry is command:package.
     for tool in mmdebstrap:mmdebstrap mke2fs:e2fsprogs busybox:busybox-static cpio:cpio python3:python3 flock:util-linux; do
         command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
     done
-    [[ ${#missing[@]} == 0 ]] || fail "these packages are missing: ${missing[*]}" "As root: apt-get install ${missing[*]}"
-    [[ $(uname -m) == x86_64 ]] || fail "images are made for x86_64, this is $(uname -m)."
+    [[ ${#missing[@]} == 0 ]] || fail "packages are missing: ${missing[*]}" "Run as root: apt-get install ${missing[*]}"
+    [[ $(uname -m) == x86_64 ]] || fail "the machine must be x86_64, got $(uname -m)."
 }
 
-# ---- heddle-guest: static, as it runs before anything else and in any image
+# ---- heddle-guest: statically linked, because it is the first process and must run in any image
 
 guest_binary() {
     echo "$(realpath -m "${CARGO_TARGET_DIR:-target}")/$triple/guest/heddle-guest"
 }
 
 build_guest() {
-    # Paths of this machine have no place in it: every checkout is to make the same bytes.
+    # Without paths of this machine: every checkout must give the same bytes. With cargo's progress: the first build takes
+    # minutes.
     local registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
     RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=heddle --remap-path-prefix=$registry=crates" \
-        cargo build --quiet --locked --profile guest -p guest --bin heddle-guest --target "$triple"
+        cargo build --locked --profile guest -p guest --bin heddle-guest --target "$triple"
 }
 
-# ---- keys
+# ---- digests that name images
 
-digest() { # of the contents and names of files
+digest() { # file ...: a digest of the contents and names
     sha256sum -- "$@" | sha256sum | cut -c -12
 }
 
@@ -67,11 +68,11 @@ image_key() {
     { digest scripts/image.sh "${recipe[@]}"; sha256sum <"$1"; } | sha256sum | cut -c -12
 }
 
-# ---- making it
+# ---- build steps
 
 work='' fetching=''
 
-remove() { # directory in which mmdebstrap may have been killed: what it has mounted goes first, the innermost first
+remove() { # directory: unmounts what a killed mmdebstrap left mounted there, innermost first, and deletes it
     local place
     awk -v below="$1/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | sort -r |
         while read -r place; do umount -l "$place" || true; done
@@ -86,7 +87,7 @@ clean_up() {
     fi
     if [[ -n $work ]]; then
         remove "$work"
-        [[ $status == 0 ]] || echo "image: not made; nothing is left behind" >&2
+        [[ $status == 0 ]] || echo "image: the build failed; its temporary files were removed" >&2
     fi
     exit "$status"
 }
@@ -98,13 +99,13 @@ make_base() { # target
         sources=$work/sources.list
         printf 'deb http://deb.debian.org/debian%s main\n' " $suite" "-security $suite-security" >"$sources"
     fi
-    say "fetching and unpacking Debian packages (minutes, once)"
+    say "downloading and unpacking Debian packages (takes minutes, only once)"
     TMPDIR=$work mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Apt::Install-Recommends "false"' \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
         --include="$packages" --customize-hook='image/base.sh "$1"' \
         "$suite" "$work/base.tar" "$sources" >"$work/base.log" 2>&1 &
-    # In the background, so that a signal is not kept waiting for minutes.
+    # In the background, so that signals are handled at once and not after minutes.
     fetching=$!
     wait "$fetching" || { tail -n 30 "$work/base.log" >&2; fail "mmdebstrap failed."; }
     fetching=''
@@ -116,7 +117,7 @@ compile_programs() { # root
     local root=$1 build=$1/tmp/build
     mkdir "$build"
     cp image/mpi/*.c image/frames/*.c "$build"
-    # The compiler of the image, as its users would.
+    # With the compiler of the image, as its users would.
     chroot "$root" sh -eu -c '
         cd /tmp/build
         mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-ring ring.c
@@ -133,10 +134,10 @@ fill_root() { # root guest
     install -D -m 644 image/sshd.conf "$root/etc/ssh/sshd_config.d/10-heddle.conf"
     install -D -m 644 image/cloud-init.cfg "$root/etc/cloud/cloud.cfg.d/99-heddle.cfg"
     compile_programs "$root"
-    # Made by every machine for itself: in an image they would be the same for all tenants.
+    # Every VM generates its own: in an image they would be the same for all tenants.
     rm -f "$root"/etc/ssh/ssh_host_*
     : >"$root/etc/machine-id"
-    # cloud-init writes its files, and it brings up the network.
+    # It configures the network from the files that cloud-init writes.
     chroot "$root" systemctl --quiet enable systemd-networkd.service
     sed 's/#.*//' image/units | while read -r unit; do
         [[ -z $unit ]] || ln -sf /dev/null "$root/etc/systemd/system/$unit"
@@ -164,8 +165,8 @@ make_initrd() { # root target
 
 make_disk() { # root target
     local mib=$(($(du --summarize --apparent-size --block-size=1M "$1" | cut -f 1) * 5 / 4 + spare_mib))
-    # With a journal: machines are switched off without being asked. Without checksums of metadata: they cost time where
-    # the machine is emulated, and the disk is a file on one that has its own.
+    # With a journal, because VMs are powered off without a clean shutdown. Without metadata checksums, which cost time in
+    # emulated VMs; the disk is a file on a file system with its own checks.
     mke2fs -q -t ext4 -L root -m 0 -J size=16 -O ^metadata_csum -E lazy_itable_init=1 -d "$1" "$2" "${mib}M" >/dev/null
 }
 
@@ -192,20 +193,20 @@ PYTHON
 
 make_image() { # target guest
     local base free root left
-    # A guest runs as another user, which has to read it all.
+    # QEMU runs as another user, which must be able to read all files.
     umask 022
     mkdir -p "$images"
     exec 9>"$images/.lock"
-    flock --nonblock 9 || { say "another one is being made; waiting for it"; flock 9; }
+    flock --nonblock 9 || { say "waiting for another build of an image"; flock 9; }
     [[ ! -e $1/image.json ]] || return 0
     free=$(df --output=avail --block-size=1M "$images" | tail -n 1 | tr -d ' ')
     ((free >= free_mib_needed)) ||
-        fail "$images has $free MiB free, making an image takes $free_mib_needed." "HEDDLE_IMAGES names another place."
+        fail "building an image needs $free_mib_needed MiB, but $images has only $free MiB free." "Set HEDDLE_IMAGES to another directory."
 
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
-    # Nobody else makes one now: what is left there is of one that was killed.
+    # This process holds the lock: what is there was left by a killed build.
     for left in "$images"/.making-*; do
         [[ ! -e $left ]] || remove "$left"
     done
@@ -214,7 +215,7 @@ make_image() { # target guest
     base=$images/.base-$(base_key).tar
     [[ -e $base ]] || make_base "$base"
 
-    say "making $1"
+    say "building $1"
     root=$work/root
     mkdir "$root" "$work/image"
     tar --extract --file "$base" --directory "$root" --numeric-owner --xattrs --xattrs-include='*'
@@ -224,18 +225,18 @@ make_image() { # target guest
     rm "$root/boot/vmlinuz"
     make_disk "$root" "$work/image/root.ext4"
     make_manifest "$work/image"
-    # All of it is there, or nothing is.
+    # Atomic: the image appears complete or not at all.
     mv -T "$work/image" "$1"
 }
 
-# ---- from here on
+# ---- main
 
 if [[ ${1:-} == --make && $# == 3 ]]; then
     make_image "$2" "$3"
     echo "$2"
     exit
 fi
-[[ $# == 0 ]] || fail "what is '$1'? It takes no arguments."
+[[ $# == 0 ]] || fail "image.sh takes no arguments, got '$1'"
 check_tools
 build_guest
 guest=$(guest_binary)
@@ -245,6 +246,6 @@ if [[ -e $directory/image.json ]]; then
 elif [[ $EUID == 0 ]]; then
     exec "$self" --make "$directory" "$guest"
 else
-    command -v sudo >/dev/null || fail "not root, and there is no sudo." "As root: scripts/image.sh"
+    command -v sudo >/dev/null || fail "building an image needs root, and sudo is not installed." "Run as root: scripts/image.sh"
     exec sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest"
 fi

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Installs what Heddle is built and tested with, and only what is missing. Says nothing when all is there.
+# Installs the packages and tools that building and testing Heddle needs, if they are missing. Prints nothing if all are
+# installed.
 #
-#   scripts/setup.sh          compiler, stock InfiniBand tools, virtual machines, test runner
-#   scripts/setup.sh fuzz     the same, and what fuzzing needs
+#   scripts/setup.sh          C compiler, stock InfiniBand tools, QEMU and libvirt, test runner
+#   scripts/setup.sh fuzz     the same, and the tools for fuzzing
 #
-# Made for Debian 12. Elsewhere it names what it misses and ends with status 1.
+# Written for Debian 12. On systems without apt-get it names a missing tool and exits with status 1.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(gcc libc6-dev make pkg-config ibsim-utils libumad2sim0 opensm infiniband-diags ibutils librsvg2-bin)
-# virtual machines: QEMU and libvirt, and what images are made with
+# VMs: QEMU and libvirt, and the tools that build images
 packages+=(apparmor qemu-system-x86 qemu-utils libvirt-daemon libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
     libvirt-dev mmdebstrap genisoimage e2fsprogs busybox-static cpio python3 openssh-client)
 cargo_tools=(cargo-nextest)
@@ -20,7 +21,7 @@ case "${1:-}" in
         cargo_tools+=(cargo-fuzz)
         ;;
     *)
-        echo "setup: what is '$1'? Nothing, or: fuzz" >&2
+        echo "setup: the argument must be fuzz or absent, got '$1'" >&2
         exit 2
         ;;
 esac
@@ -30,17 +31,17 @@ fail() {
     exit 1
 }
 
-# ---- the compiler: never installed from here, as there are several good ways to have it
+# ---- the Rust toolchain: checked, but not installed, because there are several good ways to install it
 
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
-command -v cargo >/dev/null || fail "there is no cargo." \
-    "Install Rust $wanted or newer with rustup (https://rustup.rs), then run this again."
+command -v cargo >/dev/null || fail "cargo not found." \
+    "Install Rust $wanted or newer with rustup (https://rustup.rs), then run this script again."
 version=$(cargo --version)
 version=${version#cargo }
 version=${version%%[ -]*}
 oldest=$(printf '%s\n' "$wanted" "$version" | sort -V | head -n 1)
-[[ $oldest == "$wanted" ]] || fail "cargo is $version, Heddle needs $wanted or newer." \
+[[ $oldest == "$wanted" ]] || fail "Heddle needs cargo $wanted or newer, got $version." \
     "Run 'rustup update stable', or install a newer Rust with rustup (https://rustup.rs)."
 
 # ---- packages of the distribution
@@ -49,8 +50,8 @@ as_root() {
     if [[ $EUID == 0 ]]; then "$@"; else sudo "$@"; fi
 }
 
-# While this file says 101, installing a package starts no service: opensm and libvirtd must never run here by
-# themselves.
+# While this script exits with status 101, installing a package starts no service: opensm and libvirtd must not be started
+# by their installation.
 policy=/usr/sbin/policy-rc.d
 policy_state=untouched
 
@@ -84,8 +85,8 @@ missing_packages() {
     done
 }
 
-# Some machines come with a qemu-utils of backports that is newer than any QEMU to be had, and keeps it out. The one of
-# the release itself replaces it then.
+# Some machines have a qemu-utils from backports that is newer than any available qemu-system-x86 and conflicts with it. It
+# is then replaced by the version of the release.
 qemu_downgrade() {
     local installed candidate codename
     [[ " $* " == *" qemu-system-x86 "* ]] || return 0
@@ -100,22 +101,22 @@ qemu_downgrade() {
 
 install_packages() {
     echo "setup: installing $*"
-    [[ $EUID == 0 ]] || command -v sudo >/dev/null || fail "not root, and there is no sudo." \
-        "As root: apt-get install $*"
+    [[ $EUID == 0 ]] || command -v sudo >/dev/null || fail "installing packages needs root, and sudo is not installed." \
+        "Run as root: apt-get install $*"
     trap restore_services EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
     forbid_services
-    # Old lists may still do.
-    as_root apt-get update -qq || echo "setup: apt-get update failed; trying with the lists at hand" >&2
+    # The existing package lists may still suffice.
+    as_root apt-get update -qq || echo "setup: apt-get update failed; using the existing package lists" >&2
     local downgrade
     mapfile -t downgrade < <(qemu_downgrade "$@")
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" "${downgrade[@]}" \
         >/dev/null || fail "apt-get could not install: $*"
     if [[ " $* " == *" opensm "* ]] && command -v update-rc.d >/dev/null; then
-        # It is here to be called by tests. A manager that starts at boot would take over a real fabric.
+        # Tests start opensm themselves. A subnet manager that starts at boot would take over a real fabric.
         as_root update-rc.d opensm disable >/dev/null 2>&1 || true
-        echo "setup: opensm does not start at boot (update-rc.d opensm enable changes that)"
+        echo "setup: disabled the start of opensm at boot (to enable it: update-rc.d opensm enable)"
     fi
     restore_services
     trap - EXIT INT TERM
@@ -127,8 +128,8 @@ if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
 else
     for tool in cc make ibsim opensm ibnetdiscover ibdiagnet rsvg-convert qemu-system-x86_64 qemu-img libvirtd \
         mmdebstrap genisoimage cpio ssh; do
-        command -v "$tool" >/dev/null || fail "there is no $tool, and no apt-get to install it with." \
-            "On Debian 12 these packages have it all: ${packages[*]}"
+        command -v "$tool" >/dev/null || fail "$tool not found, and there is no apt-get to install it." \
+            "On Debian 12, these packages contain all tools: ${packages[*]}"
     done
 fi
 
@@ -136,6 +137,6 @@ fi
 
 for tool in "${cargo_tools[@]}"; do
     command -v "$tool" >/dev/null && continue
-    echo "setup: building $tool (takes minutes, once)"
+    echo "setup: building $tool (takes minutes, only once)"
     cargo install --quiet --locked "$tool" || fail "cargo could not install $tool."
 done
