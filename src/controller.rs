@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use controller::Accept;
+use controller::AcceptedLoss;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
@@ -70,10 +70,10 @@ pub struct RecoverArgs {
     /// Key file [default: store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Accept that everything after this copy of the store is lost
+    /// AcceptedLoss that everything after this copy of the store is lost
     #[arg(long, conflicts_with = "accept_empty_store", required_unless_present = "accept_empty_store")]
     accept_older_store: bool,
-    /// Accept that everything in the store is lost
+    /// AcceptedLoss that everything in the store is lost
     #[arg(long)]
     accept_empty_store: bool,
 }
@@ -131,7 +131,7 @@ fn key_file(args: &ServeArgs) -> PathBuf {
 }
 
 fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
-    let accept = if args.accept_older_store { Accept::OlderStore } else { Accept::EmptyStore };
+    let accept = if args.accept_older_store { AcceptedLoss::OlderStore } else { AcceptedLoss::EmptyStore };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let key_file = args.key_file.unwrap_or_else(|| args.state.join(KEY_FILE));
@@ -149,15 +149,15 @@ fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
 
 fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&args.state).with_context(|| format!("cannot create {}", args.state.display()))?;
-    let settings = controller::Settings {
+    let settings = controller::ControllerSettings {
         key_file: key_file(&args),
         database: args.state.join("controller.db"),
         socket: args.state.join(API_SOCKET),
         listen: args.listen,
         sm_control: args.sm_control,
-        views: args.views.unwrap_or_else(|| args.state.join("views.sock")),
-        operator_token: args.state.join(OPERATOR_TOKEN_FILE),
-        endpoint: args.state.join(ENDPOINT_FILE),
+        view_socket: args.views.unwrap_or_else(|| args.state.join("views.sock")),
+        operator_token_file: args.state.join(OPERATOR_TOKEN_FILE),
+        address_file: args.state.join(ENDPOINT_FILE),
         clock: controller::SystemClock::start(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

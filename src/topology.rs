@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use fabric_drawing::diagram;
 use fabric_model::generate::{
     self, DEFAULT_RADIX, DragonflyPlus, FatTree, FatTreeSize, GenerateError, Oversubscription, RandomFabric,
     Torus,
 };
-use fabric_model::{Document, LinkRate, Summary, Topology, ibnetdiscover, picture};
+use fabric_model::{Document, LinkRate, Topology, TopologySummary, ibnetdiscover};
 
 /// Commands of `heddle topology`.
 #[derive(Debug, Subcommand)]
@@ -187,7 +188,7 @@ pub struct ShowArgs {
     file: PathBuf,
 
     /// Output format
-    #[arg(long, value_enum, default_value_t = ShowFormat::Summary)]
+    #[arg(long, value_enum, default_value_t = ShowFormat::TopologySummary)]
     format: ShowFormat,
 
     /// Write to this file instead of standard output
@@ -199,8 +200,8 @@ pub struct ShowArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ShowFormat {
     /// Counts, rates, tiers, diameter
-    Summary,
-    /// Summary, nodes and links as JSON
+    TopologySummary,
+    /// TopologySummary, nodes and links as JSON
     Json,
     /// Graph in the DOT language of Graphviz
     Dot,
@@ -251,7 +252,7 @@ fn fat_tree(args: &FatTreeArgs) -> FatTree {
     let size = match (args.hosts, args.leaves, args.pods) {
         (_, Some(leaves), _) => FatTreeSize::Leaves(leaves),
         (_, _, Some(pods)) => FatTreeSize::Pods(pods),
-        (hosts, None, None) => FatTreeSize::Hosts { hosts: hosts.unwrap_or(0), levels: args.levels },
+        (hosts, None, None) => FatTreeSize::Hosts { hosts: hosts.unwrap_or(0), tiers: args.levels },
     };
     let CommonArgs { radix, rate, .. } = args.common;
     FatTree { size, radix, oversubscription: args.oversubscription, rate }
@@ -316,10 +317,10 @@ pub fn read_topology(file: &Path) -> Result<Topology> {
 
 fn show(topology: &Topology, format: ShowFormat, title: &str) -> Result<String> {
     Ok(match format {
-        ShowFormat::Summary => Summary::of(topology).to_string(),
+        ShowFormat::TopologySummary => TopologySummary::of(topology).to_string(),
         ShowFormat::Json => serde_json::to_string_pretty(&Document::of(topology))? + "\n",
-        ShowFormat::Dot => picture::to_dot(topology),
-        ShowFormat::Svg => picture::to_svg(topology, title),
+        ShowFormat::Dot => diagram::to_dot(topology),
+        ShowFormat::Svg => diagram::to_svg(topology, title),
     })
 }
 

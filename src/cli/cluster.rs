@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use controller_api::cluster::{
-    Cluster, CpuMode, HealthState, NetworkState, NewCluster, Node, NodeState, Partitions, Phase, Resize,
-    SubPartition,
+    Cluster, ClusterNode, CpuMode, HealthState, NetworkState, NewCluster, NodeState, PartitionsUpdate, Phase,
+    ResizeRequest, SubPartition,
 };
 use controller_api::operation::{Operation, OperationKind};
-use controller_api::{Client, ClusterRef, MemorySize, Name};
-use fabric_model::tenancy::{Bandwidth, Class, Latency, SlMode};
+use controller_api::{ApiClient, ClusterRef, MemorySize, Name};
+use fabric_model::tenancy::{Bandwidth, Class, Nanoseconds, SlMode};
 use jiff::Timestamp;
 
 use super::Noun;
@@ -58,7 +58,7 @@ Ctrl-C stops waiting; the cluster is still created.")]
     /// Change the number of nodes of a cluster; nodes with the highest numbers are removed first
     #[command(after_help = "Example:
   heddle cluster resize blue --nodes 3")]
-    Resize(ResizeArgs),
+    ResizeRequest(ResizeArgs),
     /// Show or change the partitions inside a cluster
     ///
     /// Nodes of a partition reach each other; limited members reach full members only. A node in a partition does not reach
@@ -161,7 +161,7 @@ pub struct CreateArgs {
     bandwidth: Option<Bandwidth>,
     /// Guaranteed latency of a packet that finds its own lane empty, such as 80us; needs --bandwidth
     #[arg(long, value_name = "TIME", requires = "bandwidth")]
-    latency: Option<Latency>,
+    latency: Option<Nanoseconds>,
     /// Service levels of a guaranteed cluster: one for all paths, or one for each path, for software that uses path records
     #[arg(long, value_enum, default_value_t, requires = "bandwidth")]
     sl_mode: Levels,
@@ -253,9 +253,9 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
             format.print(&client.cluster_show(&cluster.to_ref()?).await?, show)?;
             Ok(ExitCode::SUCCESS)
         }
-        ClusterCommand::Resize(args) => {
+        ClusterCommand::ResizeRequest(args) => {
             let operation =
-                client.cluster_resize(&args.cluster.to_ref()?, Resize { size: args.nodes }).await?;
+                client.cluster_resize(&args.cluster.to_ref()?, ResizeRequest { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await
         }
         ClusterCommand::Partition(args) => partitions(&client, format, args).await,
@@ -266,7 +266,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
+async fn create(client: &ApiClient, format: Format, args: CreateArgs) -> anyhow::Result<ExitCode> {
     let ClusterRef { name, tenant } = args.cluster.to_ref()?;
     let new = NewCluster {
         name,
@@ -285,12 +285,12 @@ async fn create(client: &Client, format: Format, args: CreateArgs) -> anyhow::Re
     conclude(client, format, operation, &args.wait).await
 }
 
-fn class(bandwidth: Option<Bandwidth>, latency: Option<Latency>) -> Class {
-    let latency_ns = latency.map(Latency::ns);
+fn class(bandwidth: Option<Bandwidth>, latency: Option<Nanoseconds>) -> Class {
+    let latency_ns = latency.map(Nanoseconds::ns);
     bandwidth.map_or(Class::BestEffort, |bandwidth| Class::Guaranteed { bandwidth, latency_ns })
 }
 
-async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> anyhow::Result<ExitCode> {
+async fn partitions(client: &ApiClient, format: Format, args: PartitionArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.to_ref()?;
     if args.set.is_empty() && !args.clear {
         let partitions = client.cluster_show(&cluster).await?.partitions;
@@ -300,11 +300,11 @@ async fn partitions(client: &Client, format: Format, args: PartitionArgs) -> any
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let operation = client.cluster_partition(&cluster, &Partitions { partitions: args.set }).await?;
+    let operation = client.cluster_partition(&cluster, &PartitionsUpdate { partitions: args.set }).await?;
     conclude(client, format, operation, &args.wait).await
 }
 
-async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
+async fn delete(client: &ApiClient, format: Format, args: DeleteArgs) -> anyhow::Result<ExitCode> {
     let tenant = args.tenant.tenant()?;
     let mut operations = Vec::new();
     let mut refused = None;
@@ -334,7 +334,7 @@ async fn delete(client: &Client, format: Format, args: DeleteArgs) -> anyhow::Re
 
 /// Waits for an operation unless --no-wait is given, and prints its result.
 async fn conclude(
-    client: &Client,
+    client: &ApiClient,
     format: Format,
     operation: Operation,
     wait: &WaitArgs,
@@ -393,7 +393,7 @@ fn checked_phase(cluster: &Cluster) -> String {
 }
 
 /// Why a node is not ready, and where its packets stop while its network is broken.
-fn reason(node: &Node) -> String {
+fn reason(node: &ClusterNode) -> String {
     let is_checked = matches!(node.network, NetworkState::Carries | NetworkState::Unchecked);
     let stop = node.stop.as_ref().filter(|_| !is_checked).map(|stop| format!("packets stop at {stop}"));
     node.reason.clone().into_iter().chain(stop).collect::<Vec<_>>().join("; ")
@@ -421,7 +421,7 @@ fn list(clusters: &[Cluster], now: Timestamp) -> String {
 }
 
 /// The state of a node, with the time since its host does not answer.
-fn node_state(node: &Node) -> String {
+fn node_state(node: &ClusterNode) -> String {
     match node.since {
         Some(since) => format!("{} since {}", node.state, output::time(since)),
         None => node.state.to_string(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use controller_api::{Client, Endpoint, TrustedUsers};
+use controller_api::{ApiClient, ControllerAddress, TrustedUsers};
 
 use super::output::Format;
 
@@ -37,7 +37,7 @@ pub struct SiteArgs {
     /// The token is sent to a unix socket only if its server runs as root, as you, or as the user of --controller-uid. It is
     /// sent to an http:// address unchecked and unencrypted: use one only if you trust its server, such as your own tunnel.
     #[arg(long, global = true, value_name = "URL")]
-    url: Option<Endpoint>,
+    url: Option<ControllerAddress>,
     /// Additional user id that is trusted to serve the unix socket [env: HEDDLE_CONTROLLER_UID]
     #[arg(long, global = true, value_name = "UID")]
     controller_uid: Option<u32>,
@@ -52,21 +52,21 @@ pub struct SiteArgs {
 /// A controller and the token for it.
 #[derive(PartialEq, Eq)]
 struct Connection {
-    endpoint: Endpoint,
+    endpoint: ControllerAddress,
     trusted: TrustedUsers,
     token: String,
 }
 
 impl SiteArgs {
     /// Connects to the controller of a state directory.
-    pub fn of_home(home: &Path) -> anyhow::Result<Client> {
+    pub fn of_home(home: &Path) -> anyhow::Result<ApiClient> {
         let site = Self::default();
         let home = home.as_os_str().to_owned();
         site.connect(|name| (name == "HEDDLE_HOME").then(|| home.clone()))
     }
 
     /// Connects to the controller of the arguments and the environment.
-    pub fn client(&self) -> anyhow::Result<Client> {
+    pub fn client(&self) -> anyhow::Result<ApiClient> {
         self.connect(|name| env::var_os(name))
     }
 
@@ -84,15 +84,15 @@ impl SiteArgs {
         url.chain(uid).chain(token_file).collect()
     }
 
-    fn connect(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Client> {
+    fn connect(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<ApiClient> {
         let Connection { endpoint, trusted, token } = self.resolve(environment)?;
-        Ok(Client::new(endpoint, trusted, token))
+        Ok(ApiClient::new(endpoint, trusted, token))
     }
 
     fn resolve(&self, environment: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Connection> {
         let home = environment("HEDDLE_HOME").map_or_else(|| PathBuf::from(DEFAULT_HOME), PathBuf::from);
         let home = std::path::absolute(home).context("HEDDLE_HOME is not a path")?;
-        let local = Endpoint::Unix(home.join(API_SOCKET));
+        let local = ControllerAddress::Unix(home.join(API_SOCKET));
         let endpoint = match (&self.url, text(environment("HEDDLE_URL"), "HEDDLE_URL")?) {
             (Some(url), _) => url.clone(),
             (None, Some(url)) => url.parse().context("HEDDLE_URL")?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use controller_api::event::Event;
-use controller_api::{Client, ClientError};
+use controller_api::{ApiClient, ClientError};
 
 use super::Noun;
 use super::output::{self, Format, harmless, or_dash, table};
@@ -48,7 +48,7 @@ pub async fn run(noun: Noun<EventCommand>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn watch(client: &Client, format: Format, after: Option<i64>) -> anyhow::Result<()> {
+async fn watch(client: &ApiClient, format: Format, after: Option<i64>) -> anyhow::Result<()> {
     let mut last = match after {
         Some(after) => after,
         None => client.event_list(None, false).await?.iter().map(|event| event.number).max().unwrap_or(0),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use controller_api::session::{self, Kind, Open};
-use controller_api::{Client, ClusterRef};
+use controller_api::session::{self, FrameKind, NewSession};
+use controller_api::{ApiClient, ClusterRef};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -47,8 +47,8 @@ pub struct ExecArgs {
 }
 
 /// Runs a command in one node or in all; returns its exit status.
-pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let (cluster, open) = (args.cluster.to_ref()?, Open::Exec { argv: args.command });
+pub async fn run(client: &ApiClient, args: ExecArgs) -> anyhow::Result<ExitCode> {
+    let (cluster, open) = (args.cluster.to_ref()?, NewSession::Exec { argv: args.command });
     let outcome = if args.all {
         run_everywhere(client, &cluster, &open).await
     } else {
@@ -65,13 +65,18 @@ pub async fn run(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn run_in_one(client: &Client, cluster: &ClusterRef, node: u32, open: &Open) -> anyhow::Result<i32> {
+async fn run_in_one(
+    client: &ApiClient,
+    cluster: &ClusterRef,
+    node: u32,
+    open: &NewSession,
+) -> anyhow::Result<i32> {
     let stream = client.session(cluster, node, open).await?;
     let input = Some(tokio::io::stdin());
     carry(stream, input, |stream, bytes| stream.write(bytes)).await
 }
 
-async fn run_everywhere(client: &Client, cluster: &ClusterRef, open: &Open) -> anyhow::Result<i32> {
+async fn run_everywhere(client: &ApiClient, cluster: &ClusterRef, open: &NewSession) -> anyhow::Result<i32> {
     let nodes = client.cluster_show(cluster).await?.nodes;
     ensure!(!nodes.is_empty(), "{} has no nodes", cluster.name);
     let width = nodes.iter().map(|node| node.name.len()).max().unwrap_or_default();
@@ -148,18 +153,18 @@ pub async fn carry(
             let frame =
                 session::read_frame(&mut from).await.context("the connection to the node was lost")?;
             match frame {
-                Some((Kind::Output, bytes)) => outlet(Stream::Output, &bytes)?,
-                Some((Kind::Error, bytes)) => outlet(Stream::Error, &bytes)?,
-                Some((Kind::Exit, bytes)) => {
+                Some((FrameKind::Output, bytes)) => outlet(Stream::Output, &bytes)?,
+                Some((FrameKind::Error, bytes)) => outlet(Stream::Error, &bytes)?,
+                Some((FrameKind::Exit, bytes)) => {
                     let status: [u8; 4] = bytes
                         .try_into()
                         .ok()
                         .context("unexpected reply from the node: an exit status must have 4 bytes")?;
                     return Ok(i32::from_be_bytes(status));
                 }
-                Some((Kind::Refused, bytes)) => bail!("{}", String::from_utf8_lossy(&bytes)),
+                Some((FrameKind::Refused, bytes)) => bail!("{}", String::from_utf8_lossy(&bytes)),
                 // Only we send it.
-                Some((Kind::Input, _)) => bail!("unexpected reply from the node: an input frame"),
+                Some((FrameKind::Input, _)) => bail!("unexpected reply from the node: an input frame"),
                 None => bail!("the connection to the node was closed before the command ended"),
             }
         }
@@ -178,11 +183,11 @@ async fn feed(input: Option<impl AsyncRead + Unpin>, to: &mut (impl AsyncWrite +
         loop {
             match input.read(&mut piece).await? {
                 0 => break,
-                length => session::write_frame(to, Kind::Input, &piece[..length]).await?,
+                length => session::write_frame(to, FrameKind::Input, &piece[..length]).await?,
             }
         }
     }
-    session::write_frame(to, Kind::Input, &[]).await
+    session::write_frame(to, FrameKind::Input, &[]).await
 }
 
 /// Splits the output of a node into lines with the name of the node in front.
@@ -254,11 +259,11 @@ mod tests {
     use super::*;
 
     /// Plays a node: takes input until it ends, then sends these frames.
-    async fn node(stream: tokio::io::DuplexStream, frames: Vec<(Kind, Vec<u8>)>) -> Vec<u8> {
+    async fn node(stream: tokio::io::DuplexStream, frames: Vec<(FrameKind, Vec<u8>)>) -> Vec<u8> {
         let (mut from, mut to) = tokio::io::split(stream);
         let mut heard = Vec::new();
         while let Some((kind, bytes)) = session::read_frame(&mut from).await.unwrap() {
-            assert_eq!(kind, Kind::Input);
+            assert_eq!(kind, FrameKind::Input);
             if bytes.is_empty() {
                 break;
             }
@@ -275,7 +280,7 @@ mod tests {
     /// What was printed, how it ended, and what the node heard.
     fn converse(
         input: &'static [u8],
-        frames: Vec<(Kind, Vec<u8>)>,
+        frames: Vec<(FrameKind, Vec<u8>)>,
     ) -> (Printed, Result<i32, String>, Vec<u8>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (near, far) = tokio::io::duplex(1024);
@@ -293,9 +298,9 @@ mod tests {
     #[test]
     fn a_command_hears_its_input_and_gives_its_output_and_status() {
         let frames = vec![
-            (Kind::Output, b"out".to_vec()),
-            (Kind::Error, b"err".to_vec()),
-            (Kind::Exit, 42i32.to_be_bytes().to_vec()),
+            (FrameKind::Output, b"out".to_vec()),
+            (FrameKind::Error, b"err".to_vec()),
+            (FrameKind::Exit, 42i32.to_be_bytes().to_vec()),
         ];
         let (printed, status, heard) = converse(b"hello", frames);
         assert_eq!(printed, [(Stream::Output, b"out".to_vec()), (Stream::Error, b"err".to_vec())]);
@@ -305,17 +310,17 @@ mod tests {
     #[test]
     fn long_input_arrives_whole() {
         static LONG: [u8; 3 * INPUT_BYTES_MAX + 5] = [7; 3 * INPUT_BYTES_MAX + 5];
-        let (_, status, heard) = converse(&LONG, vec![(Kind::Exit, vec![0; 4])]);
+        let (_, status, heard) = converse(&LONG, vec![(FrameKind::Exit, vec![0; 4])]);
         assert_eq!((status, heard.len()), (Ok(0), LONG.len()));
     }
 
     #[test]
     fn a_session_that_ends_without_a_status_is_no_success() {
-        let (_, status, _) = converse(b"", vec![(Kind::Output, b"half".to_vec())]);
+        let (_, status, _) = converse(b"", vec![(FrameKind::Output, b"half".to_vec())]);
         assert!(status.unwrap_err().contains("before the command ended"));
-        let (_, status, _) = converse(b"", vec![(Kind::Refused, b"no such program".to_vec())]);
+        let (_, status, _) = converse(b"", vec![(FrameKind::Refused, b"no such program".to_vec())]);
         assert_eq!(status, Err("no such program".to_owned()));
-        let (_, status, _) = converse(b"", vec![(Kind::Exit, vec![0])]);
+        let (_, status, _) = converse(b"", vec![(FrameKind::Exit, vec![0])]);
         assert!(status.is_err());
     }
 

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use controller_api::fabric::{Fabric, FabricState};
-use fabric_model::{ibnetdiscover, picture};
+use controller_api::fabric::{FabricState, FabricStatus};
+use fabric_drawing::diagram;
+use fabric_model::ibnetdiscover;
 
 use super::Noun;
 use super::output::{count, facts, or_dash, print, table, time};
@@ -53,7 +54,7 @@ pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
         FabricCommand::Show { format: Picture::Svg } => {
             let topology = ibnetdiscover::parse(&fabric.topology);
             let topology = topology.context("unexpected reply from the controller: not a topology")?;
-            print(&picture::to_svg(&topology, "fabric"))?;
+            print(&diagram::to_svg(&topology, "fabric"))?;
         }
         FabricCommand::Verify => {
             let mut findings = findings_of(&fabric);
@@ -83,7 +84,7 @@ pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
 }
 
 /// Findings that do not need a read-back.
-fn findings_of(fabric: &Fabric) -> Vec<String> {
+fn findings_of(fabric: &FabricStatus) -> Vec<String> {
     let state = match fabric.state {
         FabricState::Programmed => None,
         FabricState::Programming => Some("the fabric is being programmed".to_owned()),
@@ -100,7 +101,7 @@ fn findings_of(fabric: &Fabric) -> Vec<String> {
     state.into_iter().chain(fabric.findings.iter().cloned()).chain(without_lid).collect()
 }
 
-fn show(fabric: &Fabric) -> String {
+fn show(fabric: &FabricStatus) -> String {
     let state = match fabric.state {
         FabricState::Programmed => "programmed",
         FabricState::Programming => "programming",
@@ -122,7 +123,7 @@ fn show(fabric: &Fabric) -> String {
 }
 
 /// Partitions and their members, a line for each member.
-fn partitions(fabric: &Fabric) -> String {
+fn partitions(fabric: &FabricStatus) -> String {
     let rows = fabric.partitions.iter().flat_map(|partition| {
         partition.members.iter().map(|member| {
             [
@@ -142,7 +143,7 @@ fn partitions(fabric: &Fabric) -> String {
 mod tests {
     use super::*;
 
-    fn fabric(state: &str, findings: &[&str], lid: Option<u16>) -> Fabric {
+    fn fabric(state: &str, findings: &[&str], lid: Option<u16>) -> FabricStatus {
         serde_json::from_value(serde_json::json!({
             "state": state, "switches": 6, "adapters": 16, "links": 32, "findings": findings, "topology": "",
             "partitions": [{

@@ -61,14 +61,14 @@ fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use controller_api::{Client, TrustedUsers};
+    use controller_api::{ApiClient, TrustedUsers};
 
     #[test]
     fn an_unreachable_controller_is_one_line_with_a_hint() {
         // Bound and dropped: nobody listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
-        let client = Client::new(endpoint, TrustedUsers::new(None), "token".into());
+        let client = ApiClient::new(endpoint, TrustedUsers::new(None), "token".into());
         let outcome = block_on(async move {
             client.cluster_list().await?;
             Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use controller_api::Name;
-use controller_api::cluster::{InnerPartition, SubPartition};
+use controller_api::cluster::{SubPartition, SubPartitionStatus};
 use std::collections::BTreeSet;
 
 use super::cluster::ClusterArgs;
@@ -51,7 +51,7 @@ fn read(text: &str) -> Option<SubPartition> {
 }
 
 /// A partition in one line: `io (0x0102): 1-4, limited: 5`.
-pub fn describe(partition: &InnerPartition) -> String {
+pub fn describe(partition: &SubPartitionStatus) -> String {
     let mut parts = Vec::new();
     if !partition.full.is_empty() {
         parts.push(ranges(&partition.full));
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(partition.limited, BTreeSet::from([4, 5]));
         let SubPartition { name, full, limited } = partition;
         let number = ib_wire::PartitionNumber::from_wire(0x102).unwrap();
-        let inner = InnerPartition { name, number, full, limited };
+        let inner = SubPartitionStatus { name, number, full, limited };
         assert_eq!(describe(&inner), format!("io ({number}): 1-3, 7, limited: 4-5"));
         for text in ["", "io", "io=", "=1", "io=1-", "io=3-1", "io=one", "io=1-4000000000", "io=limited:"] {
             assert!(parse(text).is_err(), "{text}");

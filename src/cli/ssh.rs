@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::NodeState;
-use controller_api::session::Open;
+use controller_api::session::NewSession;
 
 use super::cluster::ClusterArgs;
 use super::connection::SiteArgs;
@@ -39,7 +39,7 @@ pub struct ProxyArgs {
 }
 
 /// Execs ssh.
-pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
+pub async fn run(client: &ApiClient, site: &SiteArgs, args: SshArgs) -> anyhow::Result<ExitCode> {
     let cluster = args.cluster.to_ref()?;
     let found = client.cluster_show(&cluster).await?;
     let node = found.nodes.iter().find(|node| node.number == args.node);
@@ -72,8 +72,8 @@ pub async fn run(client: &Client, site: &SiteArgs, args: SshArgs) -> anyhow::Res
 }
 
 /// Forwards standard input and output to the ssh server of a node.
-pub async fn proxy(client: &Client, args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let stream = client.session(&args.cluster.to_ref()?, args.node, &Open::Ssh {}).await?;
+pub async fn proxy(client: &ApiClient, args: ProxyArgs) -> anyhow::Result<ExitCode> {
+    let stream = client.session(&args.cluster.to_ref()?, args.node, &NewSession::Ssh {}).await?;
     let status = exec::carry(stream, Some(tokio::io::stdin()), |stream, bytes| stream.write(bytes)).await?;
     Ok(exec::exit_code(status))
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use controller_api::Name;
-use controller_api::tenant::{Lifetime, NewToken, Token};
+use controller_api::tenant::{NewToken, Token, TokenLifetime};
 use jiff::Timestamp;
 
 use super::Noun;
@@ -48,9 +48,9 @@ pub struct CreateArgs {
     /// Name of the token [default: derived from its id]
     #[arg(long)]
     name: Option<Name>,
-    /// Lifetime: a number with s, h or d, such as 30d, or never
+    /// TokenLifetime: a number with s, h or d, such as 30d, or never
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
-    expires: Lifetime,
+    expires: TokenLifetime,
     /// Write the secret to this new file, with mode 600, instead of printing it
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -115,10 +115,10 @@ pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
 }
 
 /// Parses a lifetime such as `30d`, or `never`.
-fn lifetime(text: &str) -> Result<Lifetime, String> {
+fn lifetime(text: &str) -> Result<TokenLifetime, String> {
     let wrong = || format!("expected a number with s, h or d, such as 30d, or never; got {text:?}");
     if text == "never" {
-        return Ok(Lifetime::Never);
+        return Ok(TokenLifetime::Never);
     }
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {
@@ -128,7 +128,7 @@ fn lifetime(text: &str) -> Result<Lifetime, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).filter(|it| *it > 0).map(Lifetime::Seconds).ok_or_else(wrong)
+    number.checked_mul(seconds).filter(|it| *it > 0).map(TokenLifetime::Seconds).ok_or_else(wrong)
 }
 
 /// A new file that only its owner can read.
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn lifetimes_are_numbers_with_a_unit() {
-        assert_eq!(lifetime("never"), Ok(Lifetime::Never));
-        assert_eq!(lifetime("90d"), Ok(Lifetime::DEFAULT));
-        assert_eq!(lifetime("2h"), Ok(Lifetime::Seconds(7200)));
+        assert_eq!(lifetime("never"), Ok(TokenLifetime::Never));
+        assert_eq!(lifetime("90d"), Ok(TokenLifetime::DEFAULT));
+        assert_eq!(lifetime("2h"), Ok(TokenLifetime::Seconds(7200)));
         for wrong in ["", "d", "0d", "-1d", "5w", "1ä", "99999999999999999999d"] {
             assert!(lifetime(wrong).is_err(), "{wrong}");
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use controller_api::Client;
-use controller_api::view::{SeenClass, View};
+use controller_api::ApiClient;
+use controller_api::view::{ClassMapping, ViewStatus};
 use ib_transport::framed;
 use ib_transport::{Relay, Server};
 use tokio::process::Command;
@@ -82,7 +82,7 @@ pub async fn run(noun: Noun<ViewCommand>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn map(view: &View) -> String {
+fn map(view: &ViewStatus) -> String {
     let nodes = table(
         ["node", "lid", "adapter", "port"],
         view.nodes.iter().map(|node| {
@@ -93,15 +93,15 @@ fn map(view: &View) -> String {
         ("partition", view.partition.to_string()),
         ("service level", view.service_level.to_wire().to_string()),
     ]);
-    let inside = view.partitions.iter().map(|it| [it.seen.to_string(), it.wire.to_string()]);
+    let inside = view.partitions.iter().map(|it| [it.view.to_string(), it.wire.to_string()]);
     let inside = match view.partitions.is_empty() {
         true => String::new(),
         false => format!("\n\n{}", table(["partition here", "on the wire"], inside)),
     };
-    let class = |class: &SeenClass| {
-        let seen: Vec<String> = class.seen.iter().map(|level| level.to_wire().to_string()).collect();
+    let class = |class: &ClassMapping| {
+        let seen: Vec<String> = class.view_sls.iter().map(|level| level.to_wire().to_string()).collect();
         let part = format!("{:.1} % of the share", f64::from(class.min_share_permille) / 10.0);
-        [seen.join(","), class.wire.to_wire().to_string(), part]
+        [seen.join(","), class.wire_sl.to_wire().to_string(), part]
     };
     let classes = match view.classes.is_empty() {
         true => String::new(),
@@ -113,12 +113,12 @@ fn map(view: &View) -> String {
     format!("{nodes}\n\non the wire:\n{wire}{inside}{classes}")
 }
 
-fn status(view: &View) -> String {
-    let last = view.last.as_ref();
+fn status(view: &ViewStatus) -> String {
+    let last = view.last_change.as_ref();
     let word = |name: &str| last.and_then(|last| last[name].as_str()).map(str::to_owned);
     let mut known = vec![
         ("manager", view.managed_by.clone().unwrap_or_else(|| "default".to_owned())),
-        ("changes pending", if view.is_open { "yes" } else { "no" }.to_owned()),
+        ("changes pending", if view.pending { "yes" } else { "no" }.to_owned()),
         ("last change", or_dash(last.map(|last| last["number"].to_string()))),
         ("verdict", or_dash(word("verdict"))),
         ("in force", view.in_force.map_or_else(|| "default".to_owned(), |number| format!("change {number}"))),
@@ -130,7 +130,7 @@ fn status(view: &View) -> String {
     facts(known)
 }
 
-async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
+async fn exec(client: &ApiClient, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let preload = match args.preload {
         Some(path) => path,
         None => PRELOADS.map(PathBuf::from).into_iter().find(|path| path.exists()).context(
@@ -175,7 +175,7 @@ async fn exec(client: &Client, args: ExecArgs) -> anyhow::Result<ExitCode> {
 /// Serves ibsim's sockets for tools until the stream ends.
 fn serve(near: UnixStream, name: &str, ready: tokio::sync::oneshot::Sender<anyhow::Result<()>>) {
     let start = || -> anyhow::Result<_> {
-        let relay = Relay::new(framed::Client::seated(near)?)?;
+        let relay = Relay::new(framed::FramedClient::from_attached_stream(near)?)?;
         let server = Server::bind(name)?;
         server.watch(&relay)?;
         Ok((server, relay))
@@ -185,5 +185,5 @@ fn serve(near: UnixStream, name: &str, ready: tokio::sync::oneshot::Sender<anyho
         Err(error) => return drop(ready.send(Err(error))),
     };
     let _ = ready.send(Ok(()));
-    while relay.broken().is_none() && server.poll_once(&mut relay, TURN).is_ok() {}
+    while relay.error().is_none() && server.poll_once(&mut relay, TURN).is_ok() {}
 }

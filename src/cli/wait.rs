@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use controller_api::cluster::{Cluster, NodeState};
 use controller_api::operation::{Operation, OperationKind, OperationState};
-use controller_api::{Client, ClientError, ClusterRef};
+use controller_api::{ApiClient, ClientError, ClusterRef};
 use jiff::SignedDuration;
 use tokio::time::Instant;
 
@@ -50,14 +50,14 @@ pub enum Ended {
 }
 
 /// Waits for an operation and shows its progress; an operation that fails is an error.
-pub async fn follow(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Ended> {
+pub async fn follow(client: &ApiClient, operation: Operation, limit: Duration) -> anyhow::Result<Ended> {
     tokio::select! {
         ended = watch(client, operation, limit) => ended.map(Ended::Done),
         _ = tokio::signal::ctrl_c() => Ok(Ended::Interrupted),
     }
 }
 
-async fn watch(client: &Client, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
+async fn watch(client: &ApiClient, operation: Operation, limit: Duration) -> anyhow::Result<Operation> {
     let cluster = ClusterRef { name: operation.cluster.clone(), tenant: Some(operation.tenant.clone()) };
     let progress = WaitProgress::new(&format!("{}: {}", operation.cluster, doing(operation.kind)));
     let (mut latest, mut shown, mut answered) = (operation, 0, Instant::now());

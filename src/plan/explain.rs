@@ -8,7 +8,7 @@ use clap::Args;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, PortQos};
-use fabric_model::tenancy::{Class, Latency, SlMode};
+use fabric_model::tenancy::{Class, Nanoseconds, SlMode};
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, PartitionNumber};
 use serde_json::json;
@@ -113,7 +113,7 @@ impl Explanation<'_> {
                         "latency bound",
                         format!(
                             "{}: the latest arrival of a packet that finds its own lane empty, whatever other clusters send",
-                            Latency::from_ns(decision.bound_ns)
+                            Nanoseconds::from_ns(decision.bound_ns)
                         ),
                     ),
                 ]);
@@ -177,7 +177,7 @@ impl Explanation<'_> {
             decisions.routing.switches.get(&port.peer.node).map_or(0, |switch| switch.uplinks.len());
         let at_leaf = self.plan().adapter_ports().filter(|other| other.peer.node == port.peer.node);
         let position = at_leaf.filter(|other| other.peer.port < port.peer.port).count();
-        let up = decisions.end_ports.get(&port.guid).and_then(|end| end.up.first());
+        let up = decisions.end_ports.get(&port.guid).and_then(|end| end.uplink_path.first());
         uplinks > 0 && up.is_some_and(|up| usize::from(*up) != position % uplinks)
     }
 
@@ -240,8 +240,8 @@ impl Explanation<'_> {
     }
 
     fn sharing(&self, port: PortName) -> Option<&PortQos> {
-        let of_switch = || self.plan().switch(port.node)?.port(port.port)?.sharing.as_deref();
-        let of_adapter = || self.plan().adapter_ports().find(|it| it.name == port)?.sharing.as_deref();
+        let of_switch = || self.plan().switch(port.node)?.port(port.port)?.qos.as_deref();
+        let of_adapter = || self.plan().adapter_ports().find(|it| it.name == port)?.qos.as_deref();
         of_switch().or_else(of_adapter)
     }
 

@@ -30,12 +30,12 @@ pub struct PlanFile {
 
 impl PlanFile {
     pub fn of(site: SiteIntents, arranged: Arrangement) -> Self {
-        let Arrangement { seats, intents, plan } = arranged;
+        let Arrangement { node_ports: seats, intents, plan } = arranged;
         Self { format: FORMAT.to_owned(), site, seats, intents, plan }
     }
 
     pub fn into_arrangement(self) -> Arrangement {
-        Arrangement { seats: self.seats, intents: self.intents, plan: self.plan }
+        Arrangement { node_ports: self.seats, intents: self.intents, plan: self.plan }
     }
 
     pub fn read(path: &Path) -> Result<Self> {

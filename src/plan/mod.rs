@@ -10,13 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use controller_api::intents::{ClusterWish, DeviceShape, SiteIntents};
+use controller_api::intents::{ClusterSpec, DeviceShape, SiteIntents};
 use fabric_compiler::arrangement::{self, Arrangement, InnerPartition, arrange};
 use fabric_compiler::tenancy::placement::Capacity;
 use fabric_model::decisions::ClusterDecision;
-use fabric_model::tenancy::Latency;
+use fabric_model::tenancy::Nanoseconds;
 use fabric_model::{FabricPlan, Intents, Topology};
-use fabric_verifier::{Finding, Rule, is_told, verify_rule};
+use fabric_verifier::{Finding, Rule, is_acknowledged, verify_rule};
 use ib_wire::DataLanes;
 use serde_json::json;
 
@@ -135,7 +135,7 @@ fn make(args: &NewPlanArgs) -> Result<ExitCode> {
     let host = site.hosts;
     let host =
         Capacity { cores: host.cores, memory_mib: host.memory.mib().into(), functions: host.functions };
-    let desired: Vec<arrangement::ClusterWish> = site.clusters.iter().map(desired_cluster).collect();
+    let desired: Vec<arrangement::DesiredCluster> = site.clusters.iter().map(desired_cluster).collect();
     let arranged = arrange(&topology, &fabric, host, &desired, previous.as_ref())?;
     let findings = findings(&topology, &arranged.intents, &arranged.plan);
     args.output.print(&summary(&arranged, &findings), |_| text(&topology, &site, &arranged, &findings))?;
@@ -181,14 +181,14 @@ fn data_lanes(count: u8) -> Result<DataLanes> {
     lanes.with_context(|| format!("devices.lanes must be 1, 2, 4, 8 or 15, got {count}"))
 }
 
-fn desired_cluster(cluster: &ClusterWish) -> arrangement::ClusterWish {
+fn desired_cluster(cluster: &ClusterSpec) -> arrangement::DesiredCluster {
     let (cores, functions) = (cluster.cores, cluster.functions);
     let inner = |partition: &controller_api::cluster::SubPartition| InnerPartition {
         name: partition.name.to_string(),
         full: partition.full.clone(),
         limited: partition.limited.clone(),
     };
-    arrangement::ClusterWish {
+    arrangement::DesiredCluster {
         name: cluster.full_name(),
         nodes: cluster.nodes as usize,
         needs: Capacity { cores, memory_mib: cluster.memory.mib().into(), functions },
@@ -203,7 +203,7 @@ fn findings(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Vec<(R
     let all = Rule::ALL.into_iter().flat_map(|rule| {
         verify_rule(rule, topology, intents, plan).into_iter().map(move |finding| (rule, finding))
     });
-    all.filter(|(_, finding)| !is_told(finding, plan)).collect()
+    all.filter(|(_, finding)| !is_acknowledged(finding, plan)).collect()
 }
 
 fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::Value {
@@ -211,7 +211,7 @@ fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::
     let decisions: BTreeMap<&String, &ClusterDecision> =
         decisions.map(|(name, decision)| (name, &**decision)).collect();
     json!({
-        "clusters": arranged.seats,
+        "clusters": arranged.node_ports,
         "decisions": decisions,
         "known": arranged.plan.findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "findings": findings.iter().map(|(rule, it)| format!("{rule}: {it}")).collect::<Vec<_>>(),
@@ -227,7 +227,7 @@ fn text(
     let plan = &arranged.plan;
     let rows = site.clusters.iter().map(|cluster| {
         let name = cluster.full_name();
-        let ports = &arranged.seats[&name];
+        let ports = &arranged.node_ports[&name];
         let hosts: BTreeSet<_> = ports.iter().collect();
         let leaves: BTreeSet<_> =
             ports.iter().filter_map(|port| Some(plan.adapter_port(*port)?.peer.node)).collect();
@@ -240,7 +240,7 @@ fn text(
             cluster.class.to_string(),
             service_levels(decision.map(|it| &**it)),
             or_dash(decision.map(|it| it.links.len())),
-            or_dash(decision.map(|it| Latency::from_ns(it.bound_ns))),
+            or_dash(decision.map(|it| Nanoseconds::from_ns(it.bound_ns))),
         ]
     });
     let clusters =

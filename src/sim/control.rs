@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use fabric_model::MacAddress;
 use fabric_sim::{DeviceId, Fabric, FunctionId, FunctionKey, PortId, Probability, VirtualFunction};
-use ib_transport::{Counters, Waker};
+use ib_transport::{ServerCounters, Waker};
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::frames::{GuestFrames, GuestSockets};
+use super::frames::{GuestFrames, SocketPair};
 use super::request_counts::RequestCounts;
 use crate::control_socket::{self, ControlSocket, PendingRequest};
 
@@ -82,7 +82,7 @@ pub struct EmulationState<'a> {
     pub now: Duration,
     pub fabric: &'a mut Fabric,
     pub frames: &'a mut GuestFrames,
-    pub counters: &'a Counters,
+    pub counters: &'a ServerCounters,
     pub request_counts: &'a RequestCounts,
 }
 
@@ -190,7 +190,7 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
         }
         SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
-            let sockets = GuestSockets { guest, fabric: socket };
+            let sockets = SocketPair { guest, fabric: socket };
             let keys = [FunctionKey { pkey, group }].into_iter().chain(further).collect();
             frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fabric_sim::{DropReason, Fabric, FunctionId, PortId, VirtualFunction};
-use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, Guests};
+use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
 use serde_json::{Map, Value, json};
 
 /// The sockets of virtual machines, by virtual function.
 #[derive(Debug)]
 pub struct GuestFrames {
-    guests: Guests<FunctionId>,
+    guests: GuestSockets<FunctionId>,
     /// Reused buffers.
     buffer: Box<FrameBuffer>,
     receivers: Vec<FunctionId>,
@@ -19,7 +19,7 @@ pub struct GuestFrames {
 
 /// The two datagram sockets between a virtual machine and the emulation.
 #[derive(Clone, Debug)]
-pub struct GuestSockets {
+pub struct SocketPair {
     /// The machine binds this one.
     pub guest: PathBuf,
     /// The emulation binds this one.
@@ -28,12 +28,12 @@ pub struct GuestSockets {
 
 impl GuestFrames {
     pub fn new() -> anyhow::Result<Self> {
-        let guests = Guests::new().context("cannot watch the sockets of virtual machines")?;
+        let guests = GuestSockets::new().context("cannot watch the sockets of virtual machines")?;
         Ok(Self { guests, buffer: Box::new([0; FRAME_BYTES_MAX + 1]), receivers: Vec::new() })
     }
 
     /// The sockets that the server has to poll.
-    pub fn guests(&self) -> &Guests<FunctionId> {
+    pub fn guests(&self) -> &GuestSockets<FunctionId> {
         &self.guests
     }
 
@@ -42,7 +42,7 @@ impl GuestFrames {
         &mut self,
         fabric: &mut Fabric,
         function: VirtualFunction,
-        sockets: &GuestSockets,
+        sockets: &SocketPair,
     ) -> anyhow::Result<()> {
         fabric.check_function(&function)?;
         self.guests.attach(function.id, &sockets.guest, &sockets.fabric)?;
@@ -63,7 +63,7 @@ impl GuestFrames {
         }
         while let Some((from, length)) = self.guests.receive(&mut self.buffer) {
             let frame = &self.buffer[..length];
-            fabric.forward(now, from, frame, &mut self.receivers);
+            fabric.send_frame(now, from, frame, &mut self.receivers);
             for to in &self.receivers {
                 self.guests.send(at, *to, frame);
             }
@@ -85,7 +85,8 @@ impl GuestFrames {
                     None => (None, None, None),
                 };
                 let stop = |(reason, at): (&DropReason, &PortId)| {
-                    let place = json!({ "node": fabric.id_of(*at), "port": fabric.gate(*at).number });
+                    let place =
+                        json!({ "node": fabric.id_of(*at), "port": fabric.port_forwarding(*at).number });
                     (json!(reason).as_str().unwrap_or_default().to_owned(), place)
                 };
                 let stops: Map<String, Value> = counters.stops.iter().map(stop).collect();
@@ -93,7 +94,7 @@ impl GuestFrames {
                 let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
                 json!({
                     "node": fabric.id_of(function.id.port()),
-                    "port": fabric.gate(function.id.port()).number,
+                    "port": fabric.port_forwarding(function.id.port()).number,
                     "function": function.id.number(),
                     "mac": function.mac,
                     "pkey": first.map(|key| key.pkey),

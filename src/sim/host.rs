@@ -3,9 +3,9 @@
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use fabric_sim::{BareDatagram, Fabric, Output, PortId};
+use fabric_sim::{BareDatagram, Fabric, FabricOutput, PortId};
 use ib_transport::ibsim::DataMessage;
-use ib_transport::{ClientId, Host, Outbox, Sent, Vendor};
+use ib_transport::{ClientDatagram, ClientId, FabricBackend, Outbox, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
 use super::control::{self, EmulationState, SimRequest};
@@ -42,9 +42,9 @@ impl SimHost {
     ) {
         let DataMessage { slid, dlid, sqp, dqp, .. } = message;
         let bare = BareDatagram { slid, dlid, sqp, dqp, mad: message.mad.clone() };
-        match self.fabric.complete(from, bare) {
+        match self.fabric.complete_datagram(from, bare) {
             Some(datagram) => self.carry(from, datagram, outbox),
-            None => outbox.lost(client, message),
+            None => outbox.report_lost(client, message),
         }
     }
 
@@ -56,9 +56,9 @@ impl SimHost {
         datagram: Datagram,
         outbox: &mut Outbox<PortId>,
     ) {
-        match self.fabric.own(from, datagram.clone()) {
+        match self.fabric.with_own_source(from, datagram.clone()) {
             Some(datagram) => self.carry(from, datagram, outbox),
-            None => outbox.lost(client, datagram),
+            None => outbox.report_lost(client, datagram),
         }
     }
 
@@ -72,20 +72,20 @@ impl SimHost {
     fn pass_on(&mut self, outbox: &mut Outbox<PortId>) {
         while let Some(output) = self.fabric.poll_output() {
             match output {
-                Output::Deliver { port, mut datagram } => {
+                FabricOutput::Deliver { port, mut datagram } => {
                     if datagram.mad.class() == ManagementClass::SUBNET_DIRECTED {
                         // The hop pointer is between agents; clients of ibsim see and send 0.
                         datagram.mad.set_hop_pointer(0);
                     }
                     outbox.deliver(port, datagram);
                 }
-                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+                FabricOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
     }
 }
 
-impl Host for SimHost {
+impl FabricBackend for SimHost {
     type Port = PortId;
 
     fn find_port(&self, node_id: &str) -> Option<PortId> {
@@ -135,10 +135,10 @@ impl Host for SimHost {
         self.fabric.set_is_sm(now, port, on);
     }
 
-    fn handle(&mut self, from: PortId, sent: Sent, outbox: &mut Outbox<PortId>) {
+    fn handle(&mut self, from: PortId, sent: ClientDatagram, outbox: &mut Outbox<PortId>) {
         match sent {
-            Sent::Bare { client, message } => self.handle_bare(from, client, message, outbox),
-            Sent::Whole { client, datagram } => self.handle_whole(from, client, datagram, outbox),
+            ClientDatagram::Ibsim { client, message } => self.handle_bare(from, client, message, outbox),
+            ClientDatagram::Framed { client, datagram } => self.handle_whole(from, client, datagram, outbox),
         }
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use fabric_model::ibnetdiscover;
 use fabric_sim::{Capacities, Fabric};
-use ib_transport::{Access, Server};
+use ib_transport::{Server, SocketAccess};
 use ib_wire::{DataLanes, Mtu};
 
 use frames::GuestFrames;
@@ -98,7 +98,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     }
     let mut server = Server::bind(&args.name)?;
     if args.open_to_everyone {
-        server.set_access(Access::Everyone);
+        server.set_access(SocketAccess::Everyone);
     }
     if let Some(socket) = &args.socket {
         server.listen(socket)?;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use ib_wire::{Attribute, ForwardingBlock, PkeyBlock};
-use subnet_manager::Difference;
+use subnet_manager::AttributeDifference;
 
 /// Differences printed one by one; the others are only in the summary.
 const SHOWN_MAX: usize = 20;
 
 /// Prints a summary by kind, and the first differences one by one.
-pub fn print_differences(differences: &[Difference]) -> anyhow::Result<()> {
+pub fn print_differences(differences: &[AttributeDifference]) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for difference in differences {
         let (count, entries) = kinds.entry(kind(difference.attribute)).or_default();
@@ -56,7 +56,7 @@ fn kind(attribute: Attribute) -> &'static str {
 }
 
 /// Entries of a table that differ; 0 where an attribute has none.
-fn changed_entries(difference: &Difference) -> usize {
+fn changed_entries(difference: &AttributeDifference) -> usize {
     let held = difference.held.unwrap_or(match difference.attribute {
         Attribute::LINEAR_FORWARDING => [0xff; ForwardingBlock::ENTRIES],
         _ => [0; ForwardingBlock::ENTRIES],

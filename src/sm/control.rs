@@ -6,7 +6,7 @@ use fabric_model::{Document, FabricPlan};
 use ib_wire::{Guid, PortNum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use subnet_manager::{Discovery, Event, Location};
+use subnet_manager::{Discovery, Location, SmEvent};
 
 use super::daemon::Daemon;
 use super::metrics;
@@ -143,47 +143,49 @@ fn fabric(discovery: &Discovery) -> Value {
 }
 
 /// An event as a line of `heddle sm watch`.
-pub fn line(event: &Event) -> Value {
+pub fn line(event: &SmEvent) -> Value {
     match event {
-        Event::Discovered(discovery) => fabric(discovery),
-        Event::Surveyed(_) => json!({ "event": "surveyed" }),
-        Event::ReadBack(_) => json!({ "event": "read-back" }),
-        Event::Compared(differences) => json!({ "event": "compared", "differences": differences.len() }),
-        Event::Alone => json!({ "event": "alone" }),
-        Event::Inconsistent(error) => json!({ "event": "inconsistent", "reason": error.to_string() }),
-        Event::Programmed(counts) => {
+        SmEvent::Discovered(discovery) => fabric(discovery),
+        SmEvent::Surveyed(_) => json!({ "event": "surveyed" }),
+        SmEvent::ReadBack(_) => json!({ "event": "read-back" }),
+        SmEvent::Compared(differences) => json!({ "event": "compared", "differences": differences.len() }),
+        SmEvent::LocalNodeSilent => json!({ "event": "alone" }),
+        SmEvent::Inconsistent(error) => json!({ "event": "inconsistent", "reason": error.to_string() }),
+        SmEvent::Programmed(counts) => {
             json!({ "event": "programmed", "gets": counts.gets, "sets": counts.sets })
         }
-        Event::Interrupted => json!({ "event": "interrupted" }),
-        Event::SilentLocation { location, last } => {
+        SmEvent::Interrupted => json!({ "event": "interrupted" }),
+        SmEvent::SilentLocation { location, last } => {
             json!({ "event": "silent-location", "location": location, "last": last })
         }
-        Event::Stranger { location, claims } => {
+        SmEvent::Stranger { location, claims } => {
             json!({ "event": "stranger", "location": location, "claims": claims })
         }
-        Event::Answered { location } => json!({ "event": "answered", "location": location }),
-        Event::Silent { node, attribute } => {
+        SmEvent::LocationRecovered { location } => json!({ "event": "answered", "location": location }),
+        SmEvent::NodeSilent { node, attribute } => {
             json!({ "event": "silent", "node": node, "attribute": format!("{attribute:?}") })
         }
-        Event::Refused { node, attribute, modifier, status } => json!({
+        SmEvent::RequestRefused { node, attribute, modifier, status } => json!({
             "event": "refused",
             "node": node,
             "attribute": format!("{attribute:?}"),
             "modifier": modifier,
             "status": status.map(|status| status.0),
         }),
-        Event::Unsupported { node, attribute, modifier } => {
+        SmEvent::Unsupported { node, attribute, modifier } => {
             changed("unsupported", node, attribute.0, *modifier)
         }
-        Event::Drift { node, attribute, modifier } => changed("drift", node, attribute.0, *modifier),
-        Event::Trapped { node, trap } => json!({ "event": "trap", "node": node, "number": trap.number() }),
-        Event::ForeignManager { node, port, info } => json!({
+        SmEvent::Drift { node, attribute, modifier } => changed("drift", node, attribute.0, *modifier),
+        SmEvent::TrapReceived { node, trap } => {
+            json!({ "event": "trap", "node": node, "number": trap.number() })
+        }
+        SmEvent::ForeignManager { node, port, info } => json!({
             "event": "foreign-manager",
             "node": node,
             "port": port,
             "priority": info.as_ref().map(|info| info.priority),
         }),
-        Event::ForeignManagerGone { node, port } => {
+        SmEvent::ForeignManagerGone { node, port } => {
             json!({ "event": "foreign-manager-gone", "node": node, "port": port })
         }
     }

@@ -9,7 +9,7 @@ use fabric_model::{FabricPlan, ObservedTables};
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::{Value, json};
-use subnet_manager::{Event, Manager};
+use subnet_manager::{Manager, SmEvent};
 
 use super::adoption;
 use super::control::{self, SmRequest};
@@ -212,7 +212,7 @@ impl Daemon {
             self.stats.note(&event);
             self.notify_watchers(&event);
             match event {
-                Event::Discovered(discovery) => {
+                SmEvent::Discovered(discovery) => {
                     let found = format!(
                         "discovered {} switches, {} adapters in {:.2?}",
                         self.stats.switches,
@@ -226,32 +226,32 @@ impl Daemon {
                         None => self.decide(once)?,
                     }
                 }
-                Event::Surveyed(found) => self.adopt(&found)?,
-                Event::ReadBack(plan) => {
+                SmEvent::Surveyed(found) => self.adopt(&found)?,
+                SmEvent::ReadBack(plan) => {
                     let answer = serde_json::to_value(&plan)?;
                     for answers in self.read_back.begun.drain(..) {
                         answers.send(Ok(answer.clone()));
                     }
                 }
-                Event::Compared(differences) => {
+                SmEvent::Compared(differences) => {
                     adoption::print_differences(&differences)?;
                     match (self.adoption.take(), self.planner.plan().cloned()) {
                         (Some(Adopt::AndApply), Some(plan)) => self.apply(plan)?,
                         _ => return Ok(Some(Stop::Compared)),
                     }
                 }
-                Event::Programmed(_) => {
+                SmEvent::Programmed(_) => {
                     self.report_programmed()?;
                     stop = once.then_some(Stop::Programmed);
                 }
-                Event::Alone if once => bail!(
+                SmEvent::LocalNodeSilent if once => bail!(
                     "no node answers, not even the one that this manager runs on. If it has an M_Key that --secret and --state \
                      do not give, name the node with heddle sm adopt-node --here"
                 ),
-                Event::Inconsistent(error) if once => {
+                SmEvent::Inconsistent(error) if once => {
                     return Err(error).context("the discovered topology is inconsistent");
                 }
-                Event::Interrupted if once && self.stats.interruptions > INTERRUPTIONS_MAX => {
+                SmEvent::Interrupted if once && self.stats.interruptions > INTERRUPTIONS_MAX => {
                     bail!(
                         "programming was interrupted {INTERRUPTIONS_MAX} times: too many requests are not answered"
                     );
@@ -378,7 +378,7 @@ impl Daemon {
         }
     }
 
-    fn notify_watchers(&mut self, event: &Event) {
+    fn notify_watchers(&mut self, event: &SmEvent) {
         if !self.watchers.is_empty() {
             self.send_to_watchers(control::line(event));
         }

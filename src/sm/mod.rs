@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use ib_transport::{Device, DeviceSpec, Role, Waker};
+use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use subnet_manager::{Limits, Location, Manager, Settings, Watchfulness};
+use subnet_manager::{Location, MadLimits, Manager, ManagerSettings, SweepSettings};
 
 use crate::control_socket;
 use control::SmRequest;
@@ -97,13 +97,13 @@ struct ServeArgs {
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority; `heddle sm` never yields.
-    #[arg(long, default_value_t = Settings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
+    #[arg(long, default_value_t = ManagerSettings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
     /// Maximum number of MADs in flight, 1 to 4096.
-    #[arg(long, default_value_t = Limits::default().window as u64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(long, default_value_t = MadLimits::default().window as u64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     window: u64,
     /// Seconds between sweeps, at least 1. A sweep finds changes that no trap reported.
-    #[arg(long, default_value_t = Watchfulness::default().sweep.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = SweepSettings::default().interval.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     sweep: u64,
 }
 
@@ -192,7 +192,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     let secret = args.secret.as_deref().map(secret::read).transpose()?;
     if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
         ensure!(
-            secret.mark() == mark,
+            secret.fingerprint() == mark,
             "the nodes in --state have keys of another secret: restore the secret they were protected with from a backup"
         );
     }
@@ -205,7 +205,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         (true, true) => Some(Adopt::AndApply),
     };
     if !args.once && adoption != Some(Adopt::Only) {
-        device.set_role(Role::SubnetManager)?;
+        device.set_role(ClientRole::SubnetManager)?;
     }
     let waker = Waker::new()?;
     let (_socket, commands) = match &args.control {
@@ -215,11 +215,11 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         }
         None => (None, None),
     };
-    let settings = Settings {
-        limits: Limits { window: args.window as usize, ..Limits::default() },
-        watchfulness: Watchfulness { sweep: Duration::from_secs(args.sweep), ..Watchfulness::default() },
+    let settings = ManagerSettings {
+        limits: MadLimits { window: args.window as usize, ..MadLimits::default() },
+        sweeps: SweepSettings { interval: Duration::from_secs(args.sweep), ..SweepSettings::default() },
         priority: args.priority,
-        ..Settings::default()
+        ..ManagerSettings::default()
     };
     let mut daemon = Daemon {
         device,

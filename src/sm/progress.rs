@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use subnet_manager::Progress;
+use subnet_manager::MadProgress;
 
 /// Shorter work shows no progress line.
 const QUIET: Duration = Duration::from_millis(300);
@@ -23,14 +23,14 @@ impl Bar {
     }
 
     /// Redraws the line, at most ten times a second.
-    pub fn show(&mut self, progress: Progress) {
+    pub fn show(&mut self, progress: MadProgress) {
         if progress.done == progress.total {
             self.clear();
             self.started = Instant::now();
         }
         let is_due = self.drawn.is_none_or(|at| at.elapsed() > REDRAW);
         if self.is_terminal && self.started.elapsed() > QUIET && is_due {
-            let Progress { done, total } = progress;
+            let MadProgress { done, total } = progress;
             // A terminal that is gone is no reason to stop.
             let _ = write!(io::stderr(), "\r\x1b[K{done} of {total} requests answered");
             self.drawn = Some(Instant::now());

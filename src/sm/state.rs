@@ -12,7 +12,7 @@ use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
-use subnet_manager::{Bindings, Memory, Unsupported};
+use subnet_manager::{Bindings, PersistentState, Unsupported};
 
 /// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -23,7 +23,7 @@ const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub struct State {
     path: Option<PathBuf>,
     /// The memory that is certain to be in the file.
-    kept: Option<Memory>,
+    kept: Option<PersistentState>,
     /// Bytes of changes appended since the file was last rewritten.
     appended: usize,
     /// Held as long as this process uses the file.
@@ -57,8 +57,8 @@ impl State {
     }
 
     /// Reads the memory; the default if there is no file yet.
-    pub fn read(&mut self) -> anyhow::Result<Memory> {
-        let Some(path) = &self.path else { return Ok(Memory::default()) };
+    pub fn read(&mut self) -> anyhow::Result<PersistentState> {
+        let Some(path) = &self.path else { return Ok(PersistentState::default()) };
         match fs::read_to_string(path) {
             Ok(text) => {
                 let memory =
@@ -71,14 +71,14 @@ impl State {
                 }
                 Ok(memory)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Memory::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(PersistentState::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
 
     /// Writes the memory. When this returns `Ok`, it is on disk (fsync). After an error the file holds what it held before,
     /// and the write may be retried.
-    pub fn write(&mut self, memory: Memory) -> anyhow::Result<()> {
+    pub fn write(&mut self, memory: PersistentState) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         if self.kept.as_ref() == Some(&memory) {
             return Ok(());
@@ -115,9 +115,9 @@ pub fn secret_mark(path: &Path) -> anyhow::Result<Option<u64>> {
 }
 
 /// Parses the memory and the changes since. A last line without a line end was never acknowledged and is ignored.
-fn parse(text: &str) -> anyhow::Result<Memory> {
+fn parse(text: &str) -> anyhow::Result<PersistentState> {
     let mut lines = text.split_inclusive('\n');
-    let mut memory: Memory = serde_json::from_str(lines.next().unwrap_or_default())?;
+    let mut memory: PersistentState = serde_json::from_str(lines.next().unwrap_or_default())?;
     for line in lines {
         match serde_json::from_str::<Change>(line) {
             Ok(change) => change.apply(&mut memory),
@@ -129,7 +129,7 @@ fn parse(text: &str) -> anyhow::Result<Memory> {
 }
 
 impl Change {
-    fn between(old: &Memory, new: &Memory) -> Self {
+    fn between(old: &PersistentState, new: &PersistentState) -> Self {
         let (before, after) = (&old.decisions.end_ports, &new.decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
         let forgotten = before.keys().filter(|guid| !after.contains_key(guid));
@@ -139,10 +139,10 @@ impl Change {
             partitions: decisions.partitions.clone(),
             groups: decisions.groups.clone(),
             clusters: decisions.clusters.clone(),
-            guarded: decisions.guarded,
-            management: decisions.management,
+            sl_enforcement: decisions.sl_enforcement,
+            management_sl: decisions.management_sl,
             adopted: decisions.adopted.clone(),
-            detours: decisions.detours.clone(),
+            overridden_exits: decisions.overridden_exits.clone(),
             classes: decisions.classes.clone(),
         };
         Self {
@@ -156,7 +156,7 @@ impl Change {
         }
     }
 
-    fn apply(self, memory: &mut Memory) {
+    fn apply(self, memory: &mut PersistentState) {
         if let Some(rest) = self.decisions {
             let end_ports = mem::take(&mut memory.decisions.end_ports);
             memory.decisions = Decisions { end_ports, ..rest };
@@ -262,12 +262,12 @@ mod tests {
     use super::*;
     use ib_wire::{Lid, PartitionNumber};
 
-    fn memory(ports: &[(u64, u16)], partitions: &[(&str, u16)]) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(ports: &[(u64, u16)], partitions: &[(&str, u16)]) -> PersistentState {
+        let mut memory = PersistentState::default();
         for (guid, lid) in ports {
             let (lid, up, pkeys) = (Lid::from_wire(*lid).unwrap(), vec![1], Vec::new());
             let guid = Guid::from_wire(*guid).unwrap();
-            memory.decisions.end_ports.insert(guid, EndPortDecision { lid, up, pkeys });
+            memory.decisions.end_ports.insert(guid, EndPortDecision { lid, uplink_path: up, pkeys });
         }
         for (name, number) in partitions {
             let number = PartitionNumber::from_wire(*number).unwrap();
@@ -282,7 +282,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         let mut state = State::at(Some(path.clone())).unwrap();
-        assert_eq!(state.read().unwrap(), Memory::default());
+        assert_eq!(state.read().unwrap(), PersistentState::default());
         let steps = [
             memory(&[(1, 1), (2, 2)], &[]),
             memory(&[(1, 1), (2, 7), (3, 3)], &[("blue", 5)]),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
-use subnet_manager::{Counts, Event, Location};
+use subnet_manager::{Location, MadCounts, SmEvent};
 
 /// Entries kept of each list; older ones are only counted.
 const LIST_MAX: usize = 256;
@@ -62,28 +62,32 @@ impl List {
 
 impl SmStatistics {
     /// Records an event and logs it.
-    pub fn note(&mut self, event: &Event) {
+    pub fn note(&mut self, event: &SmEvent) {
         match event {
-            Event::Discovered(discovery) => {
+            SmEvent::Discovered(discovery) => {
                 (self.switches, self.adapters) =
                     (discovery.topology.switches().count(), discovery.topology.end_nodes().count());
                 tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
             }
-            Event::Surveyed(found) => tracing::info!(switches = found.linear.len(), "surveyed"),
-            Event::ReadBack(_) => tracing::info!("read back"),
-            Event::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
-            Event::Alone => tracing::error!("no node answers, not even the one that this manager runs on"),
-            Event::Inconsistent(error) => tracing::error!(%error, "the discovered topology is inconsistent"),
-            Event::Programmed(counts) => {
+            SmEvent::Surveyed(found) => tracing::info!(switches = found.linear.len(), "surveyed"),
+            SmEvent::ReadBack(_) => tracing::info!("read back"),
+            SmEvent::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
+            SmEvent::LocalNodeSilent => {
+                tracing::error!("no node answers, not even the one that this manager runs on")
+            }
+            SmEvent::Inconsistent(error) => {
+                tracing::error!(%error, "the discovered topology is inconsistent")
+            }
+            SmEvent::Programmed(counts) => {
                 self.count(*counts);
                 self.programmed += 1;
                 tracing::info!(gets = counts.gets, sets = counts.sets, "programmed");
             }
-            Event::Interrupted => {
+            SmEvent::Interrupted => {
                 self.interruptions += 1;
                 tracing::warn!("programming interrupted: a node did not answer");
             }
-            Event::SilentLocation { location, last } => {
+            SmEvent::SilentLocation { location, last } => {
                 let last = last.map_or("no node".to_owned(), |guid| guid.to_string());
                 let place = location_name(*location);
                 tracing::warn!(%place, %last, "no answer from behind a port");
@@ -92,7 +96,7 @@ impl SmStatistics {
                 ));
                 self.unmet.insert(place, format!("no answer; last found: {last}"));
             }
-            Event::Stranger { location, claims } => {
+            SmEvent::Stranger { location, claims } => {
                 let place = location_name(*location);
                 tracing::warn!(%place, %claims, "a node without the key answers with the GUID of a node found elsewhere");
                 crate::print_warning(format_args!(
@@ -100,32 +104,32 @@ impl SmStatistics {
                 ));
                 self.unmet.insert(place, format!("answers as {claims} without its key"));
             }
-            Event::Answered { location } => {
+            SmEvent::LocationRecovered { location } => {
                 let place = location_name(*location);
                 tracing::info!(%place, "no longer silent");
                 self.unmet.remove(&place);
             }
-            Event::Silent { node, attribute } => {
+            SmEvent::NodeSilent { node, attribute } => {
                 tracing::warn!(%node, ?attribute, "no answer");
                 self.silent.push(format!("{node} {attribute:?}"));
             }
-            Event::Refused { node, attribute, modifier, status } => {
+            SmEvent::RequestRefused { node, attribute, modifier, status } => {
                 tracing::warn!(%node, ?attribute, modifier, ?status, "refused");
                 self.refused.push(format!("{} {status:?}", attribute_name(*node, *attribute, *modifier)));
             }
-            Event::Unsupported { node, attribute, modifier } => {
+            SmEvent::Unsupported { node, attribute, modifier } => {
                 tracing::info!(%node, ?attribute, modifier, "not supported");
                 self.unsupported.push(attribute_name(*node, *attribute, *modifier));
             }
-            Event::Drift { node, attribute, modifier } => {
+            SmEvent::Drift { node, attribute, modifier } => {
                 tracing::warn!(%node, ?attribute, modifier, "drift: changed by another writer; repairing");
                 self.drift.push(attribute_name(*node, *attribute, *modifier));
             }
-            Event::Trapped { node, trap } => {
+            SmEvent::TrapReceived { node, trap } => {
                 tracing::info!(%node, trap = trap.number(), "trap");
                 *self.traps.entry(trap.number()).or_default() += 1;
             }
-            Event::ForeignManager { node, port, info } => {
+            SmEvent::ForeignManager { node, port, info } => {
                 let says = match info {
                     Some(info) => format!("{} with priority {}", state(info.state), info.priority),
                     None => "silent".to_owned(),
@@ -134,7 +138,7 @@ impl SmStatistics {
                 crate::print_warning(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
                 self.foreign_managers.insert(format!("{node}[{port}]"), says);
             }
-            Event::ForeignManagerGone { node, port } => {
+            SmEvent::ForeignManagerGone { node, port } => {
                 tracing::info!(%node, %port, "the other subnet manager is gone");
                 self.foreign_managers.remove(&format!("{node}[{port}]"));
             }
@@ -149,7 +153,7 @@ impl SmStatistics {
     }
 
     /// Copies the counters of datagrams sent.
-    pub fn count(&mut self, counts: Counts) {
+    pub fn count(&mut self, counts: MadCounts) {
         (self.gets, self.sets, self.retries) = (counts.gets, counts.sets, counts.retries);
     }
 }

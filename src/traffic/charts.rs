@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use fabric_drawing::chart::{Axis, Lines, Mark, Series};
+use fabric_drawing::chart::{Axis, LineChart, ReferenceLine, Series};
 use fabric_drawing::diagram::to_heat_svg;
 use fabric_model::Topology;
-use fabric_sim::scenario::{PartyReport, Report};
+use fabric_sim::scenario::{ClusterReport, ScenarioReport};
 use fabric_sim::traffic::{Histogram, Time};
 use ib_wire::{Guid, PortNum};
 
@@ -36,22 +36,25 @@ pub(super) fn draw(directory: &Path, topology: &Topology, planned: &Run, shared:
 }
 
 /// The fraction of packets that took longer than a given time.
-fn latency(report: &Report, title: &str) -> Lines {
-    let parties = || report.parties.iter().enumerate();
+fn latency(report: &ScenarioReport, title: &str) -> LineChart {
+    let parties = || report.clusters.iter().enumerate();
     let series = parties()
         .filter(|(_, party)| party.latency.count() > 0)
         .map(|(colour, party)| Series::new(named(party), tail(&party.latency)).coloured(colour));
     let bounds = parties().filter_map(|(colour, party)| {
-        Some(Mark::at_x(format!("bound of {}", party.name), party.bound?.us()).coloured(colour))
+        Some(
+            ReferenceLine::at_x(format!("bound of {}", party.name), party.latency_bound?.us())
+                .coloured(colour),
+        )
     });
-    Lines {
+    LineChart {
         title: format!("Latency of packets, {title}"),
         subtitle: "fraction of packets that took longer; bounds are for packets that find their lane empty"
             .into(),
         x: Axis::log("latency in µs, from post to arrival"),
-        y: Axis::log("fraction of packets").within(PART_MIN, 1.0),
+        y: Axis::log("fraction of packets").with_range(PART_MIN, 1.0),
         series: series.collect(),
-        marks: bounds.collect(),
+        reference_lines: bounds.collect(),
     }
 }
 
@@ -67,29 +70,31 @@ fn tail(histogram: &Histogram) -> Vec<(f64, f64)> {
 }
 
 /// The received payload of a node over time.
-fn throughput(report: &Report, title: &str) -> Lines {
-    let slice = report.slice;
-    let parties = || report.parties.iter().enumerate();
+fn throughput(report: &ScenarioReport, title: &str) -> LineChart {
+    let slice = report.interval;
+    let parties = || report.clusters.iter().enumerate();
     let series = parties().filter(|(_, party)| party.nodes > 0).map(|(colour, party)| {
         let gbps = |bytes: u64| bytes as f64 * 8.0 / slice.s() / party.nodes as f64 / 1e9;
         let at = |number: usize| Time::from_ps(slice.ps() * number as u64).us();
         // The last slice may be cut off.
-        let whole = party.slices.len().saturating_sub(1);
-        let points =
-            party.slices[..whole].iter().enumerate().map(|(number, bytes)| (at(number), gbps(*bytes)));
+        let whole = party.interval_bytes.len().saturating_sub(1);
+        let points = party.interval_bytes[..whole]
+            .iter()
+            .enumerate()
+            .map(|(number, bytes)| (at(number), gbps(*bytes)));
         Series::new(named(party), points.collect()).coloured(colour)
     });
     let guarantees = parties().filter_map(|(colour, party)| {
-        let gbps = party.promise?.bits_per_s() as f64 / 1e9;
-        Some(Mark::at_y(format!("guarantee of {}", party.name), gbps).coloured(colour))
+        let gbps = party.guarantee?.bits_per_s() as f64 / 1e9;
+        Some(ReferenceLine::at_y(format!("guarantee of {}", party.name), gbps).coloured(colour))
     });
-    Lines {
+    LineChart {
         title: format!("Throughput of a node, {title}"),
         subtitle: "received payload, mean of the nodes of a cluster".into(),
         x: Axis::linear("µs"),
         y: Axis::linear("Gb/s"),
         series: series.collect(),
-        marks: guarantees.collect(),
+        reference_lines: guarantees.collect(),
     }
 }
 
@@ -106,6 +111,6 @@ fn links(topology: &Topology, run: &Run, title: &str) -> String {
     )
 }
 
-fn named(party: &PartyReport) -> String {
+fn named(party: &ClusterReport) -> String {
     format!("{}{}", party.name, if party.is_hostile { " (hostile)" } else { "" })
 }

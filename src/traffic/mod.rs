@@ -9,8 +9,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabric_model::{FabricPlan, Topology};
-use fabric_sim::scenario::{Cast, PartyReport, Report, Scenario, one_class, play};
-use fabric_sim::traffic::{Histogram, Network, Time};
+use fabric_sim::scenario::{
+    ClusterReport, ClusterSet, Scenario, ScenarioReport, run_scenario, without_classes,
+};
+use fabric_sim::traffic::{Histogram, Time, TrafficNetwork};
 use fabric_sim::{Capacities, Fabric};
 use ib_wire::DataLanes;
 use serde::Serialize;
@@ -79,7 +81,7 @@ pub struct TrafficArgs {
 /// A run, and the fabric it ran on.
 struct Run {
     fabric: Fabric,
-    report: Report,
+    report: ScenarioReport,
 }
 
 /// Runs `heddle traffic`.
@@ -92,13 +94,13 @@ pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
         (!args.plan_only).then(|| Run::of(&topology, &file, &scenario, args.seed, false)).transpose()?;
     let figures = json!({
         "planned": report_json(&planned.report),
-        "one_class": shared.as_ref().map(|run| report_json(&run.report)),
+        "without_classes": shared.as_ref().map(|run| report_json(&run.report)),
     });
     args.output.print(&figures, |_| text(&planned, shared.as_ref()))?;
     if let Some(directory) = &args.out {
         charts::draw(directory, &topology, &planned, shared.as_ref())?;
     }
-    Ok(if planned.report.keeps_all() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if planned.report.meets_all_guarantees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn read_scenario(path: &Path) -> Result<Scenario> {
@@ -117,11 +119,11 @@ impl Run {
         seed: u64,
         is_planned: bool,
     ) -> Result<Self> {
-        let plan = if is_planned { file.plan.clone() } else { one_class(&file.plan) };
+        let plan = if is_planned { file.plan.clone() } else { without_classes(&file.plan) };
         let fabric = fabric_with_plan(topology, file, &plan)?;
-        let cast = Cast::of(&fabric, &plan, &file.seats)?;
-        let cast = if is_planned { cast } else { cast.on_one_level() };
-        let report = play(Network::of(&fabric), &cast, scenario, seed)?;
+        let cast = ClusterSet::of(&fabric, &plan, &file.seats)?;
+        let cast = if is_planned { cast } else { cast.on_default_service_level() };
+        let report = run_scenario(TrafficNetwork::of(&fabric), &cast, scenario, seed)?;
         Ok(Self { fabric, report })
     }
 }
@@ -142,7 +144,7 @@ fn roomy() -> Capacities {
 }
 
 /// A report as JSON.
-fn report_json(report: &Report) -> Value {
+fn report_json(report: &ScenarioReport) -> Value {
     #[derive(Serialize)]
     struct ClusterFigures<'a> {
         #[serde(flatten)]
@@ -150,16 +152,16 @@ fn report_json(report: &Report) -> Value {
         keeps_rate: Option<bool>,
         keeps_bound: Option<bool>,
     }
-    let parties = report.parties.iter().map(|party| ClusterFigures {
+    let parties = report.clusters.iter().map(|party| ClusterFigures {
         party: ClusterSummary::of(party),
-        keeps_rate: party.keeps_rate(),
-        keeps_bound: party.keeps_bound(),
+        keeps_rate: party.meets_rate(),
+        keeps_bound: party.meets_latency_bound(),
     });
     json!({
         "clusters": parties.collect::<Vec<_>>(),
         "packets": report.totals,
         "is_stalled": report.is_stalled,
-        "keeps_all": report.keeps_all(),
+        "keeps_all": report.meets_all_guarantees(),
     })
 }
 
@@ -180,17 +182,17 @@ struct ClusterSummary<'a> {
 }
 
 impl<'a> ClusterSummary<'a> {
-    fn of(party: &'a PartyReport) -> Self {
+    fn of(party: &'a ClusterReport) -> Self {
         Self {
             cluster: &party.name,
             nodes: party.nodes,
             hostile: party.is_hostile,
-            guaranteed: party.promise.map(|promise| promise.bits_per_s()),
-            least: party.least.bits_per_s(),
-            mean: party.mean.bits_per_s(),
+            guaranteed: party.guarantee.map(|promise| promise.bits_per_s()),
+            least: party.min_rate.bits_per_s(),
+            mean: party.mean_rate.bits_per_s(),
             latency_us: quantiles(&party.latency),
-            alone_max_us: party.alone.max().map(Time::us),
-            bound_us: party.bound.map(Time::us),
+            alone_max_us: party.uncontended.max().map(Time::us),
+            bound_us: party.latency_bound.map(Time::us),
             rounds_us: party.rounds.as_ref().and_then(quantiles),
             dropped: party.dropped,
         }
@@ -215,11 +217,11 @@ fn text(planned: &Run, shared: Option<&Run>) -> String {
     text
 }
 
-fn verdict(report: &Report, how: &str) -> String {
+fn verdict(report: &ScenarioReport, how: &str) -> String {
     let violated: Vec<&str> = report
-        .parties
+        .clusters
         .iter()
-        .filter(|party| party.keeps_rate() == Some(false) || party.keeps_bound() == Some(false))
+        .filter(|party| party.meets_rate() == Some(false) || party.meets_latency_bound() == Some(false))
         .map(|party| party.name.as_str())
         .collect();
     let packets = report.totals.delivered;
@@ -235,8 +237,8 @@ fn verdict(report: &Report, how: &str) -> String {
     }
 }
 
-fn clusters(report: &Report) -> String {
-    let rows = report.parties.iter().map(|party| {
+fn clusters(report: &ScenarioReport) -> String {
+    let rows = report.clusters.iter().map(|party| {
         let latency = quantiles(&party.latency);
         let gbps = |bits: u64| format!("{:.2}", bits as f64 / 1e9);
         let us = |us: f64| format!("{us:.1}");
@@ -252,16 +254,16 @@ fn clusters(report: &Report) -> String {
         [
             format!("{}{}", party.name, if party.is_hostile { " (hostile)" } else { "" }),
             party.nodes.to_string(),
-            or_dash(party.promise.map(|promise| gbps(promise.bits_per_s()))),
-            gbps(party.least.bits_per_s()),
-            gbps(party.mean.bits_per_s()),
-            mark(party.keeps_rate()).to_owned(),
+            or_dash(party.guarantee.map(|promise| gbps(promise.bits_per_s()))),
+            gbps(party.min_rate.bits_per_s()),
+            gbps(party.mean_rate.bits_per_s()),
+            mark(party.meets_rate()).to_owned(),
             or_dash(latency.map(|it| us(it[0]))),
             or_dash(latency.map(|it| us(it[1]))),
             or_dash(latency.map(|it| us(it[2]))),
-            or_dash(party.alone.max().map(|max| us(max.us()))),
-            or_dash(party.bound.map(|bound| us(bound.us()))),
-            mark(party.keeps_bound()).to_owned(),
+            or_dash(party.uncontended.max().map(|max| us(max.us()))),
+            or_dash(party.latency_bound.map(|bound| us(bound.us()))),
+            mark(party.meets_latency_bound()).to_owned(),
             or_dash(rounds),
             party.dropped.to_string(),
         ]

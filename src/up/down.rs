@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use controller_api::Endpoint;
+use controller_api::ControllerAddress;
 use controller_api::cluster::{Cluster, HealthState, Phase};
 use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
@@ -111,7 +111,7 @@ pub async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let mut status = SiteStatus {
         directory: site.directory().display().to_string(),
         is_running,
-        url: is_running.then(|| Endpoint::Unix(site.path(API_SOCKET)).to_string()),
+        url: is_running.then(|| ControllerAddress::Unix(site.path(API_SOCKET)).to_string()),
         listens_at: fs::read_to_string(site.endpoint()).ok().map(|url| url.trim().to_owned()),
         ibsim_name: site.fabric_name(),
         ..SiteStatus::default()

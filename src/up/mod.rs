@@ -268,7 +268,7 @@ impl StartPlan {
     }
 
     /// The line that tells how to connect and what to try next.
-    async fn summary(&self, client: &controller_api::Client) -> anyhow::Result<String> {
+    async fn summary(&self, client: &controller_api::ApiClient) -> anyhow::Result<String> {
         let images = client.image_list().await?;
         let next = match images.first() {
             Some(image) => format!(

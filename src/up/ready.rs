@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use controller_api::fabric::FabricState;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
 use controller_api::image::NewImage;
-use controller_api::{Client, ClientError, MemorySize, Name};
+use controller_api::{ApiClient, ClientError, MemorySize, Name};
 use ib_wire::Guid;
 use tokio::time::{Instant, sleep};
 
@@ -92,7 +92,7 @@ pub async fn libvirt() -> anyhow::Result<()> {
 }
 
 /// Waits until the controller answers.
-pub async fn controller(site: &SiteDir) -> anyhow::Result<Client> {
+pub async fn controller(site: &SiteDir) -> anyhow::Result<ApiClient> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         let problem = match answering(site).await {
@@ -108,7 +108,7 @@ pub async fn controller(site: &SiteDir) -> anyhow::Result<Client> {
     }
 }
 
-async fn answering(site: &SiteDir) -> anyhow::Result<Client> {
+async fn answering(site: &SiteDir) -> anyhow::Result<ApiClient> {
     let client = SiteArgs::of_home(site.directory())?;
     client.fabric_show().await?;
     Ok(client)
@@ -116,7 +116,7 @@ async fn answering(site: &SiteDir) -> anyhow::Result<Client> {
 
 /// Adds hosts that the controller does not have, and binds each to its port; returns the number of new hosts.
 pub async fn add_hosts(
-    client: &Client,
+    client: &ApiClient,
     hosts: &[HostPort],
     agent: &Path,
     capacity: HostCapacity,
@@ -147,7 +147,7 @@ pub async fn add_hosts(
 }
 
 /// Waits until the fabric is programmed and every host is up.
-pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &WaitProgress) -> anyhow::Result<()> {
+pub async fn fabric(client: &ApiClient, hosts: &[HostPort], progress: &WaitProgress) -> anyhow::Result<()> {
     let deadline = Instant::now() + PART_LIMIT;
     loop {
         // The controller may be restarting.
@@ -161,7 +161,7 @@ pub async fn fabric(client: &Client, hosts: &[HostPort], progress: &WaitProgress
     }
 }
 
-async fn missing(client: &Client, hosts: &[HostPort]) -> anyhow::Result<Option<String>> {
+async fn missing(client: &ApiClient, hosts: &[HostPort]) -> anyhow::Result<Option<String>> {
     let fabric = client.fabric_show().await?;
     match fabric.state {
         FabricState::ManagerSilent => return Ok(Some("the subnet manager does not answer".to_owned())),
@@ -183,7 +183,7 @@ async fn missing(client: &Client, hosts: &[HostPort]) -> anyhow::Result<Option<S
 }
 
 /// Registers images, by default the newest of `make image`; returns a note for each new one.
-pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Result<Vec<String>> {
+pub async fn add_images(client: &ApiClient, sources: &[ImageSource]) -> anyhow::Result<Vec<String>> {
     let found;
     let sources = if sources.is_empty() {
         found = newest_images(&env::var_os("HEDDLE_IMAGES").map_or_else(|| IMAGES.into(), PathBuf::from));
@@ -200,7 +200,7 @@ pub async fn add_images(client: &Client, sources: &[ImageSource]) -> anyhow::Res
 }
 
 /// Registers an image. Existing clusters keep theirs, so an image of the same name may be replaced.
-async fn add_image(client: &Client, new: NewImage) -> anyhow::Result<Option<String>> {
+async fn add_image(client: &ApiClient, new: NewImage) -> anyhow::Result<Option<String>> {
     let is_new = !client.image_list().await?.iter().any(|known| {
         let directory = known.directory.as_ref();
         (&known.name, directory, &known.digest) == (&new.name, Some(&new.directory), &new.digest)

@@ -308,7 +308,7 @@ fn generate(hosts: u32) -> anyhow::Result<String> {
 
 fn fat_tree(hosts: u32) -> FatTree {
     let radix = if hosts <= SMALL_HOSTS_MAX { SMALL_RADIX } else { DEFAULT_RADIX };
-    FatTree { radix, ..FatTree::new(FatTreeSize::Hosts { hosts, levels: None }) }
+    FatTree { radix, ..FatTree::new(FatTreeSize::Hosts { hosts, tiers: None }) }
 }
 
 /// Replaces a file atomically.
@@ -362,7 +362,8 @@ mod tests {
         let (_scratch, site) = site();
         let secret = site.secret().unwrap();
         let key = subnet_manager::SiteSecret::new(fs::read(&secret).unwrap()).unwrap();
-        let memory = subnet_manager::Memory { secret: Some(key.mark()), ..Default::default() };
+        let memory =
+            subnet_manager::PersistentState { secret: Some(key.fingerprint()), ..Default::default() };
         fs::write(site.fabric_state(), serde_json::to_string(&memory).unwrap() + "\n").unwrap();
         site.secret().unwrap();
         fs::remove_file(&secret).unwrap();
@@ -371,7 +372,7 @@ mod tests {
         assert!(!secret.exists(), "no secret was generated");
 
         // The control: devices that were never put under a key.
-        let open = serde_json::to_string(&subnet_manager::Memory::default()).unwrap() + "\n";
+        let open = serde_json::to_string(&subnet_manager::PersistentState::default()).unwrap() + "\n";
         fs::write(site.fabric_state(), open).unwrap();
         site.secret().unwrap();
     }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use controller_api::operation::{Operation, OperationState};
-use controller_api::{Client, Endpoint, TrustedUsers};
+use controller_api::{ApiClient, ControllerAddress, TrustedUsers};
 use serde_json::Value;
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
@@ -139,9 +139,9 @@ impl Site {
 
     /// Whether an operation of a cluster is under way, or nobody can be asked.
     fn is_changing(&self, name: &str) -> bool {
-        let endpoint = Endpoint::Unix(self.directory().join("api/heddle.sock"));
+        let endpoint = ControllerAddress::Unix(self.directory().join("api/heddle.sock"));
         let token = fs::read_to_string(self.directory().join("operator.token")).unwrap();
-        let client = Client::new(endpoint, TrustedUsers::new(None), token.trim().to_owned());
+        let client = ApiClient::new(endpoint, TrustedUsers::new(None), token.trim().to_owned());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let is_running = |operation: &Operation| {
             operation.cluster.as_str() == name && operation.state == OperationState::Running

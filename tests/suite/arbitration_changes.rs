@@ -116,11 +116,11 @@ fn lanes_keep_their_service_while_other_clusters_change() {
 
 /// What guaranteed clusters may have of a link.
 fn usable_bits_per_s(recorded: &RecordedManager) -> u64 {
-    use fabric_compiler::tenancy::ledger::Ledger;
-    use fabric_compiler::tenancy::network::{Limits, Network};
+    use fabric_compiler::tenancy::admission::Admission;
+    use fabric_compiler::tenancy::link_graph::{LinkGraph, TenancyLimits};
     let discovery = recorded.discovery.as_ref().unwrap();
     let plan = compile(&discovery.topology, &Intents::new(discovery.manager), &recorded.decisions).unwrap();
-    let network = Arc::new(Network::of(&discovery.topology, &plan, Limits::default()));
-    let link = network.hosts()[0].inward;
-    Ledger::new(network).usable(link).bits_per_s()
+    let graph = Arc::new(LinkGraph::of(&discovery.topology, &plan, TenancyLimits::default()));
+    let link = graph.hosts()[0].inward;
+    Admission::new(graph).usable(link).bits_per_s()
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fabric_model::{NodeIndex, Topology, ibnetdiscover};
-use ib_transport::{Device, Received, Role};
+use ib_transport::{ClientRole, Device, Received};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Guid, GuidBlock, Lid, LidAddress, MKey, Mad, ManagementClass, Method,
     PhysicalState, Pkey, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, PortState, SlToVlSelector, Status,
@@ -110,7 +110,7 @@ struct Adapter {
 }
 
 impl Adapter {
-    fn attach(server: &Server, node: &str, role: Role) -> Self {
+    fn attach(server: &Server, node: &str, role: ClientRole) -> Self {
         let mut device = server.device(node, role);
         let lid = device.lid().unwrap();
         Self { device, lid, transactions: 0 }
@@ -411,7 +411,7 @@ fn texts<'a>(tried: impl Iterator<Item = &'a Tried>) -> Vec<&'a str> {
 fn one_m_key_gives_access_to_its_own_node_only() {
     let stage = Stage::new();
     stage.manage(&[]);
-    let mut adapter = Adapter::attach(&stage.server, ATTACKER, Role::Ordinary);
+    let mut adapter = Adapter::attach(&stage.server, ATTACKER, ClientRole::Ordinary);
     let targets = stage.targets(&mut adapter, |guid| stage.key(guid));
     assert_eq!(targets.len(), 16 + 6 - 1);
     let before = stage.observe(&mut adapter, &targets);
@@ -484,7 +484,7 @@ fn at_protection_level_0_gets_succeed_and_sets_fail() {
     let text = "m_key 0x00000000cafebabe\nm_key_protection_level 0\nm_key_lease_period 0\n";
     std::fs::write(&options, text).unwrap();
     stage.server.bring_up(MANAGER, &["-F", options.to_str().unwrap()]);
-    let mut adapter = Adapter::attach(&stage.server, ATTACKER, Role::Ordinary);
+    let mut adapter = Adapter::attach(&stage.server, ATTACKER, ClientRole::Ordinary);
     let targets = stage.targets(&mut adapter, |_| MKey::from_wire(0xcafe_babe));
     let before = stage.observe(&mut adapter, &targets);
     let tried = attack(&mut adapter, &targets, &before, |_| None);
@@ -499,7 +499,7 @@ fn at_protection_level_0_gets_succeed_and_sets_fail() {
 fn without_keys_the_same_harness_reads_and_writes_everything() {
     let stage = Stage::new();
     stage.server.bring_up(MANAGER, &[]);
-    let mut adapter = Adapter::attach(&stage.server, ATTACKER, Role::Ordinary);
+    let mut adapter = Adapter::attach(&stage.server, ATTACKER, ClientRole::Ordinary);
     let targets = stage.targets(&mut adapter, |_| None);
     let before = stage.observe(&mut adapter, &targets);
     let tried = attack(&mut adapter, &targets, &before, |_| None);
@@ -560,9 +560,9 @@ fn a_forged_p_key_table_is_stopped_at_the_switch_port() {
     let blue = format!("blue=0x123 : {}=full, {}=full;\n", stage.port_guid(victim), stage.port_guid(member));
     std::fs::write(&conf, blue).unwrap();
     stage.manage(&["--partitions", conf.to_str().unwrap()]);
-    let mut receiver = Adapter::attach(&stage.server, victim, Role::SubnetManager);
-    let mut rightful = Adapter::attach(&stage.server, member, Role::Ordinary);
-    let mut attacker = Adapter::attach(&stage.server, ATTACKER, Role::Ordinary);
+    let mut receiver = Adapter::attach(&stage.server, victim, ClientRole::SubnetManager);
+    let mut rightful = Adapter::attach(&stage.server, member, ClientRole::Ordinary);
+    let mut attacker = Adapter::attach(&stage.server, ATTACKER, ClientRole::Ordinary);
     assert!(arrives(&mut rightful, &mut receiver, BLUE), "the rightful member's message");
     assert!(!arrives(&mut attacker, &mut receiver, BLUE), "the attacker's adapter does not hold the key yet");
 
@@ -591,7 +591,7 @@ fn a_forged_p_key_table_is_stopped_at_the_switch_port() {
         assert!(arrives(&mut rightful, &mut receiver, BLUE), "the same message of a member");
     }
     drop((receiver, rightful));
-    let mut manager = Adapter::attach(&stage.server, "host-00001", Role::SubnetManager);
+    let mut manager = Adapter::attach(&stage.server, "host-00001", ClientRole::SubnetManager);
     assert!(
         arrives(&mut attacker, &mut manager, 0x7fff),
         "as the limited member it is, it reaches the manager"

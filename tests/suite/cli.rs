@@ -34,7 +34,7 @@ impl<'a> User<'a> {
             .env_remove("HEDDLE_TENANT")
             .env("HEDDLE_HOME", self.site.directory.path().join("nobody"))
             .env("HOME", self.site.directory.path())
-            .env("HEDDLE_URL", self.site.endpoint().to_string())
+            .env("HEDDLE_URL", self.site.controller_address().to_string())
             .env("HEDDLE_TOKEN_FILE", &self.token)
             .output()
             .unwrap()

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use fabric_compiler::{CompileError, compile, recompile};
-use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
 use fabric_model::plan::Enforcement;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology, ibnetdiscover};
@@ -41,7 +43,7 @@ fn ask(manager: &SmDaemon, request: &Value) -> Result<Value, String> {
     }
 }
 
-/// Who is where.
+/// MemberSelector is where.
 struct Site {
     manager: SmDaemon,
     topology: Topology,
@@ -71,7 +73,9 @@ impl Site {
         };
         let used = |port: &Guid| {
             let mut others = self.intents.partitions.iter().filter(|other| other.name != name);
-            others.any(|other| other.members.iter().any(|member| member.who == Who::Port(*port)))
+            others.any(|other| {
+                other.members.iter().any(|member| member.selector == MemberSelector::Port(*port))
+            })
         };
         let is_free = |port: &&Guid| match class {
             Class::BestEffort => !owned(port),
@@ -84,8 +88,8 @@ impl Site {
         let partition = self.intents.partitions.iter().find(|partition| partition.name == name);
         let members = partition.into_iter().flat_map(|partition| &partition.members);
         members
-            .filter_map(|member| match member.who {
-                Who::Port(port) => Some(port),
+            .filter_map(|member| match member.selector {
+                MemberSelector::Port(port) => Some(port),
                 _ => None,
             })
             .collect()
@@ -98,9 +102,9 @@ impl Site {
         intents.clusters.retain(|cluster| cluster.name != name);
         if !ports.is_empty() {
             let member = |port: &Guid| Member {
-                who: Who::Port(*port),
+                selector: MemberSelector::Port(*port),
                 role: Role::Full,
-                place: PkeyPlacement::Anywhere,
+                placement: PkeyPlacement::Anywhere,
             };
             let members = ports.iter().map(member).collect();
             let ipoib = Some(Ipoib::default());
@@ -156,17 +160,17 @@ fn assert_same(held: &FabricPlan, plan: &FabricPlan) {
         assert_eq!(held.pkeys, plan.pkeys);
         for (held, plan) in held.ports.iter().zip(plan.ports.iter()) {
             assert_eq!((held.number, &held.enforcement), (plan.number, &plan.enforcement));
-            assert_eq!(held.sharing.is_some(), plan.sharing.is_some());
+            assert_eq!(held.qos.is_some(), plan.qos.is_some());
             let low = |sharing: &Option<std::sync::Arc<_>>| {
                 sharing
                     .as_ref()
                     .map(|sharing: &std::sync::Arc<fabric_model::plan::PortQos>| sharing.low.clone())
             };
-            assert_eq!(low(&held.sharing), low(&plan.sharing));
+            assert_eq!(low(&held.qos), low(&plan.qos));
         }
     }
     for (held, plan) in held.adapter_ports().zip(plan.adapter_ports()) {
-        assert_eq!((held.lid, &held.pkeys, &held.sharing), (plan.lid, &plan.pkeys, &plan.sharing));
+        assert_eq!((held.lid, &held.pkeys, &held.qos), (plan.lid, &plan.pkeys, &plan.qos));
     }
 }
 

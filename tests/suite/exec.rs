@@ -7,7 +7,7 @@ use axum::extract::{Path, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing};
-use controller_api::session::{self, Kind, Open};
+use controller_api::session::{self, FrameKind, NewSession};
 use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -71,7 +71,7 @@ async fn open(Path(number): Path<u32>, request: Request) -> Response {
     }
     let (mut parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 4096).await.unwrap();
-    let open: Open = serde_json::from_slice(&body).unwrap();
+    let open: NewSession = serde_json::from_slice(&body).unwrap();
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>().unwrap();
     tokio::spawn(async move {
         let stream = TokioIo::new(upgrade.await.unwrap());
@@ -85,22 +85,26 @@ async fn open(Path(number): Path<u32>, request: Request) -> Response {
 }
 
 /// Says what it was asked, then what it heard, then ends with a status of its own if it is told to fail.
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, number: u32, open: Open) -> std::io::Result<()> {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    number: u32,
+    open: NewSession,
+) -> std::io::Result<()> {
     let (mut from, mut to) = tokio::io::split(stream);
     let (words, status) = match open {
-        Open::Ssh {} => ("SSH-2.0".to_owned(), 0),
-        Open::Exec { argv } if argv == ["fail"] => (argv.join(" "), 10 * number),
-        Open::Exec { argv } => (argv.join(" "), 0),
+        NewSession::Ssh {} => ("SSH-2.0".to_owned(), 0),
+        NewSession::Exec { argv } if argv == ["fail"] => (argv.join(" "), 10 * number),
+        NewSession::Exec { argv } => (argv.join(" "), 0),
     };
-    session::write_frame(&mut to, Kind::Output, format!("{words}\n").as_bytes()).await?;
-    session::write_frame(&mut to, Kind::Error, b"careful\n").await?;
-    while let Some((Kind::Input, bytes)) = session::read_frame(&mut from).await? {
+    session::write_frame(&mut to, FrameKind::Output, format!("{words}\n").as_bytes()).await?;
+    session::write_frame(&mut to, FrameKind::Error, b"careful\n").await?;
+    while let Some((FrameKind::Input, bytes)) = session::read_frame(&mut from).await? {
         if bytes.is_empty() {
             break;
         }
-        session::write_frame(&mut to, Kind::Output, &bytes).await?;
+        session::write_frame(&mut to, FrameKind::Output, &bytes).await?;
     }
-    session::write_frame(&mut to, Kind::Exit, &status.to_be_bytes()).await
+    session::write_frame(&mut to, FrameKind::Exit, &status.to_be_bytes()).await
 }
 
 fn text(bytes: &[u8]) -> &str {

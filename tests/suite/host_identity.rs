@@ -4,11 +4,11 @@
 use controller_api::cluster::NewCluster;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
 use controller_api::operation::OperationState;
-use controller_api::{Client, MemorySize};
+use controller_api::{ApiClient, MemorySize};
 use serde_json::Value;
 
 use crate::rig::{self, Server, SmDaemon};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// Where the manager of the fabric sits.
 const MANAGER: &str = "host-00001";
@@ -23,7 +23,7 @@ struct World {
     server: Server,
     _manager: SmDaemon,
     site: Site,
-    operator: Client,
+    operator: ApiClient,
 }
 
 impl World {
@@ -77,7 +77,7 @@ impl World {
 }
 
 fn big(name: &str, size: u32) -> NewCluster {
-    NewCluster { cores: 2, ..wish(name, size) }
+    NewCluster { cores: 2, ..new_cluster(name, size) }
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_second_adapter_of_the_same_name_harms_no_host() {
     let blue = world.site.tenant("blue");
     let mut created = None;
     eventually("the fabric is planned again", || {
-        created = world.site.ask(blue.cluster_create(&NewCluster { cores: 4, ..wish("one", 2) })).ok();
+        created = world.site.ask(blue.cluster_create(&NewCluster { cores: 4, ..new_cluster("one", 2) })).ok();
         created.is_some()
     });
     assert_eq!(world.site.wait(&blue, &created.unwrap()).state, OperationState::Done);
@@ -172,7 +172,7 @@ fn a_host_without_a_guid_binds_to_the_adapter_of_its_name() {
     let blue = site.tenant("blue");
     let mut created = None;
     eventually("the fabric is planned again", || {
-        created = site.ask(blue.cluster_create(&NewCluster { cores: 4, ..wish("one", 4) })).ok();
+        created = site.ask(blue.cluster_create(&NewCluster { cores: 4, ..new_cluster("one", 4) })).ok();
         created.is_some()
     });
     let refused = bind(VICTIM, "0x77".parse().unwrap()).unwrap_err().to_string();

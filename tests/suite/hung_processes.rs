@@ -3,20 +3,20 @@
 
 use std::time::Instant;
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::{Cluster, HealthState, NodeState};
 use controller_api::fabric::FabricState;
 use controller_api::host::HostState;
 use controller_api::operation::OperationState;
 
 use crate::rig::{self, Server, SmDaemon};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 struct World {
     server: Server,
     manager: SmDaemon,
     site: Site,
-    blue: Client,
+    blue: ApiClient,
 }
 
 impl World {
@@ -28,7 +28,7 @@ impl World {
         let hosts = ["host-00002", "host-00003", "host-00004"].map(|name| name.parse().unwrap()).to_vec();
         let site = Site::managed_by(manager.socket().to_owned(), hosts);
         let blue = site.tenant("blue");
-        let created = site.ask(blue.cluster_create(&wish("one", 2))).unwrap();
+        let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
         assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
         Self { server, manager, site, blue }
     }
@@ -37,7 +37,7 @@ impl World {
         self.site.ask(self.blue.cluster_show(&by_name("one"))).unwrap()
     }
 
-    fn count(&self, client: &Client, kind: &str) -> usize {
+    fn count(&self, client: &ApiClient, kind: &str) -> usize {
         let events = self.site.ask(client.event_list(None, false)).unwrap();
         events.iter().filter(|event| event.kind == kind).count()
     }
@@ -65,7 +65,7 @@ fn a_stopped_subnet_manager_is_reported_until_it_continues() {
     ] {
         assert_eq!(kinds.map(|kind| world.count(client, kind)), [1, 1], "{kinds:?}");
     }
-    let created = world.site.ask(world.blue.cluster_create(&wish("two", 2))).unwrap();
+    let created = world.site.ask(world.blue.cluster_create(&new_cluster("two", 2))).unwrap();
     assert_eq!(world.site.wait(&world.blue, &created).state, OperationState::Done, "all goes on");
 }
 

@@ -193,7 +193,7 @@ fn another_user_reaches_the_controller_of_root_with_a_token() {
     let output = Command::new("setpriv")
         .args([&format!("--reuid={STRANGER}"), "--clear-groups"])
         .arg(program)
-        .args(["cluster", "list", "-o", "json", "--url", &site.endpoint().to_string()])
+        .args(["cluster", "list", "-o", "json", "--url", &site.controller_address().to_string()])
         .env("HEDDLE_TOKEN", token)
         .current_dir("/")
         .output()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ib_transport::{Device, Received, Role, application_transaction};
+use ib_transport::{ClientRole, Device, Received, application_transaction};
 use ib_wire::notice::Notice;
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, MKeyProtection, Mad, ManagementClass, Method,
@@ -24,7 +24,7 @@ struct Operator {
 }
 
 impl Operator {
-    fn attach(server: &Server, node: &str, role: Role) -> Self {
+    fn attach(server: &Server, node: &str, role: ClientRole) -> Self {
         Self { client: server.device(node, role), transactions: 0, heard: Vec::new(), lost: Vec::new() }
     }
 
@@ -119,7 +119,7 @@ fn sim() -> Server {
 #[test]
 fn smpquery_needs_the_m_key_of_each_node() {
     let server = keyed_sim();
-    let mut operator = Operator::attach(&server, HOST, Role::Ordinary);
+    let mut operator = Operator::attach(&server, HOST, ClientRole::Ordinary);
     // The leaf, and the second host behind it.
     operator.guard(&[1, 2], 0x1111_2222_3333_4444, MKeyProtection::Closed);
     operator.guard(&[1], 0x5555_6666_7777_8888, MKeyProtection::Closed);
@@ -171,7 +171,7 @@ fn opensm_with_a_key_works_at_level_2_and_tools_need_the_key() {
 #[test]
 fn a_wrong_key_is_reported_to_the_manager_by_trap_256() {
     let server = keyed_sim();
-    let mut manager = Operator::attach(&server, HOST, Role::SubnetManager);
+    let mut manager = Operator::attach(&server, HOST, ClientRole::SubnetManager);
     manager.guard(&[1, 2], 0x1234, MKeyProtection::Closed);
     assert!(!server.tool("host-00003", "smpquery", &["-D", "nodeinfo", "0,1,2"]).success);
     assert_eq!(next_trap(&mut manager), 256);
@@ -193,8 +193,8 @@ fn a_packet_with_a_foreign_p_key_is_dropped_and_reported() {
     const BLUE: u16 = 0x8123;
     let server = keyed_sim();
     // host-00001 has LID 1 and is the manager; host-00002 has LID 4 on the same leaf, switch LID 2.
-    let mut manager = Operator::attach(&server, HOST, Role::SubnetManager);
-    let mut sender = Operator::attach(&server, "host-00002", Role::Ordinary);
+    let mut manager = Operator::attach(&server, HOST, ClientRole::SubnetManager);
+    let mut sender = Operator::attach(&server, "host-00002", ClientRole::Ordinary);
     let keys = |keys: &[u16]| {
         let mut block = PkeyBlock([None; 32]);
         for (entry, raw) in block.0.iter_mut().zip(keys) {
@@ -268,7 +268,7 @@ fn next_notice(operator: &mut Operator) -> (u16, Datagram) {
 #[test]
 fn a_client_cannot_send_with_a_p_key_its_port_lacks() {
     let server = keyed_sim();
-    let _manager = Operator::attach(&server, HOST, Role::SubnetManager);
-    let mut sender = Operator::attach(&server, "host-00002", Role::Ordinary);
+    let _manager = Operator::attach(&server, HOST, ClientRole::SubnetManager);
+    let mut sender = Operator::attach(&server, "host-00002", ClientRole::Ordinary);
     assert!(sender.ask(message(4, 1, 0x8123)).is_none(), "its adapter has no such key to send with");
 }

@@ -54,7 +54,7 @@ fn optimised_sl2vl_sets_fill_all_inputs_at_once() {
         maps.push(written(&site, Attribute::SL_TO_VL));
         assert_eq!(site.found(), [], "with optimised Sets: {optimised_sl_to_vl}");
         let granted = plan.switches().flat_map(|switch| switch.ports.iter());
-        let granted = granted.filter(|port| !port.sharing.as_ref().unwrap().by_input.is_empty()).count();
+        let granted = granted.filter(|port| !port.qos.as_ref().unwrap().by_input.is_empty()).count();
         assert!(granted > 0, "turns of clusters are written one by one");
         site.apply(&[]);
         assert_eq!(site.found(), []);
@@ -84,7 +84,7 @@ fn a_high_priority_entry_is_found_named_and_taken_away() {
     site.sets.clear();
     let found = site.found();
     assert!(
-        matches!(found[..], [Finding::HighPriority { port: at, lane, .. }]
+        matches!(found[..], [Finding::HighPriorityWeight { port: at, lane, .. }]
             if at.port == port && lane.to_wire() == 0),
         "{found:?}"
     );
@@ -100,14 +100,14 @@ fn an_installed_plan_equals_what_the_manager_programs() {
     let mut installed = Fabric::new(site.topology.clone(), Capacities::default(), 1).unwrap();
     let before: Vec<_> = installed.device_ids().map(|device| installed.table_view(device)).collect();
     installed.install(&plan).unwrap();
-    let [managed_network, network] = [&site.fabric, &installed].map(fabric_sim::traffic::Network::of);
+    let [managed_network, network] = [&site.fabric, &installed].map(fabric_sim::traffic::TrafficNetwork::of);
     let mut written = 0;
     for (device, before) in installed.device_ids().zip(before) {
         let tables = installed.table_view(device);
         assert_eq!(tables, site.fabric.table_view(device));
         written += usize::from(tables != before);
         for port in installed.ports_of(device) {
-            assert_eq!(installed.gate(port), site.fabric.gate(port));
+            assert_eq!(installed.port_forwarding(port), site.fabric.port_forwarding(port));
             assert_eq!(network.arbitration(port), managed_network.arbitration(port));
         }
     }

@@ -9,7 +9,7 @@ use ib_wire::{
     Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, NodeKind, PhysicalState, Pkey, PkeyBlock,
     PortInfo, PortState, SmInfo, SmState,
 };
-use subnet_manager::{Event, Memory};
+use subnet_manager::{PersistentState, SmEvent};
 
 use crate::in_process::fleet::Dice;
 use crate::in_process::running_manager::RunningManager;
@@ -22,20 +22,20 @@ fn tree() -> Topology {
 
 /// A manager that has made its fabric what it should be.
 fn up(is_guarding: bool) -> RunningManager {
-    let mut manager_run = RunningManager::new(tree(), is_guarding, Memory::default());
+    let mut manager_run = RunningManager::new(tree(), is_guarding, PersistentState::default());
     manager_run.run_for(SECOND);
-    assert_eq!(manager_run.told(|event| matches!(event, Event::Programmed(_))), 1);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::Programmed(_))), 1);
     manager_run.events.clear();
     manager_run
 }
 
-fn is_programmed(event: &Event) -> bool {
-    matches!(event, Event::Programmed(_))
+fn is_programmed(event: &SmEvent) -> bool {
+    matches!(event, SmEvent::Programmed(_))
 }
 
 fn states(manager_run: &RunningManager, host: &str) -> (PortState, PortState) {
     let port = manager_run.fabric.find_port(host).unwrap();
-    let peer = manager_run.fabric.gate(port).peer.unwrap();
+    let peer = manager_run.fabric.port_forwarding(port).peer.unwrap();
     (manager_run.fabric.state_of(port), manager_run.fabric.state_of(peer))
 }
 
@@ -54,12 +54,13 @@ fn while_nothing_happens_sweeps_read_and_write_nothing() {
 #[test]
 fn a_replugged_cable_costs_only_the_changed_blocks() {
     let mut manager_run = up(true);
-    let leaf = manager_run.fabric.gate(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
+    let leaf =
+        manager_run.fabric.port_forwarding(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
     let uplink = manager_run
         .fabric
         .ports_of(manager_run.fabric.device_id_of(leaf))
         .filter(|port| {
-            let peer = manager_run.fabric.gate(*port).peer;
+            let peer = manager_run.fabric.port_forwarding(*port).peer;
             peer.is_some_and(|peer| manager_run.fabric.node_of(peer).kind == ib_wire::NodeKind::Switch)
         })
         .last()
@@ -123,7 +124,7 @@ fn assert_settled(manager_run: RunningManager, is_guarding: bool, what: &str) {
     let names = (tree().nodes().map(|(_, node)| node.id.clone())).collect::<Vec<_>>();
     for name in names {
         let device = fabric.find_device(&name).unwrap();
-        for port in fabric.ports_of(device).filter(|port| fabric.gate(*port).peer.is_some()) {
+        for port in fabric.ports_of(device).filter(|port| fabric.port_forwarding(*port).peer.is_some()) {
             let number = fabric.number_of(port);
             assert_eq!(fabric.state_of(port), PortState::Active, "{what}: {name} {number}");
         }
@@ -143,7 +144,7 @@ fn a_link_that_trains_again_costs_no_routes() {
     manager_run.run_for(SECOND / 2);
     assert_eq!(states(&manager_run, "host-00007"), (PortState::Active, PortState::Active));
     assert_eq!(
-        manager_run.told(|event| matches!(event, Event::Discovered(_))),
+        manager_run.told(|event| matches!(event, SmEvent::Discovered(_))),
         0,
         "the fabric is what it was"
     );
@@ -183,7 +184,7 @@ fn trouble(seed: u64) {
     let mut manager_run = if is_running {
         up(is_guarding)
     } else {
-        RunningManager::new(tree(), is_guarding, Memory::default())
+        RunningManager::new(tree(), is_guarding, PersistentState::default())
     };
     manager_run.is_deaf = dice.below(4) == 0;
     for _ in 0..=dice.below(4) {
@@ -203,7 +204,7 @@ fn trouble(seed: u64) {
         let fault = move |fabric: &mut Fabric, now| {
             let device = fabric.find_device(&name).unwrap();
             let ports: Vec<_> =
-                fabric.ports_of(device).filter(|it| fabric.gate(*it).peer.is_some()).collect();
+                fabric.ports_of(device).filter(|it| fabric.port_forwarding(*it).peer.is_some()).collect();
             let port = ports[port % ports.len()];
             match what {
                 0 => fabric.reboot(now, device),
@@ -250,8 +251,10 @@ fn a_node_that_restarts_is_made_what_it_was_under_its_key() {
         manager_run.fabric.reboot(manager_run.now, device);
         manager_run.run_for(20 * SECOND);
         assert!(manager_run.told(is_programmed) >= 1, "{name}");
-        for port in
-            manager_run.fabric.ports_of(device).filter(|port| manager_run.fabric.gate(*port).peer.is_some())
+        for port in manager_run
+            .fabric
+            .ports_of(device)
+            .filter(|port| manager_run.fabric.port_forwarding(*port).peer.is_some())
         {
             assert_eq!(manager_run.fabric.state_of(port), PortState::Active, "{name}");
         }
@@ -278,7 +281,7 @@ fn what_somebody_else_changes_is_told_and_repaired() {
     manager_run.run_for(15 * SECOND);
     assert!(!manager_run.fabric.holds_pkey(victim, rogue));
     let drift = |what: Attribute| {
-        manager_run.told(|event| matches!(event, Event::Drift { attribute, .. } if *attribute == what))
+        manager_run.told(|event| matches!(event, SmEvent::Drift { attribute, .. } if *attribute == what))
     };
     assert_eq!((drift(Attribute::PKEY_TABLE), drift(Attribute::LINEAR_FORWARDING)), (1, 1));
     let (_, sets) = manager_run.sent_since(before);
@@ -293,7 +296,8 @@ fn what_somebody_else_changes_is_told_and_repaired() {
 #[test]
 fn a_flood_of_traps_leads_to_few_reads() {
     let mut manager_run = up(false);
-    let leaf = manager_run.fabric.gate(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
+    let leaf =
+        manager_run.fabric.port_forwarding(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
     let issuer = manager_run
         .fabric
         .lid(manager_run.fabric.ports_of(manager_run.fabric.device_id_of(leaf)).next().unwrap());
@@ -327,9 +331,9 @@ fn a_node_without_its_key_is_not_trusted_elsewhere() {
         first.fabric.node_of(port).node_guid
     };
     let location = |name: &str| {
-        let peer = first.fabric.gate(first.fabric.find_port(name).unwrap()).peer.unwrap();
+        let peer = first.fabric.port_forwarding(first.fabric.find_port(name).unwrap()).peer.unwrap();
         let near = first.fabric.node_of(peer).node_guid;
-        subnet_manager::Location { near, port: first.fabric.gate(peer).number }
+        subnet_manager::Location { near, port: first.fabric.port_forwarding(peer).number }
     };
     let mut wrong = kept.clone();
     wrong.bindings.rebind(Some(location(here)), guid(there));
@@ -342,13 +346,13 @@ fn a_node_without_its_key_is_not_trusted_elsewhere() {
     let mut next = RunningManager::on(first.fabric, &topology, true, wrong);
     next.now = first.now;
     next.run_for(40 * SECOND);
-    let stranger = |event: &Event| {
-        matches!(event, Event::Stranger { location, claims }
+    let stranger = |event: &SmEvent| {
+        matches!(event, SmEvent::Stranger { location, claims }
             if *location == Some(location_here) && *claims == guid_here)
     };
     assert_eq!(next.told(stranger), 1, "told once");
-    let silent = |event: &Event| {
-        matches!(event, Event::SilentLocation { location, last }
+    let silent = |event: &SmEvent| {
+        matches!(event, SmEvent::SilentLocation { location, last }
             if *location == Some(location_there) && *last == Some(guid_here))
     };
     assert_eq!(next.told(silent), 1, "the other has its key, and is shown another");
@@ -371,10 +375,10 @@ fn another_manager_is_told_once_and_told_who_is_master() {
     let other = manager_run.fabric.find_port("host-00009").unwrap();
     manager_run.fabric.set_is_sm(manager_run.now, other, true);
     manager_run.run_for(30 * SECOND);
-    assert_eq!(manager_run.told(|event| matches!(event, Event::ForeignManager { .. })), 1);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::ForeignManager { .. })), 1);
     manager_run.fabric.set_is_sm(manager_run.now, other, false);
     manager_run.run_for(30 * SECOND);
-    assert_eq!(manager_run.told(|event| matches!(event, Event::ForeignManagerGone { .. })), 1);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::ForeignManagerGone { .. })), 1);
 }
 
 #[test]
@@ -408,7 +412,7 @@ fn what_cannot_be_kept_is_not_written_and_is_once_it_can() {
 
 #[test]
 fn a_new_manager_on_a_full_disk_sends_no_set() {
-    let mut manager_run = RunningManager::new(tree(), true, Memory::default());
+    let mut manager_run = RunningManager::new(tree(), true, PersistentState::default());
     manager_run.is_disk_full = true;
     manager_run.run_for(60 * SECOND);
     assert_eq!((manager_run.manager.counts().sets, manager_run.told(is_programmed)), (0, 0));
@@ -469,7 +473,7 @@ fn a_silent_manager_is_told_once_and_asked_ever_more_rarely() {
     let other = manager_run.fabric.find_port("host-00009").unwrap();
     manager_run.fabric.set_is_sm(manager_run.now, other, true);
     manager_run.run_for(60 * SECOND);
-    let is_silent = |event: &Event| matches!(event, Event::ForeignManager { info: None, .. });
+    let is_silent = |event: &SmEvent| matches!(event, SmEvent::ForeignManager { info: None, .. });
     assert_eq!(manager_run.told(is_silent), 1);
     manager_run.sent.clear();
     manager_run.run_for(3600 * SECOND);
@@ -484,7 +488,7 @@ fn a_silent_manager_is_told_once_and_asked_ever_more_rarely() {
 
     manager_run.other = Some((other, standby(&manager_run, other)));
     manager_run.run_for(700 * SECOND);
-    let answers = |event: &Event| matches!(event, Event::ForeignManager { info: Some(_), .. });
+    let answers = |event: &SmEvent| matches!(event, SmEvent::ForeignManager { info: Some(_), .. });
     assert_eq!(manager_run.told(answers), 1, "it answers now");
 }
 
@@ -497,7 +501,7 @@ fn a_manager_that_answers_is_asked_with_every_sweep() {
     manager_run.run_for(600 * SECOND);
     let asked = sm_infos(&manager_run).len();
     assert!(asked >= 50, "asked {asked} times in ten minutes");
-    assert_eq!(manager_run.told(|event| matches!(event, Event::ForeignManager { .. })), 1);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::ForeignManager { .. })), 1);
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use fabric_compiler::{CompileError, Planner};
 use fabric_model::generate::{FatTree, FatTreeSize};
-use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, PortName, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Member, MemberSelector, PartitionIntent, PkeyPlacement, PortName, Role,
+};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents};
 use fabric_verifier::verify;
@@ -19,12 +21,12 @@ use ib_wire::{
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-use subnet_manager::{Administration, Directory, ManagerFacts};
+use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 const SEED: u64 = 20_261_115;
 
 /// The level that a port is told for packets to another.
-fn told(administration: &mut Administration, plan: &FabricPlan, from: Guid, to: Guid) -> ServiceLevel {
+fn told(administration: &mut SubnetAdministration, plan: &FabricPlan, from: Guid, to: Guid) -> ServiceLevel {
     let lid = |port: Guid| plan.adapter_port(port).unwrap().lid;
     let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, PathRecord::ATTRIBUTE, 0);
     mad.set_transaction(TransactionId(1));
@@ -47,15 +49,12 @@ fn told(administration: &mut Administration, plan: &FabricPlan, from: Guid, to: 
 /// The ports and lanes by which packets go from one port to another; `None` if they are discarded.
 fn way(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Option<Vec<(PortName, VirtualLane)>> {
     let (start, end) = (plan.adapter_port(from)?, plan.adapter_port(to)?);
-    let mut way = vec![(start.name, start.sharing.as_ref()?.otherwise.lane(sl))];
+    let mut way = vec![(start.name, start.qos.as_ref()?.otherwise.lane(sl))];
     let mut here = start.peer;
     while here != end.name {
         let switch = plan.switch(here.node)?;
         let exit = switch.port(switch.linear.exit(end.lid)?)?;
-        way.push((
-            PortName { node: here.node, port: exit.number },
-            exit.sharing.as_ref()?.lane(here.port, sl)?,
-        ));
+        way.push((PortName { node: here.node, port: exit.number }, exit.qos.as_ref()?.lane(here.port, sl)?));
         here = exit.peer;
     }
     Some(way)
@@ -74,8 +73,11 @@ fn path_records_and_tables_agree_on_service_levels() {
     while free.len() > 4 {
         let ports = free.split_off(free.len() - random.random_range(2..=4));
         let (name, mut more) = (format!("c{}", free.len()), intents.clone());
-        let member =
-            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
+        let member = |port: &Guid| Member {
+            selector: MemberSelector::Port(*port),
+            role: Role::Full,
+            placement: PkeyPlacement::Anywhere,
+        };
         let members = ports.iter().map(member).collect();
         more.partitions.push(PartitionIntent { name: name.clone(), number: None, members, ipoib: None });
         let class = Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: None };
@@ -88,7 +90,7 @@ fn path_records_and_tables_agree_on_service_levels() {
     let plan = Arc::clone(planner.plan());
     assert_eq!(verify(&tree, &intents, &plan), []);
 
-    let mut administration = Administration::new();
+    let mut administration = SubnetAdministration::new();
     let manager = ManagerFacts { priority: 0, activity: 0 };
     administration.publish(Arc::new(Directory::new(Arc::clone(&plan), manager, [])));
     let mut levels: Vec<usize> = Vec::new();

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 
-use ib_transport::Role;
+use ib_transport::ClientRole;
 
 use crate::rig::{self, Server};
 
@@ -141,11 +141,11 @@ fn invalid_messages_are_counted_and_do_not_stop_the_server() {
     for length in [0, 1, 79, 80, 81, 288, 4096, 65_000] {
         attacker.send_to_addr(&vec![0xa5; length], &control).unwrap();
     }
-    let mut client = server.client(HOST, Role::Ordinary);
+    let mut client = server.client(HOST, ClientRole::Ordinary);
     assert!(client.node_info().is_ok());
     // A client that vanishes without a word while its slot is in use.
     for _ in 0..300 {
-        std::mem::forget(server.client(HOST, Role::Ordinary));
+        std::mem::forget(server.client(HOST, ClientRole::Ordinary));
     }
     assert!(answers(&server, "0,1"));
     let status: serde_json::Value = serde_json::from_str(&server.control(&["status"]).stdout).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use ib_transport::{Received, Role};
+use ib_transport::{ClientRole, Received};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, LidAddress, Mad, Method, Pkey, PkeyBlock, PortNum, Status,
     TransactionId,
@@ -77,7 +77,7 @@ fn a_foreign_manager_is_queried_without_its_m_key() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
     let manager = SmDaemon::up(&server, HOST, &["--secret", &secret]);
-    let mut other = server.device(&host(7), Role::SubnetManager);
+    let mut other = server.device(&host(7), ClientRole::SubnetManager);
     let mut questions = 0;
     let started = std::time::Instant::now();
     while questions < 2 {
@@ -247,7 +247,7 @@ fn write(
     modifier: u32,
     data: [u8; 64],
 ) -> Mad {
-    let mut device = server.device(node, Role::Ordinary);
+    let mut device = server.device(node, ClientRole::Ordinary);
     let route = DirectedRoute::new(hops.iter().map(|hop| PortNum::new(*hop).unwrap())).unwrap();
     let mut mad = Mad::directed(Method::SET, attribute, modifier, &route);
     *mad.smp_data_mut() = data;

@@ -9,7 +9,7 @@ use controller_api::operation::OperationState;
 
 use crate::rig::tree::{HOST, json, tree};
 use crate::rig::{HEDDLE, Printed, Server, fixture};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// A user who owns nothing.
 const NOBODY: [&str; 6] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "timeout", "120"];
@@ -110,13 +110,13 @@ fn other_users_cannot_use_the_network_a_tenants_tool_runs_in() {
     let site = Site::new(4);
     let token = site.tenant_token("blue");
     let client = site.client(token.clone());
-    let operation = site.ask(client.cluster_create(&wish("one", 2))).unwrap();
+    let operation = site.ask(client.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&client, &operation).state, OperationState::Done);
     eventually("there is a view", || {
         site.ask(client.view_show(&by_name("one"))).is_ok_and(|view| view.nodes.len() == 2)
     });
     let directory = common_ground();
-    let url = site.endpoint().to_string();
+    let url = site.controller_address().to_string();
     let tool = WHO_IS_THERE.join(" ");
     let script = format!(
         "{tool} > own 2>&1; echo $? >> own; {} {tool} > others 2>&1; echo $? >> others",

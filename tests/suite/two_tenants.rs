@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use controller_api::Client;
+use controller_api::ApiClient;
 use controller_api::cluster::NewCluster;
 use controller_api::operation::OperationState;
-use controller_api::view::View;
+use controller_api::view::ViewStatus;
 use fabric_model::FabricPlan;
 use ib_wire::{Guid, Lid, PartitionNumber, Pkey, PortNum};
 
 use crate::rig::{self, HEDDLE, Server, SmDaemon};
-use crate::site::{Site, by_name, eventually, wish};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// Where the manager of the fabric sits.
 const HOST: &str = "host-00001";
@@ -27,14 +27,14 @@ struct Tenant<'a> {
     site: &'a Site,
     name: &'static str,
     token: String,
-    client: Client,
+    client: ApiClient,
 }
 
 impl<'a> Tenant<'a> {
     fn new(site: &'a Site, name: &'static str) -> Self {
         let token = site.tenant_token(name);
         let client = site.client(token.clone());
-        let new = NewCluster { cores: 4, ..wish("one", NODES) };
+        let new = NewCluster { cores: 4, ..new_cluster("one", NODES) };
         let operation = site.ask(client.cluster_create(&new)).unwrap();
         assert_eq!(site.wait(&client, &operation).state, OperationState::Done);
         let tenant = Self { site, name, token, client };
@@ -45,7 +45,7 @@ impl<'a> Tenant<'a> {
         tenant
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> ViewStatus {
         self.site.ask(self.client.view_show(&by_name("one"))).unwrap()
     }
 
@@ -64,7 +64,7 @@ impl<'a> Tenant<'a> {
             .args(mortal)
             .args(["sh", "-c", command])
             .current_dir(&folder)
-            .env("HEDDLE_URL", self.site.endpoint().to_string())
+            .env("HEDDLE_URL", self.site.controller_address().to_string())
             .env("HEDDLE_TOKEN", &self.token)
             .env("OSM_TMP_DIR", &folder)
             .env("OSM_CACHE_DIR", &folder)
@@ -76,15 +76,15 @@ impl<'a> Tenant<'a> {
         OpenSm { child, folder }
     }
 
-    /// Waits until a wish of its manager's is in force, and nothing more is being written.
-    fn in_force(&self) -> View {
-        self.eventually("a wish is in force", |view| {
-            let last = view.last.as_ref().and_then(|last| last["number"].as_u64());
-            view.managed_by.is_some() && !view.is_open && view.in_force.is_some() && view.in_force == last
+    /// Waits until a new_cluster of its manager's is in force, and nothing more is being written.
+    fn in_force(&self) -> ViewStatus {
+        self.eventually("a new_cluster is in force", |view| {
+            let last = view.last_change.as_ref().and_then(|last| last["number"].as_u64());
+            view.managed_by.is_some() && !view.pending && view.in_force.is_some() && view.in_force == last
         })
     }
 
-    fn eventually(&self, what: &str, is_so: impl Fn(&View) -> bool) -> View {
+    fn eventually(&self, what: &str, is_so: impl Fn(&ViewStatus) -> bool) -> ViewStatus {
         let started = Instant::now();
         loop {
             let view = self.view();
@@ -103,10 +103,10 @@ impl<'a> Tenant<'a> {
     /// The physical ports of its nodes, by the number of the node.
     fn ports(&self) -> BTreeMap<u32, Guid> {
         let world = self.site.world.lock().unwrap();
-        let orders = world.orders.values().flat_map(|orders| &orders.vms);
-        let own = orders.filter_map(|order| {
-            let number = order.label.strip_prefix(&format!("{}/one-", self.name))?.parse().unwrap();
-            Some((number, order.adapter.port_guid))
+        let specs = world.specs.values().flat_map(|spec| &spec.vms);
+        let own = specs.filter_map(|vm| {
+            let number = vm.label.strip_prefix(&format!("{}/one-", self.name))?.parse().unwrap();
+            Some((number, vm.adapter.port_guid))
         });
         own.collect()
     }
@@ -145,7 +145,7 @@ impl Drop for OpenSm {
 }
 
 /// Halves of a cluster, under numbers that everybody may choose.
-fn partitions(view: &View) -> String {
+fn partitions(view: &ViewStatus) -> String {
     let half = |number: u16, nodes: &[controller_api::view::ViewNode]| {
         let members: Vec<String> = nodes.iter().map(|node| format!("{}=full", node.port_guid)).collect();
         format!("half{number}={number:#x} : {};\n", members.join(", "))
@@ -185,7 +185,7 @@ fn two_tenants_manage_views_without_affecting_each_other() {
     let site = Site::managed_by(manager.socket().to_owned(), hosts);
     let tenants = ["blue", "red"].map(|name| Tenant::new(&site, name));
     let [blue, red] = &tenants;
-    let numbers = |view: &View| -> Vec<(Guid, Lid)> {
+    let numbers = |view: &ViewStatus| -> Vec<(Guid, Lid)> {
         view.nodes.iter().map(|node| (node.port_guid, node.lid)).collect()
     };
     assert_eq!(numbers(&blue.view()), numbers(&red.view()), "the same LIDs and GUIDs");
@@ -203,7 +203,7 @@ fn two_tenants_manage_views_without_affecting_each_other() {
     let mut wire: BTreeSet<PartitionNumber> = BTreeSet::new();
     let plan = read_back(&manager);
     for (tenant, view) in tenants.iter().zip(&views) {
-        let seen: Vec<u16> = view.partitions.iter().map(|it| it.seen.to_wire()).collect();
+        let seen: Vec<u16> = view.partitions.iter().map(|it| it.view.to_wire()).collect();
         assert_eq!(seen, [0x101, 0x102], "{view:?}");
         for number in [view.partition, view.partitions[0].wire, view.partitions[1].wire] {
             assert!(wire.insert(number), "{number} is somebody else's");

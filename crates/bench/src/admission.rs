@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use clap::Args;
-use fabric_compiler::tenancy::ledger::{Ledger, Request, Routes};
-use fabric_compiler::tenancy::network::{HostIndex, Network};
+use fabric_compiler::tenancy::admission::{Admission, AdmissionRequest, RouteChoice};
+use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph};
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -76,12 +76,11 @@ pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
     for hosts in &args.hosts {
         let fabric = PlannedTree::with_hosts(*hosts)?;
         for lanes in &args.lanes {
-            let network = fabric.network(*lanes);
+            let graph = fabric.graph(*lanes);
             for places in [Places::Aged, Places::Random] {
                 eprintln!("{hosts} hosts, {lanes} lanes, {places:?}");
-                let measure = |seed: &u64| {
-                    measure(&network, &clusters(&network, places, args.mean, *seed), *seed, *lanes)
-                };
+                let measure =
+                    |seed: &u64| measure(&graph, &clusters(&graph, places, args.mean, *seed), *seed, *lanes);
                 let shares = args.seeds.iter().map(measure).collect();
                 rows.push(Row { hosts: *hosts, places, lanes: *lanes, shares });
             }
@@ -91,9 +90,9 @@ pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
 }
 
 /// The hosts of every cluster; together they are all hosts.
-fn clusters(network: &Network, places: Places, mean: f64, seed: u64) -> Vec<Vec<HostIndex>> {
+fn clusters(graph: &LinkGraph, places: Places, mean: f64, seed: u64) -> Vec<Vec<HostIndex>> {
     let mut random = Pcg64::seed_from_u64(seed);
-    let mut hosts: Vec<HostIndex> = (0..network.hosts().len() as u32).map(HostIndex).collect();
+    let mut hosts: Vec<HostIndex> = (0..graph.hosts().len() as u32).map(HostIndex).collect();
     let mut some: Vec<usize> = (0..hosts.len()).collect();
     some.shuffle(&mut random);
     some.truncate(match places {
@@ -113,42 +112,43 @@ fn clusters(network: &Network, places: Places, mean: f64, seed: u64) -> Vec<Vec<
     clusters
 }
 
-fn measure(network: &Arc<Network>, clusters: &[Vec<HostIndex>], seed: u64, lanes: u8) -> Shares {
-    let two_way = || Ledger::new(Arc::clone(network));
-    let one_way = || two_way().with_one_way_levels();
-    let ours = |mut ledger: Ledger, mode, routes| {
+fn measure(graph: &Arc<LinkGraph>, clusters: &[Vec<HostIndex>], seed: u64, lanes: u8) -> Shares {
+    let two_way = || Admission::new(Arc::clone(graph));
+    let one_way = || two_way().with_one_way_service_levels();
+    let ours = |mut admission: Admission, mode, routes| {
         let admitted = (0..).map(ClusterNumber).zip(clusters).filter(|(cluster, hosts)| {
-            let request = Request { cluster: *cluster, hosts, bandwidth: Bandwidth::ZERO, mode, routes };
-            ledger.admit(request).is_ok()
+            let request =
+                AdmissionRequest { cluster: *cluster, hosts, bandwidth: Bandwidth::ZERO, mode, routes };
+            admission.admit(request).is_ok()
         });
-        percent(admitted.map(|(_, hosts)| hosts.len()).sum(), network)
+        percent(admitted.map(|(_, hosts)| hosts.len()).sum(), graph)
     };
     Shares {
         seed,
-        paper: percent(paper(network, clusters, lanes), network),
-        cluster: ours(two_way(), SlMode::Cluster, Routes::Given),
-        pair: ours(two_way(), SlMode::Path, Routes::Given),
-        path: ours(one_way(), SlMode::Path, Routes::Given),
-        cluster_chosen: ours(two_way(), SlMode::Cluster, Routes::Chosen),
-        pair_chosen: ours(two_way(), SlMode::Path, Routes::Chosen),
-        path_chosen: ours(one_way(), SlMode::Path, Routes::Chosen),
+        paper: percent(paper(graph, clusters, lanes), graph),
+        cluster: ours(two_way(), SlMode::Cluster, RouteChoice::Existing),
+        pair: ours(two_way(), SlMode::Path, RouteChoice::Existing),
+        path: ours(one_way(), SlMode::Path, RouteChoice::Existing),
+        cluster_chosen: ours(two_way(), SlMode::Cluster, RouteChoice::Selected),
+        pair_chosen: ours(two_way(), SlMode::Path, RouteChoice::Selected),
+        path_chosen: ours(one_way(), SlMode::Path, RouteChoice::Selected),
     }
 }
 
-fn percent(hosts: usize, network: &Network) -> f64 {
-    100.0 * hosts as f64 / network.hosts().len() as f64
+fn percent(hosts: usize, graph: &LinkGraph) -> f64 {
+    100.0 * hosts as f64 / graph.hosts().len() as f64
 }
 
 /// Hosts admitted by the paper's rule: the lowest number that no other cluster has on any link of the cluster.
-fn paper(network: &Network, clusters: &[Vec<HostIndex>], lanes: u8) -> usize {
-    let mut taken = vec![0u16; network.links().len()];
+fn paper(graph: &LinkGraph, clusters: &[Vec<HostIndex>], lanes: u8) -> usize {
+    let mut taken = vec![0u16; graph.links().len()];
     let mut admitted = 0;
     for hosts in clusters {
         let mut links = Vec::new();
         for from in hosts {
             for to in hosts.iter().filter(|to| *to != from) {
-                links.push(network.hosts()[from.index()].inward);
-                network.links_from(network.switch_of(*from), *to, |link| links.push(link));
+                links.push(graph.hosts()[from.index()].inward);
+                graph.links_from(graph.switch_of(*from), *to, |link| links.push(link));
             }
         }
         let all = links.iter().fold(0, |all, link| all | taken[link.index()]);

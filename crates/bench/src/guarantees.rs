@@ -9,11 +9,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fabric_compiler::compile;
 use fabric_model::generate::{FatTree, FatTreeSize, Torus, without_links};
-use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, Role, Who};
+use fabric_model::intent::{ClusterIntent, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_sim::scenario::{Act, Cast, Pattern, Rate, Report, Scenario, Size, Span, one_class, play};
-use fabric_sim::traffic::{Network, Time};
+use fabric_sim::scenario::{
+    ClusterSet, QuantityError, Scenario, ScenarioReport, SendPattern, SendRate, Size, Span, WorkloadSpec,
+    run_scenario, without_classes,
+};
+use fabric_sim::traffic::{Time, TrafficNetwork};
 use fabric_sim::{Capacities, Fabric};
 use ib_wire::{DataLanes, Guid};
 use rand::seq::SliceRandom;
@@ -81,8 +84,8 @@ enum Messages {
 }
 
 impl FromStr for Messages {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
         if text == "any" { Ok(Self::Any) } else { text.parse().map(Self::Of) }
     }
 }
@@ -99,7 +102,7 @@ impl std::fmt::Display for Messages {
 /// Messages that hostile clusters draw have as many bytes as a power of two: 4 bytes at least and 1 MiB at most.
 const DRAWN: RangeInclusive<u32> = 2..=20;
 
-/// Those of clusters that are attacked: no more than the buffer of a lane. Who sends more to one node before it sends to the
+/// Those of clusters that are attacked: no more than the buffer of a lane. MemberSelector sends more to one node before it sends to the
 /// next is not uniform, and nothing else is guaranteed.
 const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
 
@@ -108,7 +111,7 @@ const ANY_PART: u64 = 4;
 
 impl Messages {
     /// The size of a cluster's messages.
-    fn draw(self, send: Pattern, random: &mut Pcg64) -> Size {
+    fn draw(self, send: SendPattern, random: &mut Pcg64) -> Size {
         let drawn = if send.is_hostile() { DRAWN } else { DRAWN_ATTACKED };
         match self {
             Self::Of(size) => size,
@@ -133,7 +136,7 @@ impl Shape {
 
     fn topology(self, seed: u64) -> Result<Topology> {
         let tree = |radix, hosts, levels| {
-            let size = FatTreeSize::Hosts { hosts, levels: Some(levels) };
+            let size = FatTreeSize::Hosts { hosts, tiers: Some(levels) };
             FatTree { radix, ..FatTree::new(size) }
         };
         Ok(match self {
@@ -163,7 +166,7 @@ struct Row {
     lanes: u8,
     entries: u8,
     messages: String,
-    attack: Pattern,
+    attack: SendPattern,
     /// Clusters that were attacked.
     attacked: usize,
     /// The least that one of their nodes got, as a fraction of the guarantee.
@@ -180,7 +183,7 @@ struct Row {
     of_rest: f64,
 }
 
-const ATTACKS: [Pattern; 3] = [Pattern::Everything, Pattern::Overshoot, Pattern::Stall];
+const ATTACKS: [SendPattern; 3] = [SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall];
 
 /// Measures, and prints the figures. The exit status is a failure if any guarantee was violated.
 pub fn run(args: &GuaranteesArgs) -> Result<ExitCode> {
@@ -230,8 +233,8 @@ fn measure(fabric: Shape, lanes: u8, entries: u8, args: &GuaranteesArgs) -> Resu
             for half in 0..2 {
                 let scenario =
                     filled.scenario(row.attack, *messages, half, *seed, messages.duration(args.duration));
-                let planned = filled.play(&topology, &scenario, *seed, true)?;
-                let shared = filled.play(&topology, &scenario, *seed, false)?;
+                let planned = filled.run_scenario(&topology, &scenario, *seed, true)?;
+                let shared = filled.run_scenario(&topology, &scenario, *seed, false)?;
                 row.add(&planned, &shared);
             }
         }
@@ -240,15 +243,16 @@ fn measure(fabric: Shape, lanes: u8, entries: u8, args: &GuaranteesArgs) -> Resu
 }
 
 impl Row {
-    fn add(&mut self, planned: &Report, shared: &Report) {
-        let tested = |report: &Report| -> Vec<(f64, f64, bool)> {
-            let tested = report.parties.iter().filter(|party| party.is_tested);
+    fn add(&mut self, planned: &ScenarioReport, shared: &ScenarioReport) {
+        let tested = |report: &ScenarioReport| -> Vec<(f64, f64, bool)> {
+            let tested = report.clusters.iter().filter(|party| party.is_tested);
             tested
                 .filter_map(|party| {
-                    let rate = party.rate_kept()?;
-                    let latest = party.alone.max().map_or(0.0, |latest| latest.us());
-                    let is_broken = party.keeps_rate() == Some(false) || party.keeps_bound() == Some(false);
-                    Some((rate, latest / party.bound?.us(), is_broken))
+                    let rate = party.rate_fraction()?;
+                    let latest = party.uncontended.max().map_or(0.0, |latest| latest.us());
+                    let is_broken =
+                        party.meets_rate() == Some(false) || party.meets_latency_bound() == Some(false);
+                    Some((rate, latest / party.latency_bound?.us(), is_broken))
                 })
                 .collect()
         };
@@ -262,9 +266,9 @@ impl Row {
             self.rate_one_class = self.rate_one_class.min(rate);
             self.broken_one_class += usize::from(is_broken);
         }
-        for party in planned.parties.iter().filter(|party| party.name == REST) {
-            self.rest = self.rest.min(party.mean.bits_per_s() as f64 / 1e9);
-            self.of_rest = party.of_rest.unwrap_or(0.0).min(self.of_rest);
+        for party in planned.clusters.iter().filter(|party| party.name == REST) {
+            self.rest = self.rest.min(party.mean_rate.bits_per_s() as f64 / 1e9);
+            self.of_rest = party.leftover_share.unwrap_or(0.0).min(self.of_rest);
         }
     }
 }
@@ -341,7 +345,7 @@ impl Filled {
     /// One half of the clusters attacks the other.
     fn scenario(
         &self,
-        attack: Pattern,
+        attack: SendPattern,
         messages: Messages,
         half: usize,
         seed: u64,
@@ -349,7 +353,7 @@ impl Filled {
     ) -> Scenario {
         let mut random = Pcg64::seed_from_u64(seed);
         let guaranteed = self.seats.keys().filter(|name| *name != REST);
-        let mut act = |cluster: &str, send, rate| Act {
+        let mut act = |cluster: &str, send, rate| WorkloadSpec {
             cluster: cluster.to_owned(),
             send,
             message: vec![messages.draw(send, &mut random)],
@@ -359,32 +363,41 @@ impl Filled {
             bursts: None,
             compute: Span::default(),
         };
-        let mut acts: Vec<Act> = (guaranteed.enumerate())
+        let mut acts: Vec<WorkloadSpec> = (guaranteed.enumerate())
             .map(|(place, name)| match place % 2 == half {
-                true => act(name, attack, Rate::Full),
-                false => act(name, Pattern::AllToAll, Rate::Promised),
+                true => act(name, attack, SendRate::Full),
+                false => act(name, SendPattern::AllToAll, SendRate::Guaranteed),
             })
             .collect();
         // Best effort is only in the way, and no more so in small packets.
-        let rest = act(REST, Pattern::AllToAll, Rate::Full);
-        acts.push(Act { message: vec![Size::from_bytes(4096)], ..rest });
+        let rest = act(REST, SendPattern::AllToAll, SendRate::Full);
+        acts.push(WorkloadSpec { message: vec![Size::from_bytes(4096)], ..rest });
         let warm_up = Span::from_time(Time::from_us(50));
-        Scenario { duration, warm_up, buffer: Size::from_bytes(64 << 10), acts }
+        Scenario { duration, warm_up, buffer: Size::from_bytes(64 << 10), workloads: acts }
     }
 
-    fn play(&self, topology: &Topology, scenario: &Scenario, seed: u64, is_planned: bool) -> Result<Report> {
-        let plan = if is_planned { self.plan.clone() } else { one_class(&self.plan) };
+    fn run_scenario(
+        &self,
+        topology: &Topology,
+        scenario: &Scenario,
+        seed: u64,
+        is_planned: bool,
+    ) -> Result<ScenarioReport> {
+        let plan = if is_planned { self.plan.clone() } else { without_classes(&self.plan) };
         let mut fabric = Fabric::new(topology.clone(), self.capacities.clone(), seed)?;
         fabric.install(&plan)?;
-        let cast = Cast::of(&fabric, &plan, &self.seats)?;
-        let cast = if is_planned { cast } else { cast.on_one_level() };
-        Ok(play(Network::of(&fabric), &cast, scenario, seed)?)
+        let cast = ClusterSet::of(&fabric, &plan, &self.seats)?;
+        let cast = if is_planned { cast } else { cast.on_default_service_level() };
+        Ok(run_scenario(TrafficNetwork::of(&fabric), &cast, scenario, seed)?)
     }
 }
 
 fn partition(name: &str, ports: &[Guid]) -> PartitionIntent {
-    let member =
-        |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
+    let member = |port: &Guid| Member {
+        selector: MemberSelector::Port(*port),
+        role: Role::Full,
+        placement: PkeyPlacement::Anywhere,
+    };
     PartitionIntent {
         name: name.to_owned(),
         number: None,

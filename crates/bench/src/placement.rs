@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use fabric_compiler::tenancy::ledger::Ledger;
-use fabric_compiler::tenancy::network::{LinkIndex, Network};
-use fabric_compiler::tenancy::placement::{Capacity, Places, Wish};
+use fabric_compiler::tenancy::admission::Admission;
+use fabric_compiler::tenancy::link_graph::{LinkGraph, LinkIndex};
+use fabric_compiler::tenancy::placement::{Capacity, PlacementRequest, Placer};
 use fabric_model::tenancy::{ClusterNumber, SlMode};
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
@@ -88,10 +88,10 @@ pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
         let mut count = Count { hosts: args.hosts as usize, free: args.hosts as usize };
         let ideal = drive(&stream.jobs, &mut count)?;
         for lanes in &args.lanes {
-            let network = fabric.network(*lanes);
+            let graph = fabric.graph(*lanes);
             for rate in &args.rates {
                 eprintln!("{}, {lanes} lanes, rate {rate}", stream.name);
-                let mut shared = Shared::new(&network, *rate, stream.jobs.len());
+                let mut shared = Shared::new(&graph, *rate, stream.jobs.len());
                 let used = drive(&stream.jobs, &mut shared)?;
                 shared.latencies.sort_unstable();
                 let at = |part: f64| {
@@ -175,34 +175,34 @@ impl Takes for Count {
 
 /// The admission control of Heddle.
 struct Shared {
-    places: Places,
-    wish: Wish,
+    places: Placer,
+    wish: PlacementRequest,
     latencies: Vec<Duration>,
 }
 
 impl Shared {
-    fn new(network: &Arc<Network>, rate: f64, jobs: usize) -> Self {
-        let ledger = Ledger::new(Arc::clone(network));
-        let bandwidth = ledger.usable(LinkIndex(0)).part(rate);
-        let wish = Wish {
+    fn new(graph: &Arc<LinkGraph>, rate: f64, jobs: usize) -> Self {
+        let admission = Admission::new(Arc::clone(graph));
+        let bandwidth = admission.usable(LinkIndex(0)).part(rate);
+        let wish = PlacementRequest {
             cluster: ClusterNumber(0),
             nodes: 0,
             needs: Capacity::NONE,
             bandwidth,
             mode: SlMode::Cluster,
         };
-        let places = Places::new(ledger, |_| Capacity::UNLIMITED);
+        let places = Placer::new(admission, |_| Capacity::UNLIMITED);
         Self { places, wish, latencies: Vec::with_capacity(2 * jobs) }
     }
 }
 
 impl Takes for Shared {
     fn hosts(&self) -> usize {
-        self.places.ledger().network().hosts().len()
+        self.places.admission().graph().hosts().len()
     }
 
     fn take(&mut self, number: u32, nodes: usize) -> anyhow::Result<bool> {
-        let wish = Wish { cluster: ClusterNumber(number), nodes, ..self.wish };
+        let wish = PlacementRequest { cluster: ClusterNumber(number), nodes, ..self.wish };
         let started = processor_time()?;
         let placed = self.places.place(wish).is_ok();
         self.latencies.push(processor_time()? - started);

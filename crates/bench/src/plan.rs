@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use fabric_compiler::tenancy::ledger::Ledger;
-use fabric_compiler::tenancy::network::{HostIndex, Limits, LinkIndex, Network};
-use fabric_compiler::tenancy::placement::{Capacity, Places, Wish};
+use fabric_compiler::tenancy::admission::Admission;
+use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits};
+use fabric_compiler::tenancy::placement::{Capacity, PlacementRequest, Placer};
 use fabric_compiler::{Planner, compile, recompile_on};
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
 use fabric_model::plan::Basis;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents, Topology};
@@ -20,7 +22,7 @@ use ib_wire::Guid;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use serde::Serialize;
-use subnet_manager::touched;
+use subnet_manager::changed_devices;
 
 use crate::cpu::processor_time;
 use crate::stream::size;
@@ -85,8 +87,8 @@ struct Row {
 struct Site {
     topology: Arc<Topology>,
     intents: Intents,
-    network: Arc<Network>,
-    places: Places,
+    graph: Arc<LinkGraph>,
+    places: Placer,
     bandwidth: Bandwidth,
     names: BTreeMap<ClusterNumber, String>,
     next: u32,
@@ -101,31 +103,35 @@ impl Site {
         intents.capabilities.default_port.arbitration = 64;
         intents.capabilities.default_switch.multicast = 4096;
         let plan = compile(&topology, &intents, &Decisions::default())?;
-        let network = Arc::new(Network::of(&topology, &plan, Limits::default()));
-        let ledger = Ledger::new(Arc::clone(&network));
-        let bandwidth = ledger.usable(LinkIndex(0)).part(rate);
-        let manager = network.hosts().iter().position(|host| host.port == intents.manager);
+        let graph = Arc::new(LinkGraph::of(&topology, &plan, TenancyLimits::default()));
+        let admission = Admission::new(Arc::clone(&graph));
+        let bandwidth = admission.usable(LinkIndex(0)).part(rate);
+        let manager = graph.hosts().iter().position(|host| host.port == intents.manager);
         let capacity = |host: HostIndex| match Some(host.index()) == manager {
             true => Capacity::NONE,
             false => Capacity::UNLIMITED,
         };
-        let places = Places::new(ledger, capacity);
-        Ok(Self { topology, intents, network, places, bandwidth, names: BTreeMap::new(), next: 0 })
+        let places = Placer::new(admission, capacity);
+        Ok(Self { topology, intents, graph, places, bandwidth, names: BTreeMap::new(), next: 0 })
     }
 
     /// Finds a place for a cluster and wishes it there; false if there is none.
     fn add(&mut self, nodes: usize) -> bool {
         let needs = Capacity { cores: 1, memory_mib: 1, functions: 1 };
         let cluster = ClusterNumber(self.next);
-        let wish = Wish { cluster, nodes, needs, bandwidth: self.bandwidth, mode: SlMode::Cluster };
+        let wish =
+            PlacementRequest { cluster, nodes, needs, bandwidth: self.bandwidth, mode: SlMode::Cluster };
         let Ok(grant) = self.places.place(wish) else { return false };
         self.next += 1;
         let mut ports: Vec<Guid> =
-            grant.hosts.iter().map(|host| self.network.hosts()[host.index()].port).collect();
+            grant.hosts.iter().map(|host| self.graph.hosts()[host.index()].port).collect();
         ports.sort_unstable();
         let name = format!("c{:06}", cluster.0);
-        let member =
-            |port: &Guid| Member { who: Who::Port(*port), role: Role::Full, place: PkeyPlacement::Anywhere };
+        let member = |port: &Guid| Member {
+            selector: MemberSelector::Port(*port),
+            role: Role::Full,
+            placement: PkeyPlacement::Anywhere,
+        };
         self.intents.partitions.push(PartitionIntent {
             name: name.clone(),
             number: None,
@@ -179,7 +185,8 @@ pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
         site.remove(random.random_range(0..site.names.len()));
         planner.change(&site.intents)?;
         let basis = planner.basis();
-        verified = verified.delta_on(basis, &site.topology, &site.intents, Arc::clone(planner.plan()));
+        verified =
+            verified.delta_with_basis(basis, &site.topology, &site.intents, Arc::clone(planner.plan()));
         let nodes = size(&mut random, args.mean, args.hosts as usize);
         let before = Arc::clone(planner.plan());
         let start = processor_time()?;
@@ -190,9 +197,9 @@ pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
         let placed = processor_time()?;
         let plan = Arc::clone(planner.change(&site.intents)?);
         let planned = processor_time()?;
-        let next = verified.delta_on(basis, &site.topology, &site.intents, Arc::clone(&plan));
+        let next = verified.delta_with_basis(basis, &site.topology, &site.intents, Arc::clone(&plan));
         let proved = processor_time()?;
-        let sent = touched(Some(&before), &plan);
+        let sent = changed_devices(Some(&before), &plan);
         let compared = processor_time()?;
         ensure!(next.findings().next().is_none() && !sent.adapter_ports.is_empty(), "one more is not proved");
         let steps = [placed - start, planned - placed, proved - planned, compared - proved];

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use fabric_model::{Endpoint, NodeIndex, Topology};
-use ib_transport::Role;
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
+use ib_transport::ClientRole;
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
 use ib_wire::{
     Attribute, DirectedRoute, ForwardingBlock, Lid, LidAddress, Mad, Method, PortInfo, PortNum, PortState,
     QueuePair, SMP_DATA_LEN, Status, SwitchInfo, TransactionId,
@@ -43,7 +43,7 @@ pub struct FabricSnapshot {
 /// A client that knows the way to every node.
 #[derive(Debug)]
 pub struct Probe<'a> {
-    client: Client,
+    client: IbsimClient,
     topology: &'a Topology,
     routes: BTreeMap<NodeIndex, DirectedRoute>,
     /// The ports by which those routes leave nodes and enter them.
@@ -54,7 +54,7 @@ impl<'a> Probe<'a> {
     /// Attaches at a node of the topology that the server emulates.
     pub fn attach(name: &SocketName, node: NodeIndex, topology: &'a Topology) -> anyhow::Result<Self> {
         let id = &topology.node(node).context("no such node")?.id;
-        let client = Client::connect(name, id, Role::Ordinary)?;
+        let client = IbsimClient::connect(name, id, ClientRole::Ordinary)?;
         let (routes, used) = routes(topology, node)?;
         Ok(Self { client, topology, routes, used })
     }

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use ib_transport::Role;
-use ib_transport::ibsim::{Client, SocketName};
+use ib_transport::ClientRole;
+use ib_transport::ibsim::{IbsimClient, SocketName};
 use serde::Serialize;
 
 use crate::Programs;
@@ -71,7 +71,7 @@ impl ServerProcess {
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
         let mut server =
             Self { child, name: name.clone(), load_time: Duration::ZERO, load_cpu: Duration::ZERO };
-        while Client::connect(name, "", Role::Ordinary).is_err() {
+        while IbsimClient::connect(name, "", ClientRole::Ordinary).is_err() {
             if let Some(status) = server.child.try_wait()? {
                 bail!("{program} ended early: {status}");
             }
@@ -86,8 +86,8 @@ impl ServerProcess {
     }
 
     /// A new client on the first node.
-    pub fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.name, "", Role::Ordinary)?)
+    pub fn client(&self) -> anyhow::Result<IbsimClient> {
+        Ok(IbsimClient::connect(&self.name, "", ClientRole::Ordinary)?)
     }
 
     /// Keeps the server on one core.

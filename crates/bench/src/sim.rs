@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use fabric_model::generate::FatTree;
 use fabric_model::ibnetdiscover;
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
-use ib_transport::{Host, Outbox, Sent, Server, Vendor};
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
+use ib_transport::{ClientDatagram, FabricBackend, Outbox, Server, Vendor};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Gid, Guid, Lid, LidAddress, Mad, Method, PortNum, PortState,
     QueuePair, TransactionId,
@@ -84,7 +84,7 @@ pub struct Throughput {
 impl Throughput {
     /// Sends a request many times, with so many in flight.
     pub fn measure(
-        client: &mut Client,
+        client: &mut IbsimClient,
         server: &ServerProcess,
         template: &DataMessage,
         requests: u32,
@@ -210,7 +210,7 @@ fn three_hops() -> anyhow::Result<DataMessage> {
 
 /// Sends requests, keeping so many in flight, until all are answered.
 fn drive(
-    client: &mut Client,
+    client: &mut IbsimClient,
     template: &DataMessage,
     requests: u32,
     outstanding: usize,
@@ -223,7 +223,7 @@ fn drive(
     let started = Instant::now();
     let mut batch: Vec<DataMessage> = Vec::with_capacity(outstanding);
     let (mut sent, mut answered) = (0, 0);
-    let mut answers = Vec::with_capacity(Client::RECEIVE_BATCH_MAX);
+    let mut answers = Vec::with_capacity(IbsimClient::RECEIVE_BATCH_MAX);
     while answered < requests {
         batch.clear();
         while sent < requests && ((sent - answered) as usize) < outstanding {
@@ -297,7 +297,7 @@ pub fn echo(name: &str) -> anyhow::Result<()> {
 
 struct Echo;
 
-impl Host for Echo {
+impl FabricBackend for Echo {
     type Port = ();
 
     fn find_port(&self, _: &str) -> Option<()> {
@@ -328,10 +328,10 @@ impl Host for Echo {
         Gid::default()
     }
     fn set_is_sm(&mut self, (): (), _: bool) {}
-    fn handle(&mut self, (): (), sent: Sent, outbox: &mut Outbox<()>) {
+    fn handle(&mut self, (): (), sent: ClientDatagram, outbox: &mut Outbox<()>) {
         let mut mad = match sent {
-            Sent::Bare { message, .. } => message.mad,
-            Sent::Whole { datagram, .. } => datagram.mad,
+            ClientDatagram::Ibsim { message, .. } => message.mad,
+            ClientDatagram::Framed { datagram, .. } => datagram.mad,
         };
         mad.set_method(Method::GET_RESP);
         outbox.deliver((), Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad));

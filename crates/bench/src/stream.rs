@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fabric_compiler::compile;
-use fabric_compiler::tenancy::network::{Limits, Network};
+use fabric_compiler::tenancy::link_graph::{LinkGraph, TenancyLimits};
 use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use rand::Rng;
@@ -24,7 +24,7 @@ impl PlannedTree {
             649..=1728 => (24, 3),
             _ => (36, 3),
         };
-        let size = FatTreeSize::Hosts { hosts, levels: Some(levels) };
+        let size = FatTreeSize::Hosts { hosts, tiers: Some(levels) };
         let topology = FatTree { radix, ..FatTree::new(size) }.generate()?;
         let (_, host) = topology.end_nodes().next().context("a tree without hosts")?;
         let (_, port) = host.ports().next().context("a host without ports")?;
@@ -33,9 +33,9 @@ impl PlannedTree {
     }
 
     /// The tree with so many lanes for guaranteed clusters on every link.
-    pub fn network(&self, lanes: u8) -> Arc<Network> {
-        let limits = Limits { lanes: Some(lanes), ..Limits::default() };
-        Arc::new(Network::of(&self.topology, &self.plan, limits))
+    pub fn graph(&self, lanes: u8) -> Arc<LinkGraph> {
+        let limits = TenancyLimits { lanes: Some(lanes), ..TenancyLimits::default() };
+        Arc::new(LinkGraph::of(&self.topology, &self.plan, limits))
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use fabric_compiler::tenancy::arbitration::{
-    Hop, OVERSHOOT_BYTES, PACKET_BYTES_MAX, Packets, ServiceCurve, WEIGHT_BYTES, packet_bound_s,
+    HopDelay, OVERSHOOT_BYTES, PACKET_BYTES_MAX, PacketSizes, ServiceCurve, WEIGHT_BYTES, packet_bound_s,
 };
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::PortQos;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, LinkRate, NewNode, NodeIndex};
 use fabric_model::{Topology, TopologyBuilder};
 use fabric_sim::traffic::{
-    BLOCK_BYTES, HEADER_BYTES, Message, Network, Orders, PAYLOAD_BYTES_MAX, ROUTED_BYTES, Service, Settings,
-    Simulation, Tag, Time, Workload,
+    BLOCK_BYTES, HEADER_BYTES, Message, PAYLOAD_BYTES_MAX, ROUTED_BYTES, Service, Simulation, Tag, Time,
+    TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
 };
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{
@@ -148,22 +148,22 @@ fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
 }
 
 /// A link with an arbitration table, as lane 0 sees it.
-fn hop_of(table: &[VlArbEntry]) -> anyhow::Result<Hop> {
+fn hop_of(table: &[VlArbEntry]) -> anyhow::Result<HopDelay> {
     let link_bytes_per_s = RATE.data_rate_gbps() * 1e9 / 8.0;
-    let curve = ServiceCurve::of(table, VirtualLane::default(), link_bytes_per_s, Packets::AnySize);
+    let curve = ServiceCurve::of(table, VirtualLane::default(), link_bytes_per_s, PacketSizes::AnySize);
     let wait_s = curve.context("the victim has no entry")?.wait_s;
-    Ok(Hop { wait_s, link_bytes_per_s, passage_s: passage().s() })
+    Ok(HopDelay { wait_s, link_bytes_per_s, passage_s: passage().s() })
 }
 
 /// Through a device and along a cable.
 fn passage() -> Time {
-    let settings = Settings::default();
+    let settings = TrafficSettings::default();
     settings.device + settings.cable
 }
 
 /// The same bound for links that are alike, where switches cut through: a packet that goes on while it still arrives takes
 /// its own length once, and on every other link only the bytes that decide its way.
-fn once_bound_s(hop: Hop, hops: usize) -> f64 {
+fn once_bound_s(hop: HopDelay, hops: usize) -> f64 {
     let takes_s = |bytes: f64| bytes / hop.link_bytes_per_s;
     let others_s = hops as f64 * (hop.wait_s + hop.passage_s);
     others_s + (hops - 1) as f64 * takes_s(ROUTED_BYTES.into()) + takes_s(PACKET_BYTES_MAX as f64)
@@ -270,7 +270,7 @@ impl Chain {
             let end = *start + WARM_UP + WARM_UP + gap + gap;
             attack.gangs.push(Gang { start: *start, end, messages: self.hostile(link)? });
         }
-        let mut simulation = Simulation::new(Network::of(&self.fabric), Settings::default())?;
+        let mut simulation = Simulation::new(TrafficNetwork::of(&self.fabric), TrafficSettings::default())?;
         let step = gap + WARM_UP;
         let mut until = posted + step;
         while attack.arrived.is_none() {
@@ -279,7 +279,7 @@ impl Chain {
             simulation.run(&mut attack, until);
             until += step;
         }
-        let alone = simulation.measure(VICTIM).and_then(|measure| measure.alone.max());
+        let alone = simulation.measure(VICTIM).and_then(|measure| measure.uncontended.max());
         alone.context("the packet did not find its lane empty")
     }
 
@@ -366,11 +366,11 @@ fn plan(topology: &Topology, table: Vec<VlArbEntry>) -> anyhow::Result<FabricPla
     let mut draft = plan.draft();
     for guid in plan.adapter_ports().map(|port| port.guid) {
         let ports = draft.adapter_port(guid).into_iter();
-        ports.for_each(|port| port.sharing = Some(Arc::clone(&sharing)));
+        ports.for_each(|port| port.qos = Some(Arc::clone(&sharing)));
     }
     for place in 0..plan.shared_switches().len() {
         let ports = draft.switch(place).into_iter().flat_map(|switch| Arc::make_mut(&mut switch.ports));
-        ports.for_each(|port| port.sharing = Some(Arc::clone(&sharing)));
+        ports.for_each(|port| port.qos = Some(Arc::clone(&sharing)));
     }
     Ok(draft.finish())
 }
@@ -392,27 +392,27 @@ struct Attack {
 }
 
 impl Workload for Attack {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, orders: &mut WorkloadActions) {
         orders.wake(self.posted, VICTIM_TOKEN);
         for (link, gang) in self.gangs.iter().enumerate() {
             orders.wake(gang.start, link as u64);
         }
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, _: Time, token: u64, orders: &mut WorkloadActions) {
         match self.gangs.get(token as usize) {
             Some(gang) => gang.messages.iter().for_each(|message| orders.post(*message)),
             None => orders.post(self.victim),
         }
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, orders: &mut WorkloadActions) {
         if self.gangs.get(message.token as usize).is_some_and(|gang| now < gang.end) {
             orders.post(*message);
         }
     }
 
-    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut Orders) {
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, _: &mut WorkloadActions) {
         if message.token == VICTIM_TOKEN {
             self.arrived = Some(now);
         }

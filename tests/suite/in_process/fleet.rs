@@ -351,7 +351,7 @@ pub fn reordered(topology: &Topology, decisions: &Decisions, root: usize) -> Dec
         }
     }
     decisions.routing = Default::default();
-    decisions.routing.scheme = fabric_model::decisions::Scheme::Root;
+    decisions.routing.scheme = fabric_model::decisions::HeightScheme::Root;
     for (index, depth) in depth {
         let switch = fabric_model::decisions::SwitchDecision { height: -depth, uplinks: Vec::new() };
         decisions.routing.switches.insert(topology[index].guid, switch);

@@ -9,10 +9,10 @@ use fabric_compiler::compile;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_sim::{Capacities, Fabric, Output, PortId};
+use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
 use fabric_verifier::{Finding, verify};
 use ib_wire::{Guid, Mad, Method};
-use subnet_manager::{Discovery, Event, Manager, Memory, Settings};
+use subnet_manager::{Discovery, Manager, ManagerSettings, PersistentState, SmEvent};
 
 /// A shell would do what this does, with sockets and a clock.
 pub struct RecordedManager {
@@ -42,7 +42,7 @@ impl RecordedManager {
         let mut recorded = Self {
             topology,
             fabric,
-            manager: Manager::new(Settings::default(), None, &Memory::default()),
+            manager: Manager::new(ManagerSettings::default(), None, &PersistentState::default()),
             port,
             now: Duration::ZERO,
             discovery: None,
@@ -74,7 +74,7 @@ impl RecordedManager {
     fn exchange(&mut self) {
         loop {
             while let Some(output) = self.fabric.poll_output() {
-                if let Output::Deliver { port, datagram } = output
+                if let FabricOutput::Deliver { port, datagram } = output
                     && port == self.port
                 {
                     self.manager.handle_datagram(self.now, &datagram);
@@ -85,10 +85,10 @@ impl RecordedManager {
             }
             while let Some(event) = self.manager.poll_event() {
                 match event {
-                    Event::Discovered(discovery) => self.discovery = Some(*discovery),
-                    Event::ReadBack(held) => self.held = Some(*held),
-                    Event::Programmed(_) => self.programmed += 1,
-                    Event::Drift { .. } => self.drifts += 1,
+                    SmEvent::Discovered(discovery) => self.discovery = Some(*discovery),
+                    SmEvent::ReadBack(held) => self.held = Some(*held),
+                    SmEvent::Programmed(_) => self.programmed += 1,
+                    SmEvent::Drift { .. } => self.drifts += 1,
                     _ => {}
                 }
             }

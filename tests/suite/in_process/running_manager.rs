@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use fabric_compiler::{partitions_conf, recompile};
 use fabric_model::{FabricPlan, Intents, Topology};
-use fabric_sim::{Capacities, Fabric, Output, PortId};
+use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
 use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
-use subnet_manager::{Counts, Discovery, Event, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
+use subnet_manager::{
+    Discovery, MadCounts, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
+};
 
 /// A shell would do what this does, with sockets and a clock.
 pub struct RunningManager {
@@ -15,12 +17,12 @@ pub struct RunningManager {
     pub manager: Manager,
     pub port: PortId,
     pub now: Duration,
-    pub kept: Memory,
+    pub kept: PersistentState,
     pub plan: Option<Arc<FabricPlan>>,
     pub discovery: Option<Discovery>,
     pub partitions: String,
     /// Events of the manager, newest last.
-    pub events: Vec<Event>,
+    pub events: Vec<SmEvent>,
     /// Traps do not reach the manager.
     pub is_deaf: bool,
     /// Writes of the state fail.
@@ -37,18 +39,18 @@ pub struct RunningManager {
 pub type Fault = Box<dyn FnOnce(&mut Fabric, Duration)>;
 
 impl RunningManager {
-    pub fn new(topology: Topology, is_guarding: bool, kept: Memory) -> Self {
+    pub fn new(topology: Topology, is_guarding: bool, kept: PersistentState) -> Self {
         let fabric = Fabric::new(topology.clone(), Capacities::default(), 1).unwrap();
         Self::on(fabric, &topology, is_guarding, kept)
     }
 
     /// On a fabric that somebody else may have configured.
-    pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: Memory) -> Self {
+    pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: PersistentState) -> Self {
         let (_, host) = topology.end_nodes().next().unwrap();
         let port = fabric.find_port(&host.id).unwrap();
         fabric.set_is_sm(Duration::ZERO, port, true);
         let secret = is_guarding.then(|| SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap());
-        let manager = Manager::new(Settings::default(), secret, &kept);
+        let manager = Manager::new(ManagerSettings::default(), secret, &kept);
         let (now, plan, discovery) = (Duration::ZERO, None, None);
         let (partitions, events) = (String::new(), Vec::new());
         Self {
@@ -119,7 +121,7 @@ impl RunningManager {
 
     fn deliver(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            let Output::Deliver { port, datagram } = output else { continue };
+            let FabricOutput::Deliver { port, datagram } = output else { continue };
             if port == self.port && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
                 self.manager.handle_datagram(self.now, &datagram);
             }
@@ -139,7 +141,7 @@ impl RunningManager {
 
     fn take_events(&mut self) {
         while let Some(event) = self.manager.poll_event() {
-            if let Event::Discovered(discovery) = &event {
+            if let SmEvent::Discovered(discovery) = &event {
                 self.discovery = Some(discovery.as_ref().clone());
                 self.decide();
             }
@@ -178,12 +180,12 @@ impl RunningManager {
     }
 
     /// What was sent since.
-    pub fn sent_since(&self, before: Counts) -> (u64, u64) {
+    pub fn sent_since(&self, before: MadCounts) -> (u64, u64) {
         let counts = self.manager.counts();
         (counts.gets - before.gets, counts.sets - before.sets)
     }
 
-    pub fn told(&self, is: impl Fn(&Event) -> bool) -> usize {
+    pub fn told(&self, is: impl Fn(&SmEvent) -> bool) -> usize {
         self.events.iter().filter(|event| is(event)).count()
     }
 

@@ -8,9 +8,11 @@ use std::time::Duration;
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::Enforcement;
 use fabric_model::{FabricPlan, Intents, NodeIndex, Topology};
-use fabric_sim::{Capacities, DeviceId, Fabric, Output, PortId};
+use fabric_sim::{Capacities, DeviceId, Fabric, FabricOutput, PortId};
 use ib_wire::{Datagram, Guid, Method, PortState};
-use subnet_manager::{Discovery, Event, Limits, Manager, Memory, SECRET_LEN_MIN, Settings, SiteSecret};
+use subnet_manager::{
+    Discovery, MadLimits, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
+};
 
 use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation};
 
@@ -89,9 +91,9 @@ pub struct World {
     pub places: Places,
     port: PortId,
     now: Duration,
-    settings: Settings,
+    settings: ManagerSettings,
     /// What a shell keeps on disk for the next manager.
-    pub kept: Memory,
+    pub kept: PersistentState,
     /// The last plan that was made.
     pub plan: Option<Arc<FabricPlan>>,
     /// What the last plan that was there whole allows, and what those allow that were begun since.
@@ -115,11 +117,11 @@ impl World {
             topology,
             port,
             now: Duration::ZERO,
-            settings: Settings {
-                limits: Limits { timeout: Duration::from_millis(100), ..Limits::default() },
-                ..Settings::default()
+            settings: ManagerSettings {
+                limits: MadLimits { timeout: Duration::from_millis(100), ..MadLimits::default() },
+                ..ManagerSettings::default()
             },
-            kept: Memory::default(),
+            kept: PersistentState::default(),
             plan: None,
             allowed: Pairs::default(),
             allowed_fingerprint: 0,
@@ -147,9 +149,9 @@ impl World {
             }
             while let Some(event) = manager.poll_event() {
                 match event {
-                    Event::Discovered(discovery) => self.decide(&mut manager, *discovery, partitions),
-                    Event::Programmed(_) => return self.settle(troubles),
-                    Event::Alone | Event::Inconsistent(_) => return Ended::GaveUp,
+                    SmEvent::Discovered(discovery) => self.decide(&mut manager, *discovery, partitions),
+                    SmEvent::Programmed(_) => return self.settle(troubles),
+                    SmEvent::LocalNodeSilent | SmEvent::Inconsistent(_) => return Ended::GaveUp,
                     _ => troubles += 1,
                 }
             }
@@ -220,7 +222,7 @@ impl World {
         self.allowed_fingerprint.hash(&mut hasher);
         for device in self.fabric.device_ids() {
             for port in self.fabric.ports_of(device) {
-                let gate = self.fabric.gate(port);
+                let gate = self.fabric.port_forwarding(port);
                 (gate.lid, gate.keys, gate.enforces, gate.peer).hash(&mut hasher);
                 std::mem::discriminant(&gate.state).hash(&mut hasher);
             }
@@ -239,7 +241,7 @@ impl World {
     /// What was lost is not told: a manager has to notice by itself.
     fn deliver(&mut self, manager: &mut Manager) {
         while let Some(output) = self.fabric.poll_output() {
-            if let Output::Deliver { port, datagram } = output
+            if let FabricOutput::Deliver { port, datagram } = output
                 && port == self.port
             {
                 manager.handle_datagram(self.now, &datagram);
@@ -272,7 +274,7 @@ impl World {
     }
 
     fn port(&self, id: PortId) -> Port {
-        let gate = self.fabric.gate(id);
+        let gate = self.fabric.port_forwarding(id);
         Port {
             behind: gate.peer.map(|peer| self.behind(peer)),
             active: gate.peer.is_some_and(|peer| self.passes(id, peer) || self.passes(peer, id)),
@@ -289,7 +291,7 @@ impl World {
     }
 
     fn behind(&self, peer: PortId) -> Behind {
-        let gate = self.fabric.gate(peer);
+        let gate = self.fabric.port_forwarding(peer);
         match self.places.switches.get(&self.fabric.node_of(peer).node_guid) {
             Some(switch) => Behind::Switch(*switch, gate.number.to_wire()),
             None => Behind::End(self.places.ends[&gate.guid]),
@@ -297,10 +299,10 @@ impl World {
     }
 
     fn end(&self, id: PortId) -> End {
-        let gate = self.fabric.gate(id);
+        let gate = self.fabric.port_forwarding(id);
         let at = gate.peer.and_then(|peer| {
             let switch = self.places.switches.get(&self.fabric.node_of(peer).node_guid)?;
-            Some((*switch, self.fabric.gate(peer).number.to_wire()))
+            Some((*switch, self.fabric.port_forwarding(peer).number.to_wire()))
         });
         End { lid: gate.lid.map(|lid| lid.to_wire()), keys: gate.keys.to_vec(), at }
     }

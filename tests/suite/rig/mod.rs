@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use bench::Programs;
-use ib_transport::ibsim::{Client, SocketName};
-use ib_transport::{Device, DeviceSpec, Role};
+use ib_transport::ibsim::{IbsimClient, SocketName};
+use ib_transport::{ClientRole, Device, DeviceSpec};
 pub use stock::{OpenSm, PATIENCE, eventually, unique};
 use stock::{Sockets, signal};
 
@@ -72,7 +72,7 @@ impl Server {
             .expect("ibsim is installed (Debian package ibsim-utils)");
         let server = Self { child, name, scratch: tempfile::tempdir().unwrap() };
         let name = SocketName::new(&server.name).unwrap();
-        eventually("ibsim answers", || Client::connect(&name, "", Role::Ordinary).is_ok());
+        eventually("ibsim answers", || IbsimClient::connect(&name, "", ClientRole::Ordinary).is_ok());
         server
     }
 
@@ -81,7 +81,7 @@ impl Server {
     }
 
     /// A client of the own framing.
-    pub fn device(&self, node: &str, role: Role) -> Device {
+    pub fn device(&self, node: &str, role: ClientRole) -> Device {
         let door = self.scratch().join("door");
         let spec: DeviceSpec = format!("heddle:{}@{node}", door.display()).parse().unwrap();
         let mut device = Device::open(&spec).unwrap();
@@ -89,8 +89,8 @@ impl Server {
         device
     }
 
-    pub fn client(&self, node: &str, role: Role) -> Client {
-        Client::connect(&SocketName::new(&self.name).unwrap(), node, role).unwrap()
+    pub fn client(&self, node: &str, role: ClientRole) -> IbsimClient {
+        IbsimClient::connect(&SocketName::new(&self.name).unwrap(), node, role).unwrap()
     }
 
     /// `heddle sim-ctl` on this emulation.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::Intents;
-use fabric_model::intent::{ClusterIntent, Ipoib, Member, PartitionIntent, PkeyPlacement, Role, Who};
+use fabric_model::intent::{
+    ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role,
+};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use ib_wire::{Guid, PartitionNumber, Pkey};
 use rand::RngExt as _;
@@ -224,7 +226,11 @@ fn partition_intent(cluster: &Cluster, partition: &Partition) -> PartitionIntent
             }
         }
     }
-    let member = |(port, role)| Member { who: Who::Port(port), role, place: PkeyPlacement::Anywhere };
+    let member = |(port, role)| Member {
+        selector: MemberSelector::Port(port),
+        role,
+        placement: PkeyPlacement::Anywhere,
+    };
     PartitionIntent {
         name: format!("{}-{:x}", cluster.name, partition.number),
         number: PartitionNumber::from_wire(partition.number),

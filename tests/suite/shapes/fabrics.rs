@@ -61,7 +61,7 @@ fn shape(dice: &mut Pcg64, hosts_max: usize) -> (String, Result<Topology, Genera
     match dice.random_range(0..6) {
         0 | 1 => {
             let levels = *[None, Some(2), Some(3)].choose(dice).unwrap();
-            let size = FatTreeSize::Hosts { hosts: dice.random_range(2..=hosts_max as u32), levels };
+            let size = FatTreeSize::Hosts { hosts: dice.random_range(2..=hosts_max as u32), tiers: levels };
             fat_tree(dice, size, radix)
         }
         2 => {

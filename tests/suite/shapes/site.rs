@@ -9,11 +9,11 @@ use fabric_compiler::{CompileError, Planner};
 use fabric_model::tenancy::SlMode;
 use fabric_model::{Decisions, FabricPlan, Intents, MacAddress, Topology};
 use fabric_sim::{
-    DropReason, Fabric, FrameCounters, FunctionId, FunctionKey, Output, PortId, VirtualFunction,
+    DropReason, Fabric, FabricOutput, FrameCounters, FunctionId, FunctionKey, PortId, VirtualFunction,
 };
-use fabric_verifier::{Verified, is_told, verify};
+use fabric_verifier::{Verified, is_acknowledged, verify};
 use ib_wire::{Guid, ServiceLevel};
-use subnet_manager::{Discovery, Event, Manager, Memory, Settings};
+use subnet_manager::{Discovery, Manager, ManagerSettings, PersistentState, SmEvent};
 
 use super::clusters::{Cluster, Clusters, Node};
 use super::fabrics;
@@ -44,7 +44,7 @@ struct Managed {
     manager: Manager,
     station: PortId,
     now: Duration,
-    events: Vec<Event>,
+    events: Vec<SmEvent>,
 }
 
 /// A virtual function that is attached, and whose it is.
@@ -70,10 +70,10 @@ impl Site {
         let (_, host) = shape.topology.end_nodes().next().unwrap();
         let station = fabric.find_port(&host.id).unwrap();
         fabric.set_is_sm(Duration::ZERO, station, true);
-        let manager = Manager::new(Settings::default(), None, &Memory::default());
+        let manager = Manager::new(ManagerSettings::default(), None, &PersistentState::default());
         let mut managed = Managed { fabric, manager, station, now: Duration::ZERO, events: Vec::new() };
         let discovery = managed.run_until(|event| match event {
-            Event::Discovered(discovery) => Some(Discovery::clone(discovery)),
+            SmEvent::Discovered(discovery) => Some(Discovery::clone(discovery)),
             _ => None,
         });
         let mut basis = Intents::new(discovery.manager);
@@ -96,9 +96,12 @@ impl Site {
     pub fn change(&mut self, clusters: Clusters) -> Result<(), CompileError> {
         let intents = clusters.intents(&self.basis);
         let plan = Arc::clone(self.planner.change(&intents)?);
-        self.verified = self.verified.delta_on(self.planner.basis(), &self.topology, &intents, plan);
-        let unsound: Vec<_> =
-            self.verified.findings().filter(|finding| !is_told(finding, self.verified.plan())).collect();
+        self.verified = self.verified.delta_with_basis(self.planner.basis(), &self.topology, &intents, plan);
+        let unsound: Vec<_> = self
+            .verified
+            .findings()
+            .filter(|finding| !is_acknowledged(finding, self.verified.plan()))
+            .collect();
         assert!(unsound.is_empty(), "unsound: {unsound:?}");
         // Who leaves is gone before its port is.
         self.detach_but(&clusters);
@@ -116,9 +119,10 @@ impl Site {
         let managed = &mut self.managed;
         managed.events.clear();
         managed.manager.apply(managed.now, Arc::clone(self.planner.plan()));
-        managed.run_until(|event| matches!(event, Event::Programmed(_)).then_some(()));
+        managed.run_until(|event| matches!(event, SmEvent::Programmed(_)).then_some(()));
         // Frames to others were reported where they were refused.
-        let is_usual = |event: &Event| matches!(event, Event::Programmed(_) | Event::Trapped { .. });
+        let is_usual =
+            |event: &SmEvent| matches!(event, SmEvent::Programmed(_) | SmEvent::TrapReceived { .. });
         let trouble = managed.events.iter().find(|event| !is_usual(event));
         assert!(trouble.is_none(), "{trouble:?}");
     }
@@ -200,7 +204,7 @@ impl Site {
         let mut frame = [to.bytes(), from.mac.bytes()].concat();
         frame.resize(FRAME_BYTES, 0);
         let mut receivers = Vec::new();
-        self.managed.fabric.forward(self.managed.now, from.id, &frame, &mut receivers);
+        self.managed.fabric.send_frame(self.managed.now, from.id, &frame, &mut receivers);
         receivers
     }
 
@@ -219,11 +223,11 @@ impl Site {
             self.managed.wait(Duration::from_secs(1));
         }
         let held = self.managed.run_until(|event| match event {
-            Event::ReadBack(held) => Some(FabricPlan::clone(held)),
+            SmEvent::ReadBack(held) => Some(FabricPlan::clone(held)),
             _ => None,
         });
         let findings = verify(&self.topology, self.planner.intents(), &held);
-        let unexpected: Vec<_> = findings.iter().filter(|finding| !is_told(finding, &held)).collect();
+        let unexpected: Vec<_> = findings.iter().filter(|finding| !is_acknowledged(finding, &held)).collect();
         assert!(unexpected.is_empty(), "held: {unexpected:?}");
     }
 }
@@ -238,7 +242,7 @@ impl std::fmt::Display for Seat<'_> {
 
 impl Managed {
     /// Lets everything happen until the manager says something that is waited for.
-    fn run_until<T>(&mut self, is_awaited: impl Fn(&Event) -> Option<T>) -> T {
+    fn run_until<T>(&mut self, is_awaited: impl Fn(&SmEvent) -> Option<T>) -> T {
         let (end, mut seen) = (self.now + PROGRAMMING_TIMEOUT, self.events.len());
         loop {
             let is_moving = self.exchange();
@@ -260,7 +264,7 @@ impl Managed {
     /// Hands over what has come for the manager, and the next datagram that it sends; false if it sends none.
     fn exchange(&mut self) -> bool {
         while let Some(output) = self.fabric.poll_output() {
-            if let Output::Deliver { port, datagram } = output
+            if let FabricOutput::Deliver { port, datagram } = output
                 && port == self.station
             {
                 self.manager.handle_datagram(self.now, &datagram);

@@ -7,7 +7,9 @@ use fabric_compiler::{compile, partitions_conf};
 use fabric_model::{
     Decisions, Endpoint, Intents, LinkRate, NewNode, NodeIndex, Speed, Topology, TopologyBuilder, Width,
 };
-use fabric_sim::traffic::{Message, Network, Orders, Service, Settings, Simulation, Tag, Time, Workload};
+use fabric_sim::traffic::{
+    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+};
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{Guid, Lid, Membership, NodeKind, PartitionNumber, Pkey, PortNum, ServiceLevel};
 use rand::{RngExt as _, SeedableRng as _};
@@ -120,7 +122,8 @@ impl Pair {
                 random: Pcg64::seed_from_u64(*seed),
                 ended: 0,
             };
-            let mut simulation = Simulation::new(Network::of(&self.fabric), Settings::default())?;
+            let mut simulation =
+                Simulation::new(TrafficNetwork::of(&self.fabric), TrafficSettings::default())?;
             simulation.run(&mut game, SHARED_WARM_UP);
             let before = game.ended;
             simulation.run(&mut game, SHARED_WARM_UP + SHARED_TIME);
@@ -156,7 +159,8 @@ impl Pair {
                 post: Time::from_ns(args.post_ns),
                 random: Pcg64::seed_from_u64(*seed),
             };
-            let mut simulation = Simulation::new(Network::of(&self.fabric), Settings::default())?;
+            let mut simulation =
+                Simulation::new(TrafficNetwork::of(&self.fabric), TrafficSettings::default())?;
             let arrived = |simulation: &Simulation| -> Vec<u64> {
                 let of =
                     |number: u8| simulation.measure(Tag(number.into())).map_or(0, |measure| measure.bytes);
@@ -211,18 +215,18 @@ struct PingPong {
 const BACK: u64 = 1 << 32;
 
 impl Workload for PingPong {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, orders: &mut WorkloadActions) {
         for pair in 0..self.pairs.len() as u64 {
             orders.wake(Time::from_ps(self.random.random_range(0..STAGGER_PS)), pair);
         }
     }
 
-    fn woken(&mut self, _: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, _: Time, token: u64, orders: &mut WorkloadActions) {
         let [there, back] = self.pairs[(token & !BACK) as usize];
         orders.post(Message { token, ..if token & BACK == 0 { there } else { back } });
     }
 
-    fn delivered(&mut self, now: Time, message: &Message, _: Time, orders: &mut Orders) {
+    fn delivered(&mut self, now: Time, message: &Message, _: Time, orders: &mut WorkloadActions) {
         self.ended += u64::from(message.token & BACK != 0);
         let percent = self.random.random_range(100 - JITTER_PERCENT..=100 + JITTER_PERCENT);
         let answer = Time::from_ps(self.answer.ps() / 100 * percent);
@@ -241,18 +245,18 @@ struct Stream {
 }
 
 impl Workload for Stream {
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, orders: &mut WorkloadActions) {
         for function in 0..self.messages.len() as u64 {
             orders.wake(Time::from_ps(self.random.random_range(0..STAGGER_PS)), function);
         }
     }
 
-    fn woken(&mut self, now: Time, token: u64, orders: &mut Orders) {
+    fn woken(&mut self, now: Time, token: u64, orders: &mut WorkloadActions) {
         self.posted[token as usize] = now;
         orders.post(self.messages[token as usize]);
     }
 
-    fn sent(&mut self, now: Time, message: &Message, orders: &mut Orders) {
+    fn sent(&mut self, now: Time, message: &Message, orders: &mut WorkloadActions) {
         let next = self.posted[message.token as usize] + self.post;
         orders.wake(next.max(now), message.token);
     }

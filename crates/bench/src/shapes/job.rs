@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 
 use anyhow::Context;
 use fabric_compiler::compile;
-use fabric_compiler::tenancy::ledger::Ledger;
-use fabric_compiler::tenancy::network::{Limits, LinkIndex, Network as Books};
+use fabric_compiler::tenancy::admission::Admission;
+use fabric_compiler::tenancy::link_graph::{LinkGraph, LinkIndex, TenancyLimits};
 use fabric_model::generate::{FatTree, FatTreeSize};
-use fabric_model::intent::{ClusterIntent, Member, PartitionIntent, PkeyPlacement, Role, Who};
+use fabric_model::intent::{ClusterIntent, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::tenancy::{Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, LinkRate, Topology};
-use fabric_sim::scenario::{Act, Cast, Pattern, Rate, Scenario, Size, Span, one_class, play};
-use fabric_sim::traffic::{Histogram, Network, Time};
+use fabric_sim::scenario::{
+    ClusterSet, Scenario, SendPattern, SendRate, Size, Span, WorkloadSpec, run_scenario, without_classes,
+};
+use fabric_sim::traffic::{Histogram, Time, TrafficNetwork};
 use fabric_sim::{Capacities, Fabric};
 use ib_wire::{Guid, Mtu};
 use serde::Serialize;
@@ -22,12 +24,12 @@ use super::{ShapesArgs, port_guids};
 /// A job beside a neighbour.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    pub neighbour: Pattern,
+    pub neighbour: SendPattern,
     message_bytes: u64,
     compute_us: u64,
     pub alone: Rounds,
     pub planned: Rounds,
-    pub one_class: Rounds,
+    pub without_classes: Rounds,
 }
 
 /// How rounds went. Times in µs.
@@ -47,7 +49,8 @@ const NEIGHBOUR: &str = "neighbour";
 
 /// What the neighbour does: all its nodes send to one of them; everything to everybody on all levels; the most of every turn
 /// in its own lane; all to one that takes nothing out of its buffers.
-const NEIGHBOURS: [Pattern; 4] = [Pattern::Incast, Pattern::Everything, Pattern::Overshoot, Pattern::Stall];
+const NEIGHBOURS: [SendPattern; 4] =
+    [SendPattern::Incast, SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall];
 
 /// Hosts of a leaf: the first is the job's, the others are the neighbour's.
 const LEAF_HOSTS: usize = 4;
@@ -72,7 +75,7 @@ pub fn measure(args: &ShapesArgs) -> anyhow::Result<Vec<Row>> {
                     compute_us: *compute_us,
                     alone,
                     planned: rounds(Some(neighbour), true)?,
-                    one_class: rounds(Some(neighbour), false)?,
+                    without_classes: rounds(Some(neighbour), false)?,
                 });
             }
         }
@@ -91,7 +94,7 @@ struct Site {
 impl Site {
     /// 16 hosts at 4 leaves: one is the manager's, the others belong to job and neighbour.
     fn new(rate: f64) -> anyhow::Result<Self> {
-        let size = FatTreeSize::Hosts { hosts: 16, levels: Some(2) };
+        let size = FatTreeSize::Hosts { hosts: 16, tiers: Some(2) };
         let topology = FatTree { radix: 8, ..FatTree::new(size) }.generate()?;
         let mut hosts = port_guids(&topology);
         let mut intents = Intents::new(hosts.pop().context("a tree without hosts")?);
@@ -100,8 +103,8 @@ impl Site {
         let capacities =
             Capacities { arbitration_entries: usual.arbitration, mtu: usual.mtu, ..Capacities::default() };
         let plain = compile(&topology, &intents, &Decisions::default())?;
-        let books = Books::of(&topology, &plain, Limits::default());
-        let bandwidth = Ledger::new(books.into()).usable(LinkIndex(0)).part(rate);
+        let books = LinkGraph::of(&topology, &plain, TenancyLimits::default());
+        let bandwidth = Admission::new(books.into()).usable(LinkIndex(0)).part(rate);
         let mut seats = BTreeMap::new();
         let owned = |name| {
             let of = hosts.iter().enumerate().filter(|(place, _)| (place % LEAF_HOSTS == 0) == (name == JOB));
@@ -110,9 +113,9 @@ impl Site {
         for name in [JOB, NEIGHBOUR] {
             let ports: Vec<Guid> = owned(name);
             let member = |port: &Guid| Member {
-                who: Who::Port(*port),
+                selector: MemberSelector::Port(*port),
                 role: Role::Full,
-                place: PkeyPlacement::Anywhere,
+                placement: PkeyPlacement::Anywhere,
             };
             intents.partitions.push(PartitionIntent {
                 name: name.to_owned(),
@@ -137,26 +140,27 @@ impl Site {
         args: &ShapesArgs,
         message_bytes: u64,
         compute_us: u64,
-        neighbour: Option<Pattern>,
+        neighbour: Option<SendPattern>,
         has_lanes: bool,
     ) -> anyhow::Result<Rounds> {
-        let plan = if has_lanes { self.plan.clone() } else { one_class(&self.plan) };
+        let plan = if has_lanes { self.plan.clone() } else { without_classes(&self.plan) };
         let mut fabric = Fabric::new(self.topology.clone(), self.capacities.clone(), 0)?;
         fabric.install(&plan)?;
-        let cast = Cast::of(&fabric, &plan, &self.seats)?;
-        let cast = if has_lanes { cast } else { cast.on_one_level() };
-        let job = Act { compute: us(compute_us), ..act(JOB, Pattern::BulkSynchronous, message_bytes) };
+        let cast = ClusterSet::of(&fabric, &plan, &self.seats)?;
+        let cast = if has_lanes { cast } else { cast.on_default_service_level() };
+        let job =
+            WorkloadSpec { compute: us(compute_us), ..act(JOB, SendPattern::BulkSynchronous, message_bytes) };
         let neighbour = neighbour.map(|pattern| act(NEIGHBOUR, pattern, 4096));
         let scenario = Scenario {
             duration: us(args.duration),
             warm_up: us(JOB_WARM_UP_US),
             buffer: Size::from_bytes(64 << 10),
-            acts: [job].into_iter().chain(neighbour).collect(),
+            workloads: [job].into_iter().chain(neighbour).collect(),
         };
         let mut exchanges = Histogram::default();
         for seed in &args.seeds {
-            let report = play(Network::of(&fabric), &cast, &scenario, *seed)?;
-            let parties = report.parties.iter().filter(|party| party.name == JOB);
+            let report = run_scenario(TrafficNetwork::of(&fabric), &cast, &scenario, *seed)?;
+            let parties = report.clusters.iter().filter(|party| party.name == JOB);
             parties.filter_map(|party| party.rounds.as_ref()).for_each(|rounds| exchanges.merge(rounds));
         }
         let ended = exchanges.count();
@@ -177,12 +181,12 @@ fn us(us: u64) -> Span {
     Span::from_time(Time::from_us(us))
 }
 
-fn act(cluster: &str, send: Pattern, bytes: u64) -> Act {
-    Act {
+fn act(cluster: &str, send: SendPattern, bytes: u64) -> WorkloadSpec {
+    WorkloadSpec {
         cluster: cluster.to_owned(),
         send,
         message: vec![Size::from_bytes(bytes)],
-        rate: Rate::Full,
+        rate: SendRate::Full,
         to: 1,
         percent: 50,
         bursts: None,
@@ -219,10 +223,10 @@ pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
             row.compute_us,
             exchange(&row.alone),
             exchange(&row.planned),
-            exchange(&row.one_class),
+            exchange(&row.without_classes),
             times(&row.planned, &row.alone),
-            times(&row.one_class, &row.alone),
-            times(&row.one_class, &row.planned),
+            times(&row.without_classes, &row.alone),
+            times(&row.without_classes, &row.planned),
         )?;
     }
     Ok(text)

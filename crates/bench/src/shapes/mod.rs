@@ -95,7 +95,7 @@ fn port_guids(topology: &Topology) -> Vec<Guid> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use clap::Parser;
-    use fabric_sim::scenario::Pattern;
+    use fabric_sim::scenario::SendPattern;
 
     use super::*;
 
@@ -119,7 +119,10 @@ mod tests {
     fn a_stalled_neighbour_stops_only_jobs_without_lanes() {
         let line = ["", "--messages", "4096", "--compute", "10", "--duration", "300", "--seeds", "1"];
         let rows = job::measure(&Line::parse_from(line).args).unwrap();
-        let stalled = rows.iter().find(|row| row.neighbour == Pattern::Stall).unwrap();
-        assert!(stalled.one_class.ended < 3 && stalled.planned.ended == stalled.alone.ended, "{stalled:?}");
+        let stalled = rows.iter().find(|row| row.neighbour == SendPattern::Stall).unwrap();
+        assert!(
+            stalled.without_classes.ended < 3 && stalled.planned.ended == stalled.alone.ended,
+            "{stalled:?}"
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use fabric_model::NodeIndex;
-use ib_transport::Role;
-use ib_transport::ibsim::{Client, DataMessage, DataStatus};
+use ib_transport::ClientRole;
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient};
 use ib_wire::sa::PathRecord;
 use ib_wire::{
     Attribute, Gid, Guid, Lid, LidAddress, Mad, ManagementClass, Method, PortInfo, QueuePair, Status,
@@ -41,7 +41,7 @@ pub struct PathQueries {
 
 /// What one host needs to ask.
 struct Asker {
-    client: Client,
+    client: IbsimClient,
     own: Guid,
     lid: Lid,
     manager: Lid,
@@ -99,7 +99,7 @@ fn asker(arena: &Arena, index: NodeIndex, own: Guid) -> anyhow::Result<Asker> {
     let answers = probe.read(&[here])?;
     let info = answers.first().and_then(|raw| PortInfo::decode(raw).ok()).context("no PortInfo")?;
     Ok(Asker {
-        client: Client::connect(&arena.socket, &node.id, Role::Ordinary)?,
+        client: IbsimClient::connect(&arena.socket, &node.id, ClientRole::Ordinary)?,
         own,
         lid: info.lid.context("a host without a LID")?,
         manager: info.master_sm_lid.context("a host without a manager")?,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use fabric_model::{Endpoint, NodeIndex, Topology, ibnetdiscover};
-use ib_transport::Role;
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
+use ib_transport::ClientRole;
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
 use ib_wire::{Attribute, LidAddress, Mad, ManagementClass, Method, PortInfo, QueuePair};
 use serde::Serialize;
 
@@ -172,7 +172,7 @@ pub fn datagrams(
                 Addressing::ALL.into_iter().filter(|addressing| is_up || *addressing == Addressing::Directed)
             {
                 let template = request(pair, &name, addressing)?;
-                let mut client = Client::connect(&name, pair.first_id()?, Role::Ordinary)?;
+                let mut client = IbsimClient::connect(&name, pair.first_id()?, ClientRole::Ordinary)?;
                 for placement in Placement::ALL {
                     placement.take(&server)?;
                     for outstanding in &args.outstanding {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ib_transport::Role;
-use ib_transport::ibsim::{Client, DataMessage, DataStatus, SocketName};
+use ib_transport::ClientRole;
+use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, SocketName};
 use ib_wire::{Attribute, DirectedRoute, LidAddress, Mad, Method, QueuePair, TransactionId};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -61,7 +61,7 @@ pub fn measure(programs: &Programs, watch_s: f64) -> anyhow::Result<Flood> {
 /// Asks in the second view of a process while the first of one is flooded.
 fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> anyhow::Result<ReadLatency> {
     eprintln!("Gets while {} is flooded", flooded.map_or("nothing", SocketName::as_str));
-    let mut client = Client::connect(name, "1/", Role::Ordinary)?;
+    let mut client = IbsimClient::connect(name, "1/", ClientRole::Ordinary)?;
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let flooding = flooded.map(|flooded| scope.spawn(|| flood(flooded, &stop, &sent)));
@@ -88,7 +88,7 @@ fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> a
 }
 
 /// Gets one after the other for so long: how long each took.
-fn ask(client: &mut Client, watch: Duration) -> anyhow::Result<Vec<Duration>> {
+fn ask(client: &mut IbsimClient, watch: Duration) -> anyhow::Result<Vec<Duration>> {
     let started = Instant::now();
     let mut latencies = Vec::new();
     while started.elapsed() < watch {
@@ -106,7 +106,7 @@ fn ask(client: &mut Client, watch: Duration) -> anyhow::Result<Vec<Duration>> {
 
 /// Sends garbage and Gets as fast as they are taken, and takes what comes back.
 fn flood(name: &SocketName, stop: &AtomicBool, sent: &AtomicU64) -> anyhow::Result<()> {
-    let mut client = Client::connect(name, "0/", Role::Ordinary)?;
+    let mut client = IbsimClient::connect(name, "0/", ClientRole::Ordinary)?;
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     let datagrams: Vec<DataMessage> = (0..DIFFERENT)
         .map(|number| {

@@ -10,12 +10,12 @@ use fabric_compiler::compile;
 use fabric_model::generate::FatTree;
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use fabric_sim::{BareDatagram, Fabric, PortId};
-use ib_transport::{Host, Outbox, Sent, Server, Vendor};
+use ib_transport::{ClientDatagram, FabricBackend, Outbox, Server, Vendor};
 use ib_wire::{Gid, Guid, Lid, PartitionNumber, PortState};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
-use tenant_view::{AdapterId, Cluster, Names, Output, Seat, Shape, Slice, View};
+use tenant_view::{AdapterId, ClusterPlacement, Names, NodePlacement, Slice, View, ViewOutput, ViewShape};
 
 /// Hosts of the tree that clusters are on, unless they need more.
 const HOSTS_MIN: u32 = 324;
@@ -73,13 +73,14 @@ impl ViewSite {
         let mut ports = self.ports.clone();
         ports.shuffle(&mut Pcg64Mcg::seed_from_u64(number.into()));
         let seats = ports.into_iter().take(nodes as usize).enumerate();
-        let seats = seats.map(|(index, port)| Seat { node: format!("vm-{index}"), port, shared: false });
-        let cluster = Cluster {
+        let seats =
+            seats.map(|(index, port)| NodePlacement { node: format!("vm-{index}"), port, shared: false });
+        let cluster = ClusterPlacement {
             name: format!("cluster-{number}"),
             partition: PartitionNumber::from_wire(0x123).context("a partition")?,
-            seats: seats.collect(),
+            nodes: seats.collect(),
         };
-        let slice = Slice::of(&self.topology, &self.plan, &cluster, Shape::Network)?;
+        let slice = Slice::of(&self.topology, &self.plan, &cluster, ViewShape::Network)?;
         Ok(View::new(slice, Names::default())?)
     }
 }
@@ -112,10 +113,10 @@ impl Views {
     fn pass_on(&mut self, number: u32, outbox: &mut Outbox<AdapterRef>) {
         while let Some(output) = self.views[number as usize].poll_output() {
             match output {
-                Output::Deliver { adapter, datagram } => {
+                ViewOutput::Deliver { adapter, datagram } => {
                     outbox.deliver(AdapterRef { view: number, adapter }, datagram);
                 }
-                Output::Lost { datagram, .. } => outbox.lost_request(datagram),
+                ViewOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
         self.note_due(number);
@@ -134,7 +135,7 @@ impl Views {
     }
 }
 
-impl Host for Views {
+impl FabricBackend for Views {
     type Port = AdapterRef;
 
     /// `7/vm-1` is a virtual machine of the view with that number; without one it is of the first.
@@ -190,11 +191,11 @@ impl Host for Views {
         self.restless.insert(port.view);
     }
 
-    fn handle(&mut self, from: AdapterRef, sent: Sent, outbox: &mut Outbox<AdapterRef>) {
+    fn handle(&mut self, from: AdapterRef, sent: ClientDatagram, outbox: &mut Outbox<AdapterRef>) {
         let now = outbox.now().duration_since(self.started);
         let view = &mut self.views[from.view as usize];
         match sent {
-            Sent::Bare { client, message } => {
+            ClientDatagram::Ibsim { client, message } => {
                 let bare = BareDatagram {
                     slid: message.slid,
                     dlid: message.dlid,
@@ -203,20 +204,20 @@ impl Host for Views {
                     mad: message.mad.clone(),
                 };
                 if view.handle_bare(now, from.adapter, bare).is_err() {
-                    outbox.lost(client, message);
+                    outbox.report_lost(client, message);
                 }
             }
-            Sent::Whole { client, datagram } => {
+            ClientDatagram::Framed { client, datagram } => {
                 if view.handle_datagram(now, from.adapter, datagram.clone()).is_err() {
-                    outbox.lost(client, datagram);
+                    outbox.report_lost(client, datagram);
                 }
             }
         }
         self.pass_on(from.view, outbox);
     }
 
-    fn pause(&self, port: AdapterRef) -> Option<Instant> {
-        self.views[port.view as usize].pause().map(|until| self.started + until)
+    fn paused_until(&self, port: AdapterRef) -> Option<Instant> {
+        self.views[port.view as usize].paused_until().map(|until| self.started + until)
     }
 
     fn tick(&mut self, outbox: &mut Outbox<AdapterRef>) -> Option<Duration> {
