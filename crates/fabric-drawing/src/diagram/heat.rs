@@ -12,7 +12,7 @@ use fabric_model::{SwitchGraph, SwitchIndex};
 pub(super) const SHADES: u8 = 24;
 
 /// The colour of an idle cable.
-pub(super) const UNUSED: &str = "#e6e4de";
+pub(super) const IDLE: &str = "#e6e4de";
 
 /// Stops of the colour scale, as load and RGB: grey, sand, orange, red. From sand on each stop is darker than the one
 /// before, so the scale is readable in greyscale too.
@@ -89,7 +89,7 @@ pub(super) fn shade(load: f32) -> Option<u8> {
 
 /// The colour of a shade as `#rrggbb`; `None` is an idle cable.
 pub(super) fn colour(shade: Option<u8>) -> String {
-    shade.map_or(UNUSED.to_owned(), |shade| colour_at((f32::from(shade) + 0.5) / f32::from(SHADES)))
+    shade.map_or(IDLE.to_owned(), |shade| colour_at((f32::from(shade) + 0.5) / f32::from(SHADES)))
 }
 
 /// Interpolates the colour scale at a load of 0 to 1.

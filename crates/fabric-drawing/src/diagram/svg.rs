@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::heat::{self, SHADES, UNUSED};
+use super::heat::{self, IDLE, SHADES};
 use super::scene::{
     Anchor, Bend, CableLine, Card, CardRole, Cells, Label, Panel, Point, Scene, Text, point, svg_label_size,
 };
@@ -44,7 +44,7 @@ fn write_svg(svg: &mut String, scene: &Scene, title: &str, subtitle: &str, ink: 
     scene.panels.iter().try_for_each(|panel| write_panel(svg, panel))?;
     match ink {
         Ink::Roles => write_cable_lines(svg, &scene.cable_lines)?,
-        Ink::Heat => write_hot_wires(svg, &scene.cable_lines)?,
+        Ink::Heat => write_heat_lines(svg, &scene.cable_lines)?,
     }
     scene.cards.iter().try_for_each(|card| write_card(svg, card))?;
     write_cells(svg, &scene.cells)?;
@@ -149,7 +149,7 @@ fn counts(cable_lines: &[CableLine]) -> BTreeMap<CardRole, usize> {
 }
 
 /// The busiest cables are drawn last, most opaque and widest.
-fn write_hot_wires(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
+fn write_heat_lines(svg: &mut String, cable_lines: &[CableLine]) -> fmt::Result {
     let mut paths: BTreeMap<(Option<u8>, CardRole, u8), String> = BTreeMap::new();
     for cable_line in cable_lines {
         let kind = (heat::shade(cable_line.cables.load), cable_line.role, thickness(cable_line.cables.count));
@@ -324,7 +324,7 @@ fn write_legend(svg: &mut String, scene: &Scene, ink: Ink, y: f32) -> fmt::Resul
 fn write_scale(svg: &mut String, y: f32) -> fmt::Result {
     const STEP: f32 = 10.0;
     let mut x = MARGIN;
-    writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="18" height="12" fill="{UNUSED}"/>"#, y - 6.0)?;
+    writeln!(svg, r#"<rect x="{x:.0}" y="{:.0}" width="18" height="12" fill="{IDLE}"/>"#, y - 6.0)?;
     write_legend_text(svg, x + 26.0, y, "idle")?;
     x += 96.0;
     for shade in 0..SHADES {

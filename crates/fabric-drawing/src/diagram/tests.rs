@@ -204,7 +204,7 @@ fn shades_run_from_grey_to_red() {
     assert_eq!(heat::shade(0.0), None);
     assert_eq!(heat::shade(0.001), Some(0));
     assert_eq!(heat::shade(1.0), Some(heat::SHADES - 1));
-    assert_eq!(heat::colour(None), heat::UNUSED);
+    assert_eq!(heat::colour(None), heat::IDLE);
     assert_eq!([0.0, 0.5, 1.0].map(heat::colour_at), ["#acb7c4", "#e39f56", "#8e1022"]);
 }
 
