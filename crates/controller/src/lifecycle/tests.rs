@@ -460,7 +460,7 @@ fn new_nodes_are_not_announced_before_their_check_passes() {
         advance(&mut cluster, &world, now(seconds));
         assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "what runs goes on");
     }
-    let reason = "its network does not carry: blue-3 does not reach blue-1 and hears no broadcast";
+    let reason = "the network check fails: blue-3 does not reach blue-1 and receives no broadcast";
     assert_eq!(cluster.reason.as_deref(), Some(reason));
     // The control: with a network they are.
     check(&mut world, true, true);

@@ -492,7 +492,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         partition: row.optional_number("partition")?.map(partition).transpose()?,
         inner: decode_json("partitions", &row.text("inner_partitions")?)?,
         overlay: row
-            .optional_text("view_wish")?
+            .optional_text("view_overlay")?
             .map(|text| decode_json("overlay of a view", &text))
             .transpose()?,
         generation: row.number("generation")?,

@@ -29,7 +29,7 @@ fn is_deleted(site: &Site, client: &ApiClient, name: &str) -> bool {
 fn a_cluster_is_deleted_after_agents_report_its_nodes_gone() {
     let site = Site::new(4);
     let blue = site.tenant("blue");
-    // The agent takes the order and runs the virtual machine; the controller hears nothing.
+    // The agent accepts the spec and runs the virtual machine, but its answers are lost.
     site.world.lock().unwrap().conduct = Conduct::TakesAndIsSilent;
     site.ask(blue.cluster_create(&new_cluster("one", 1))).unwrap();
     eventually("it runs", || !site.world.lock().unwrap().vms.is_empty());

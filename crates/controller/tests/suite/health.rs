@@ -76,7 +76,7 @@ fn nodes_of_a_silent_agent_are_unknown() {
     let told = events(&site, &operator, "host.agent-silent");
     assert_eq!(
         told.iter().map(|it| it.text.clone()).collect::<Vec<_>>(),
-        [format!("the agent of {host} does not answer")]
+        [format!("the agent of {host} does not respond")]
     );
 
     site.world.lock().unwrap().silent.clear();
