@@ -82,7 +82,6 @@ struct Run {
     report: Report,
 }
 
-/// Runs `heddle traffic`.
 pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;
