@@ -42,7 +42,6 @@ pub struct Replies(SyncSender<Result<Value, ControlError>>);
 /// Why a request was rejected.
 #[derive(Clone, Debug)]
 pub struct ControlError {
-    /// Message for people.
     pub text: String,
     /// Stable code for programs, if they have to distinguish this error.
     pub code: Option<&'static str>,

@@ -50,7 +50,6 @@ pub enum ControllerCommand {
     Recover(RecoverArgs),
 }
 
-/// Arguments of `rekey`.
 #[derive(Debug, Args)]
 pub struct RekeyArgs {
     /// State directory of the controller
@@ -61,7 +60,6 @@ pub struct RekeyArgs {
     key_file: Option<PathBuf>,
 }
 
-/// Arguments of `recover`.
 #[derive(Debug, Args)]
 pub struct RecoverArgs {
     /// State directory of the controller

@@ -92,7 +92,6 @@ pub struct CommonArgs {
     output: Option<PathBuf>,
 }
 
-/// Arguments of `fat-tree`.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("size").required(true).args(["hosts", "leaves", "pods"])))]
 pub struct FatTreeArgs {
@@ -135,7 +134,6 @@ pub struct GridArgs {
     common: CommonArgs,
 }
 
-/// Arguments of `dragonfly-plus`.
 #[derive(Debug, Args)]
 pub struct DragonflyArgs {
     /// Number of groups
@@ -162,7 +160,6 @@ pub struct DragonflyArgs {
     common: CommonArgs,
 }
 
-/// Arguments of `random`.
 #[derive(Debug, Args)]
 pub struct RandomArgs {
     /// Number of switches
@@ -181,7 +178,6 @@ pub struct RandomArgs {
     common: CommonArgs,
 }
 
-/// Arguments of `show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Topology file; - reads standard input

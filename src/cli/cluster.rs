@@ -135,7 +135,6 @@ impl ClusterArgs {
     }
 }
 
-/// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     #[command(flatten)]
@@ -213,7 +212,6 @@ impl From<Levels> for SlMode {
     }
 }
 
-/// Arguments of `resize`.
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
     #[command(flatten)]
@@ -225,7 +223,6 @@ pub struct ResizeArgs {
     wait: WaitArgs,
 }
 
-/// Arguments of `delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArgs {
     /// Names of the clusters
@@ -240,7 +237,6 @@ pub struct DeleteArgs {
     wait: WaitArgs,
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

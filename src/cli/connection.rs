@@ -70,7 +70,6 @@ impl SiteArgs {
         self.connect(|name| env::var_os(name))
     }
 
-    /// The output format.
     pub fn format(&self) -> Format {
         self.output
     }

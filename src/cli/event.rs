@@ -36,7 +36,6 @@ pub enum EventCommand {
     },
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<EventCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

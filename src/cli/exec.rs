@@ -30,7 +30,6 @@ const STATUS_BROKEN_PIPE: u8 = 141;
 /// The exit status if the command could not be run or its status is unknown, like that of ssh.
 const STATUS_NOT_RUN: i32 = 255;
 
-/// Arguments of `exec`.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]

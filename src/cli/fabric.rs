@@ -44,7 +44,6 @@ pub enum Picture {
     Ibnetdiscover,
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     let fabric = client.fabric_show().await?;

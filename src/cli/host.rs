@@ -60,7 +60,6 @@ pub enum HostCommand {
     },
 }
 
-/// Arguments of `add`.
 #[derive(Debug, Args)]
 pub struct AddArgs {
     /// Name of the host
@@ -79,7 +78,6 @@ pub struct AddArgs {
     memory: MemorySize,
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<HostCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

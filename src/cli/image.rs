@@ -53,7 +53,6 @@ pub enum ImageCommand {
     },
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

@@ -11,7 +11,6 @@ use super::wait::WaitArgs;
 /// Largest node number in a list.
 const NODES_MAX: u32 = 65_535;
 
-/// Arguments of `partition`.
 #[derive(Debug, Args)]
 pub struct PartitionArgs {
     #[command(flatten)]

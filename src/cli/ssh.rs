@@ -15,7 +15,6 @@ use super::cluster::ClusterArgs;
 use super::connection::SiteArgs;
 use super::exec;
 
-/// Arguments of `ssh`.
 #[derive(Debug, Args)]
 pub struct SshArgs {
     #[command(flatten)]
@@ -28,7 +27,6 @@ pub struct SshArgs {
     arguments: Vec<OsString>,
 }
 
-/// Arguments of `proxy`.
 #[derive(Debug, Args)]
 pub struct ProxyArgs {
     #[command(flatten)]

@@ -91,7 +91,6 @@ impl From<QuotaArgs> for QuotaChange {
     }
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<TenantCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

@@ -36,7 +36,6 @@ pub enum TokenCommand {
     },
 }
 
-/// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// Tenant that the token is for; required for operators only
@@ -56,7 +55,6 @@ pub struct CreateArgs {
     save: Option<PathBuf>,
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<TokenCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

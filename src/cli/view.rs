@@ -52,7 +52,6 @@ pub enum ViewCommand {
     Exec(ExecArgs),
 }
 
-/// Arguments of `exec`.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
     #[command(flatten)]
@@ -68,7 +67,6 @@ pub struct ExecArgs {
     command: Vec<OsString>,
 }
 
-/// Runs a command.
 pub async fn run(noun: Noun<ViewCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
     match noun.command {

@@ -40,7 +40,7 @@ impl WaitArgs {
     }
 }
 
-/// How waiting ended.
+/// The result of waiting for an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The operation has succeeded.

@@ -117,7 +117,6 @@ pub struct VerifyArgs {
     output: Format,
 }
 
-/// Runs `heddle plan`.
 pub fn run(args: PlanArgs) -> Result<ExitCode> {
     match (args.command, args.plan) {
         (Some(PlanCommand::Explain(args)), _) => explain::run(&args).map(|()| ExitCode::SUCCESS),
@@ -276,7 +275,6 @@ fn verdict(findings: &[(Rule, Finding)]) -> String {
     format!("not verified: {}\n{}", count(findings.len(), "finding"), lines.join("\n"))
 }
 
-/// Runs `heddle verify`.
 pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;

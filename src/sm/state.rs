@@ -37,7 +37,7 @@ struct Change {
     /// Decisions of end ports that were added or changed; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     end_ports: BTreeMap<Guid, Option<EndPortDecision>>,
-    /// All other decisions.
+    /// All decisions but those of end ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     decisions: Option<Decisions>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -84,7 +84,6 @@ struct Run {
     report: ScenarioReport,
 }
 
-/// Runs `heddle traffic`.
 pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;

@@ -72,7 +72,6 @@ pub struct Supervisor {
 /// A message about a program.
 #[derive(Debug)]
 pub struct ProgramNotice {
-    /// Message for people.
     pub text: String,
     /// Delay before the restart, if there is one.
     pub wait: Option<Duration>,

@@ -77,7 +77,7 @@ fn a_restart_is_reported_with_the_last_log_line() {
         rig.start("sm", "note ran; echo no device; echo; exit 3", PATIENCE);
         let first = rig.notice().await;
         assert!(first.starts_with("sm ended (exit status: 3)"), "{first}");
-        assert!(first.contains("it last said: no device; starting it again"), "{first}");
+        assert!(first.contains("last line of its log: no device; restarting"), "{first}");
         let second = rig.notice().await;
         assert!(
             first.contains("in 0.2 s") && second.contains("in 0.5 s"),
@@ -249,7 +249,7 @@ fn an_idle_program_that_does_not_answer_is_restarted() {
         assert_eq!(asked.rig.site.pid("sm"), Some(first), "the control: one that answers stays");
         let notice = asked.rig.notice().await;
         assert!(
-            notice.contains("sm ended (killed: it did not answer") && notice.contains("did nothing"),
+            notice.contains("sm ended (killed: it did not answer") && notice.contains("was idle"),
             "{notice}"
         );
         asked.rig.until(|diary| diary == "ran\nran\n").await;
@@ -266,7 +266,7 @@ fn a_program_stopped_by_sigstop_is_restarted() {
         asked.answer(2).await;
         let pid = asked.rig.site.pid("sm").unwrap();
         kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).unwrap();
-        assert!(asked.rig.notice().await.contains("did nothing"));
+        assert!(asked.rig.notice().await.contains("was idle"));
         asked.rig.until(|diary| diary == "ran\nran\n").await;
         asked.rig.supervisor.stop().await;
     });

@@ -221,7 +221,7 @@ impl Site {
         assert!(self.up.wait().unwrap().success(), "the site ends well");
     }
 
-    /// Starts it again.
+    /// Starts `heddle up` again in the same directory.
     pub fn start(&mut self) {
         self.up = start(self.scratch.path(), &self.image, &self.arguments);
     }

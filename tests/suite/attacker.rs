@@ -80,7 +80,7 @@ fn questions() -> Vec<Question> {
 /// How a datagram is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
-    /// Hop by hop.
+    /// By a directed route, hop by hop.
     Directed,
     /// Through the forwarding tables.
     ByLid,

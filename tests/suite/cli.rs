@@ -165,3 +165,16 @@ fn operators_see_hosts_images_tokens_and_tenants() {
     operator.ok(&["token", "revoke", id]);
     acme.refused(&["cluster", "list"]);
 }
+
+#[test]
+fn renamed_commands_are_rejected_with_the_new_name() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_heddle")).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let bench = run(&["bench", "judge", "--pairs", "10"]);
+    assert!(bench.contains("run `heddle-bench judge --pairs 10`"), "{bench}");
+    let guided = run(&["sm", "--guided", "--device", "umad:0", "--control", "sm.sock"]);
+    assert!(guided.contains("--guided is now --external-plans"), "{guided}");
+}

@@ -27,7 +27,7 @@ const SEED: u64 = 20_261_115;
 /// Where the manager sits; no cluster has it.
 const HOST: &str = "host-00001";
 
-/// Clusters in all.
+/// Number of clusters in a run.
 const CLUSTERS: usize = 200;
 
 /// Asks the manager something, and returns the first answer.
@@ -43,7 +43,7 @@ fn ask(manager: &SmDaemon, request: &Value) -> Result<Value, String> {
     }
 }
 
-/// MemberSelector is where.
+/// A running manager, and the clusters that its plan places.
 struct Site {
     manager: SmDaemon,
     topology: Topology,
@@ -134,7 +134,7 @@ impl Site {
         true
     }
 
-    /// What devices hold.
+    /// The tables that devices hold, as a plan.
     fn read_back(&self) -> FabricPlan {
         serde_json::from_value(ask(&self.manager, &json!({ "command": "read-back" })).unwrap()).unwrap()
     }

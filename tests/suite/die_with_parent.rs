@@ -39,15 +39,15 @@ fn command_of(pid: u32) -> String {
 
 #[test]
 fn a_wrapped_program_is_killed_with_its_supervisor() {
-    let (mut shell, leashed) = supervisor(&format!("{HEDDLE} die-with-parent --parent $$ -- sleep 600"));
-    eventually("it becomes the program", || command_of(leashed) == "sleep");
+    let (mut shell, wrapped) = supervisor(&format!("{HEDDLE} die-with-parent --parent $$ -- sleep 600"));
+    eventually("it becomes the program", || command_of(wrapped) == "sleep");
     let (mut other, free) = supervisor("sleep 600");
     eventually("it becomes the program", || command_of(free) == "sleep");
     for shell in [&mut shell, &mut other] {
         shell.kill().unwrap();
         shell.wait().unwrap();
     }
-    eventually("the leashed program ends", || !runs(leashed));
+    eventually("the wrapped program ends", || !runs(wrapped));
     assert!(runs(free), "the control");
     Command::new("kill").args(["-9", &free.to_string()]).status().unwrap();
 }

@@ -263,7 +263,7 @@ fn the_manager_exits_when_its_device_fails() {
     assert_eq!(manager.wait_for_end(), Some(75), "{}", manager.stderr());
     let said = manager.stderr();
     let last = said.lines().last().unwrap_or_default();
-    assert!(last.starts_with("heddle: the fabric is gone"), "{said}");
+    assert!(last.starts_with("heddle: the device of the fabric has failed"), "{said}");
 
     server.restart(&rig::fixture(NET));
     assert!(tables(&server) != held, "it has lost everything");

@@ -153,7 +153,7 @@ fn an_invalid_control_request_gets_an_error() {
         b"[[[[[[[[[[[[[[[[",
     ] {
         let answer = say(&manager, nonsense);
-        assert!(answer.starts_with("{\"error\":\"not a request"), "{nonsense:?}: {answer:?}");
+        assert!(answer.starts_with("{\"error\":\"invalid request"), "{nonsense:?}: {answer:?}");
     }
     assert!(say(&manager, b"\xff\xfe\xfd\n").is_empty(), "what is no text is not read");
     assert!(say(&manager, b"{\"command\":\"status\"}\n").starts_with("{\"ok\":{"), "the control");

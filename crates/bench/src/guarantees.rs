@@ -273,10 +273,10 @@ impl Row {
     }
 }
 
-/// The best-effort cluster.
+/// Name of the cluster without a guarantee.
 const REST: &str = "rest";
 
-/// Its nodes.
+/// Number of nodes of that cluster.
 const REST_NODES: usize = 4;
 
 /// Clusters that are refused one after the other before a fabric counts as full.

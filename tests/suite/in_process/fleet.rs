@@ -204,7 +204,6 @@ impl Fleet {
         program
     }
 
-    /// Applies a write.
     pub fn apply(&mut self, set: &Set) {
         match set {
             Set::Lid { end, lid } => self.tables.ends[*end].lid = Some(lid.to_wire()),

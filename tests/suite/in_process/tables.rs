@@ -77,7 +77,7 @@ pub enum Violation {
     CreditRing { switch: usize, port: u8 },
     /// Packets to a group circle.
     GroupRing { mlid: u16 },
-    /// Somebody reaches somebody.
+    /// A packet reaches a port that it must not reach.
     Reaches { from: usize, to: usize, hostile: bool },
 }
 

@@ -311,12 +311,10 @@ impl SmDaemon {
         ended.and_then(|status| status.code())
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends SIGHUP.
     pub fn hang_up(&self) {
         signal("HUP", &self.child);
     }
