@@ -47,7 +47,7 @@ pub struct CreateArgs {
     /// Name of the token [default: derived from its id]
     #[arg(long)]
     name: Option<Name>,
-    /// TokenLifetime: a number with s, h or d, such as 30d, or never
+    /// Lifetime: a number with s, h or d, such as 30d, or never
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     expires: TokenLifetime,
     /// Write the secret to this new file, with mode 600, instead of printing it

@@ -102,7 +102,7 @@ impl std::fmt::Display for Messages {
 /// Messages that hostile clusters draw have as many bytes as a power of two: 4 bytes at least and 1 MiB at most.
 const DRAWN: RangeInclusive<u32> = 2..=20;
 
-/// Those of clusters that are attacked: no more than the buffer of a lane. MemberSelector sends more to one node before it sends to the
+/// Those of clusters that are attacked: no more than the buffer of a lane. A node that sends more to one node before it sends to the
 /// next is not uniform, and nothing else is guaranteed.
 const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
 

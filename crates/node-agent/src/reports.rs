@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::durable;
 
-/// HostReport numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
+/// Report numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
 const NUMBERS_PER_MS: u64 = 1 << 20;
 
 /// The part of a report that concerns the machine and is the same for all its hosts.

@@ -58,12 +58,12 @@ struct ServedView {
     cluster: Uuid,
     tenant: Uuid,
     view: View,
-    /// FabricBackend names by node number.
+    /// Host names by node number.
     nodes: BTreeMap<u32, String>,
     due: Option<Duration>,
 }
 
-/// ViewStatus of a view.
+/// Status of a view.
 #[derive(Clone, Debug)]
 pub struct ViewSummary {
     pub status: ViewStatus,
@@ -126,7 +126,7 @@ impl ViewServer {
         }
     }
 
-    /// ViewStatus of the view of a cluster, if it has one.
+    /// Status of the view of a cluster, if it has one.
     pub fn summary(&self, cluster: Uuid) -> Option<ViewSummary> {
         let view = &self.served.get(self.numbers.get(&cluster)?)?.view;
         let (aliases, classes) = (view.aliases(), view.wire_classes().to_vec());
