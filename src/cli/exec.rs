@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::cluster::ClusterArgs;
 use super::output::harmless;
 
-/// Bytes of input per frame: a good part of what a frame may carry, and no more than a terminal or pipe gives at once.
+/// Bytes of input per frame: half of the largest frame.
 const INPUT_BYTES_MAX: usize = session::FRAME_BYTES_MAX / 2;
 
 /// Longest line that is kept together when the output of several nodes is mixed.

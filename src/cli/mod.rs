@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn an_unreachable_controller_is_one_line_with_a_hint() {
-        // Bound and dropped: nobody listens there.
+        // Bound and dropped: no program listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint = format!("http://127.0.0.1:{port}").parse().unwrap();
         let client = ApiClient::new(endpoint, TrustedUsers::new(None), "token".into());

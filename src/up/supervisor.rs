@@ -132,7 +132,7 @@ impl Supervisor {
             // A task that is gone has nothing to stop.
             let _ = stop.send(());
             let _ = task.await;
-            // Nobody has to listen.
+            // The receiver may have been dropped.
             let _ = self.notices.send(format!("{name} stopped after {}", took(asked.elapsed())).into());
         }
     }

@@ -225,14 +225,14 @@ impl Asked {
         Self { rig, socket, listener: Some(listener) }
     }
 
-    /// Answers so many questions.
+    /// Answers a given number of probes.
     async fn answer(&self, times: usize) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
         for _ in 0..times {
             let next = tokio::time::timeout(PATIENCE, self.listener.as_ref().unwrap().accept()).await;
             let (mut stream, _) = next.expect("it is asked").unwrap();
-            // Whoever closes before the probe has arrived has not answered it.
+            // The probe has to be read before the connection is closed.
             let _ = stream.read(&mut [0; 64]).await;
             let _ = stream.write_all(b"{}\n").await;
         }

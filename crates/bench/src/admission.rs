@@ -14,12 +14,12 @@ use serde::Serialize;
 
 use crate::stream::{PlannedTree, size};
 
-/// Admit clusters whose places are given, one after the other, until all hosts were asked for: the share of hosts admitted.
+/// Request clusters at given places one after the other, and measure the fraction of hosts that is admitted.
 ///
-/// Sizes are exponential. Places are those of a full fabric in which 30 % of the hosts were shuffled (aged), or all
-/// (random). The rule of the paper gives a cluster one number, which is its service level and its lane on all its links.
-/// Ours own levels and lanes per link: one level per cluster, one for every two switches of it, as plans have them, or one for
-/// each direction of a path; on the routes as they are or with up-ports chosen per destination.
+/// Sizes are exponentially distributed. Places are those of a full fabric in which 30 % of the hosts were shuffled (aged),
+/// or all (random). The rule of the paper gives a cluster one number, which is its service level and its lane on all links.
+/// Heddle assigns service levels and lanes per link: one service level per cluster, one per pair of switches, as plans have
+/// them, or one per direction of a path; on the default routes or with up-ports chosen per destination.
 #[derive(Debug, Args)]
 pub struct AdmissionArgs {
     /// Sizes of the fat-trees, in hosts.

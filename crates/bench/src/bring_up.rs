@@ -1,4 +1,4 @@
-//! `heddle-bench bring-up`: opensm configures the same fabric on `heddle sim` and on ibsim, and others judge the result.
+//! `heddle-bench bring-up`: opensm configures the same fabric on `heddle sim` and on ibsim, and other tools check the result.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ fn trace_pairs(stock: &Stock, topology: &Topology, pairs: u32) -> anyhow::Result
 
 /// The LID that opensm gave a port, from the file it left.
 fn lid_of(stock: &Stock, guid: &str) -> anyhow::Result<String> {
-    let text = stock.left_behind("guid2lid")?;
+    let text = stock.read_file("guid2lid")?;
     let line = text.lines().find_map(|line| line.strip_prefix(guid));
     let lid = line.and_then(|rest| rest.split_whitespace().next());
     Ok(lid.with_context(|| format!("opensm gave {guid} no LID"))?.to_owned())

@@ -24,15 +24,15 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::Serialize;
 
-/// Fill fabrics with guaranteed clusters, each with the largest rate that is admitted, until no more are admitted, and let one half of the
-/// clusters attack the other: what the attacked get of their guarantees, as planned and with one class for all.
+/// Fill fabrics with guaranteed clusters, let half of them attack the others, and measure what the attacked clusters get.
 ///
-/// Half of the clusters send all to all at their guaranteed rate; the others are hostile: they send everything to everybody on
-/// all levels, or fill their turns with packets that go beyond them, or stop draining what they are sent. Then the halves
-/// change places. A few hosts belong to a best-effort cluster, which sends as much as it can.
+/// Each cluster has the largest rate that is admitted; clusters are added until one is rejected. Half of them send all to
+/// all at their guaranteed rate. The others are hostile: they send at full rate to all nodes on all service levels, or
+/// overshoot their arbitration weight with large packets, or stop draining their receive buffers. Then the halves swap. A few
+/// hosts belong to a best-effort cluster that sends at full rate. Each run is repeated with one service level for all.
 ///
-/// Rates are those on the wire, headers counted. Arbitration counts blocks of 64 bytes, the last one of a packet whole: what is
-/// guaranteed to full-size packets is less for small ones, 0.47 of it for messages of 4 bytes, and that is what is asked for.
+/// Rates are wire rates, with headers. Arbitration counts blocks of 64 bytes and rounds each packet up, so small packets
+/// get a smaller share than full-size ones: 0.47 of it for messages of 4 bytes. The check takes that into account.
 ///
 /// The exit status is 0 if every guarantee held.
 #[derive(Debug, Args)]
@@ -102,7 +102,7 @@ impl std::fmt::Display for Messages {
 /// Messages that hostile clusters draw have as many bytes as a power of two: 4 bytes at least and 1 MiB at most.
 const DRAWN: RangeInclusive<u32> = 2..=20;
 
-/// Those of clusters that are attacked: no more than the buffer of a lane. A node that sends more to one node before it sends to the
+/// Those of clusters that are attacked: at most the buffer of a lane. A node that sends more to one node before it sends to the
 /// next is not uniform, and nothing else is guaranteed.
 const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
 
@@ -369,7 +369,7 @@ impl Filled {
                 false => act(name, SendPattern::AllToAll, SendRate::Guaranteed),
             })
             .collect();
-        // Best effort is only in the way, and no more so in small packets.
+        // Best effort only adds load; small packets would add no more.
         let rest = act(REST, SendPattern::AllToAll, SendRate::Full);
         acts.push(WorkloadSpec { message: vec![Size::from_bytes(4096)], ..rest });
         let warm_up = Span::from_time(Time::from_us(50));

@@ -1,4 +1,4 @@
-//! `heddle-bench judge`: `heddle sm` configures fabrics of every shape on both emulations, and others say whether it is right.
+//! `heddle-bench judge`: `heddle sm` configures fabrics of every topology on both emulators, and independent tools check them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use crate::scratch::{ScratchDir, unique};
 use crate::stock::Stock;
 use crate::{Programs, subnet_list, walk};
 
-/// Let `heddle sm --once` configure fabrics on ibsim and on `heddle sim`, and judge what the nodes hold afterwards.
+/// Let `heddle sm --once` configure fabrics on ibsim and on `heddle sim`, and check the tables of the nodes.
 ///
-/// Every cabled port has to be active, every adapter to reach every other through the tables read back from the switches,
-/// and no ring of links may wait for each other. ibdmchk says the same of fabrics up to `--check-hosts`; ibtracert
-/// walks random pairs; ibroute and smpquery have to print what was read. Any failure ends the run.
+/// Every cabled port has to be active, every adapter has to reach every other through the tables read back from the
+/// switches, and there must be no credit loop. ibdmchk checks the same for fabrics of up to `--check-hosts` hosts;
+/// ibtracert traces pairs; ibroute and smpquery have to print what was read. The first failure ends the run.
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
     /// Fabric to configure, may be repeated: `fat-tree:HOSTS[:RADIX]`, `torus:AxBxC`, `dragonfly-plus:GROUPS`, `random:SWITCHES:DEGREE:SEED`, or
@@ -179,7 +179,7 @@ fn judge_one(
     let walked = walk::walk(topology, &seen)?;
     let adapters = topology.end_nodes().count();
     let ibdmchk_paths = if adapters <= args.check_hosts {
-        stock.leave(Stock::SUBNET_LIST, &subnet_list::write(topology, &seen)?)?;
+        stock.write_file(Stock::SUBNET_LIST, &subnet_list::write(topology, &seen)?)?;
         let paths = stock.check_routes()?;
         ensure!(paths == walked.pairs, "ibdmchk scanned {paths} paths, there are {}", walked.pairs);
         Some(paths)

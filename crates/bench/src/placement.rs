@@ -19,10 +19,11 @@ use serde::Serialize;
 use crate::cpu::processor_time;
 use crate::stream::{PlannedTree, size, unit};
 
-/// Place clusters first come, first served, from a queue that never runs dry, on exclusive hosts with lanes and service
-/// levels of their own and a share of every link: time-averaged use of hosts, and how long a decision takes.
+/// Place clusters first come, first served, from a queue that is never empty; measure the time-averaged utilisation of hosts
+/// and the CPU time per decision.
 ///
-/// The ideal looks at the number of hosts alone. The exclusive-link scheme's figures are published ones for the same tree
+/// Clusters have exclusive hosts, lanes and service levels of their own, and a share of every link. The ideal counts free
+/// hosts only. The figures of the exclusive-link scheme are published for the same tree
 /// (94.83 % for mean size 8) or were measured with its program (91.30 % for 64, 86.77 % for the trace), not in this run.
 #[derive(Debug, Args)]
 pub struct PlacementArgs {

@@ -27,10 +27,10 @@ use subnet_manager::changed_devices;
 use crate::cpu::processor_time;
 use crate::stream::size;
 
-/// Fill a fat-tree with guaranteed clusters, plan it and prove the plan; then let one cluster go and another come, again and
-/// again, and tell how long each newcomer takes from the read to what has to be sent: placed, planned, proved, compared.
+/// Plan and verify a fat-tree full of guaranteed clusters, then replace clusters one by one and measure the CPU time of each
+/// change: placement, planning, verification, and comparison with the plan before.
 ///
-/// Beside it: the same steps without anything kept from before.
+/// For comparison, the same steps from scratch.
 #[derive(Debug, Args)]
 pub struct BenchPlanArgs {
     /// Size of the fat-tree, in hosts.
@@ -223,7 +223,7 @@ pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
         whole_plan_ms: row("", &mut whole[0]).p50_ms,
         whole_proof_ms: row("", &mut whole[1]).p50_ms,
     };
-    crate::print(args.json, &report, |report| markdown(report))
+    crate::print(args.json, &report, markdown)
 }
 
 /// Plan and proof without anything kept but the plan of before.

@@ -1,4 +1,4 @@
-//! Reads what the nodes of a fabric hold, with datagrams of its own: a witness that is neither manager nor emulation.
+//! Reads the tables of all nodes of a fabric with directed-route SMPs, independently of the subnet manager and the emulator.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,13 +13,13 @@ use ib_wire::{
     QueuePair, SMP_DATA_LEN, Status, SwitchInfo, TransactionId,
 };
 
-/// Reads in flight: what ibsim answers fastest (`heddle-bench sim`).
+/// Reads in flight: the number at which ibsim is fastest (`heddle-bench sim`).
 const OUTSTANDING: usize = 32;
 
-/// How long an emulation may take for one answer on a busy machine.
+/// Longest time to wait for an answer, on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One thing to read.
+/// A Get of one attribute of one node.
 #[derive(Clone, Debug)]
 pub struct SmpRead {
     pub route: DirectedRoute,
@@ -27,31 +27,31 @@ pub struct SmpRead {
     pub modifier: u32,
 }
 
-/// The addresses, the unicast routes and the port states of a fabric, as its nodes told them.
+/// LIDs, unicast routes and port states of a fabric, as read from its nodes.
 #[derive(Debug, Default)]
 pub struct FabricSnapshot {
     /// LIDs of end ports: cabled adapter ports, and port 0 of switches.
     pub lids: BTreeMap<Endpoint, Lid>,
-    /// Exit port by LID, up to the last LID the switch uses its table for.
+    /// Linear forwarding table of each switch: exit port by LID, up to the block of LinearFDBTop; 255 is no route.
     pub linear: BTreeMap<NodeIndex, Vec<u8>>,
-    /// Cabled ports that are active.
+    /// Number of cabled ports in state Active.
     pub active: usize,
-    /// Cabled ports that are not.
+    /// Cabled ports in other states.
     pub inactive: Vec<Endpoint>,
 }
 
-/// A client that knows the way to every node.
+/// A client of an emulator that knows a directed route to every node.
 #[derive(Debug)]
 pub struct Probe<'a> {
     client: IbsimClient,
     topology: &'a Topology,
     routes: BTreeMap<NodeIndex, DirectedRoute>,
-    /// The ports by which those routes leave nodes and enter them.
+    /// The ports that those routes pass.
     used: BTreeSet<Endpoint>,
 }
 
 impl<'a> Probe<'a> {
-    /// Attaches at a node of the topology that the server emulates.
+    /// Attaches to the emulator `name` at a node of its topology.
     pub fn attach(name: &SocketName, node: NodeIndex, topology: &'a Topology) -> anyhow::Result<Self> {
         let id = &topology.node(node).context("no such node")?.id;
         let client = IbsimClient::connect(name, id, ClientRole::Ordinary)?;
@@ -59,19 +59,20 @@ impl<'a> Probe<'a> {
         Ok(Self { client, topology, routes, used })
     }
 
-    /// The way to a port: to its switch, and from there through its cable; a switch answers for its ports itself.
+    /// The directed route to a port: to its switch, and from there through its cable. For a port of a switch, the route to
+    /// the switch.
     pub fn route(&self, end: Endpoint) -> anyhow::Result<DirectedRoute> {
-        let known = |node: NodeIndex| self.routes.get(&node).context("a node that cannot be reached");
+        let known = |node: NodeIndex| self.routes.get(&node).context("the node is not reachable");
         let node = self.topology.node(end.node).context("no such node")?;
         match self.topology.peer(end) {
             Some(peer) if !node.is_switch() && !known(end.node)?.hops().is_empty() => {
-                known(peer.node)?.then(peer.port).context("a route that is too long")
+                known(peer.node)?.then(peer.port).context("the directed route is longer than 63 hops")
             }
             _ => Ok(known(end.node)?.clone()),
         }
     }
 
-    /// Whether the way to some node leads through the cable of this port.
+    /// Whether the route to any node passes the cable of this port.
     pub fn uses(&self, end: Endpoint) -> bool {
         self.used.contains(&end)
     }
@@ -100,7 +101,7 @@ impl<'a> Probe<'a> {
         });
         let reads = reads.collect::<anyhow::Result<Vec<_>>>()?;
         for (end, answer) in ends.into_iter().zip(self.read(&reads)?) {
-            let info = PortInfo::decode(&answer).context("a PortInfo that cannot be")?;
+            let info = PortInfo::decode(&answer).context("invalid PortInfo")?;
             let is_switch = self.topology.node(end.node).is_some_and(fabric_model::Node::is_switch);
             if end.port == PortNum::MANAGEMENT || !is_switch {
                 seen.lids.extend(info.lid.map(|lid| (end, lid)));
@@ -130,7 +131,7 @@ impl<'a> Probe<'a> {
         let mut blocks = Vec::new();
         let infos_read = self.read(&infos)?;
         for (index, answer) in switches.iter().zip(infos_read) {
-            let top = SwitchInfo::decode(&answer).context("a SwitchInfo that cannot be")?.linear_fdb_top;
+            let top = SwitchInfo::decode(&answer).context("invalid SwitchInfo")?.linear_fdb_top;
             let count = u32::from(top) / ForwardingBlock::ENTRIES as u32 + 1;
             let route = self.routes.get(index).cloned().unwrap_or_default();
             let attribute = Attribute::LINEAR_FORWARDING;
@@ -146,7 +147,10 @@ impl<'a> Probe<'a> {
         Ok(())
     }
 
-    /// Reads many things, several at a time; an answer for each, in order.
+    /// Sends Gets, 32 in flight, and returns their data in the order of `reads`.
+    ///
+    /// # Errors
+    /// If an answer is missing after 20 seconds, has an error status, or was not requested.
     pub fn read(&mut self, reads: &[SmpRead]) -> anyhow::Result<Vec<[u8; SMP_DATA_LEN]>> {
         let mut found = vec![None; reads.len()];
         let (mut sent, mut answered) = (0, 0);
@@ -163,11 +167,11 @@ impl<'a> Probe<'a> {
             ensure!(count > 0, "{} reads were not answered", sent - answered);
             for answer in &answers {
                 let number = ib_transport::application_transaction(answer.mad.transaction()) as usize;
-                let place = found.get_mut(number).context("an answer to nothing that was asked")?;
+                let place = found.get_mut(number).context("an answer that was not requested")?;
                 let read = &reads[number];
                 let fine = answer.status == DataStatus::Ok && answer.mad.status() == Status::OK;
-                ensure!(fine, "{:?} {:#x} was refused", read.attribute, read.modifier);
-                ensure!(place.replace(*answer.mad.smp_data()).is_none(), "two answers to one read");
+                ensure!(fine, "{:?} {:#x} was rejected", read.attribute, read.modifier);
+                ensure!(place.replace(*answer.mad.smp_data()).is_none(), "two answers to one request");
                 answered += 1;
             }
         }
@@ -206,7 +210,7 @@ fn routes(topology: &Topology, from: NodeIndex) -> anyhow::Result<(Routes, BTree
         let exits = node.cabled_ports().take(if node.is_switch() { usize::MAX } else { 1 });
         for (exit, end) in exits {
             if let Entry::Vacant(place) = found.entry(end.node) {
-                place.insert(here.then(exit).context("a route that is too long")?);
+                place.insert(here.then(exit).context("the directed route is longer than 63 hops")?);
                 used.extend([end, Endpoint::new(at, exit)]);
                 queue.push_back(end.node);
             }

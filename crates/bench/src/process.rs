@@ -1,4 +1,4 @@
-//! A server under test: started, asked what it cost, and ended.
+//! A server under test: starts it, measures its CPU time and memory, and ends it.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::Programs;
 
-/// How long a server may take to load the largest fabric on a busy machine.
+/// Longest time to load the largest fabric, on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A server of the fabric under ibsim's sockets.
@@ -55,7 +55,7 @@ impl Emulator {
 pub struct ServerProcess {
     child: Child,
     name: SocketName,
-    /// From start to the first client attached.
+    /// Time from the start until the first client could attach.
     pub load_time: Duration,
     /// CPU time used until then.
     pub load_cpu: Duration,
@@ -63,6 +63,9 @@ pub struct ServerProcess {
 
 impl ServerProcess {
     /// Starts a server and waits until a client can attach.
+    ///
+    /// # Errors
+    /// If the program ends, or no client can attach within 120 seconds.
     pub fn start(command: &mut Command, name: &SocketName) -> anyhow::Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         // ibsim reads a console from its standard input and ends with it: keep the pipe open.
@@ -90,12 +93,12 @@ impl ServerProcess {
         Ok(IbsimClient::connect(&self.name, "", ClientRole::Ordinary)?)
     }
 
-    /// Keeps the server on one core.
+    /// Pins the server to one core.
     pub fn pin(&self, core: u32) -> anyhow::Result<()> {
         pin(self.child.id(), core)
     }
 
-    /// CPU time the server has used so far, to the nanosecond.
+    /// CPU time of all threads of the server so far.
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         let mut nanoseconds = 0;
         for task in fs::read_dir(self.proc("task"))? {
@@ -105,7 +108,7 @@ impl ServerProcess {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
-    /// Memory the server has resident, in KiB.
+    /// Resident memory of the server, in KiB.
     pub fn resident_kib(&self) -> anyhow::Result<u64> {
         let status = fs::read_to_string(self.proc("status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -125,7 +128,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Keeps a process on one core: where the two sides of a socket run decides what a message costs.
+/// Pins a process to one core: the cost of a message depends on the cores of both sides of a socket.
 pub fn pin(process: u32, core: u32) -> anyhow::Result<()> {
     let arguments = ["-a", "-p", "-c", &core.to_string(), &process.to_string()];
     let output = Command::new("taskset").args(arguments).output().context("cannot run taskset")?;

@@ -21,14 +21,14 @@ use bench::Programs;
 use bench::process::{Emulator, ServerProcess, pin};
 use bench::scratch::ScratchDir;
 
-/// Compare `heddle sim` with the installed ibsim and with a server that answers without doing anything.
+/// Compare `heddle sim` with the installed ibsim and with an echo server.
 ///
 /// Prints Markdown: requests per second and server CPU per request for Get(NodeInfo) over three hops, with client and
 /// server on one core and on two; then load time and memory. Servers take turns in every round; each figure is the best
 /// of the rounds, so compare ratios.
 #[derive(Debug, Args)]
 pub struct BenchSimArgs {
-    /// Hosts of the fat-trees to load; requests are measured on the first.
+    /// Sizes of the fat-trees to load, in hosts; requests are measured on the first.
     #[arg(long, value_delimiter = ',', default_values_t = [1944, 11664])]
     hosts: Vec<u32>,
     /// Requests of each measurement.
@@ -74,7 +74,7 @@ impl Placement {
     }
 }
 
-/// The best figures of one server with so many requests in flight.
+/// The best figures of one server at one number of requests in flight.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Throughput {
     pub requests_per_s: f64,
@@ -82,7 +82,7 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// Sends a request many times, with so many in flight.
+    /// Sends a request `requests` times, with `outstanding` in flight.
     pub fn measure(
         client: &mut IbsimClient,
         server: &ServerProcess,
@@ -129,7 +129,7 @@ pub fn run(args: &BenchSimArgs, programs: &Programs) -> anyhow::Result<()> {
     );
     let scratch = ScratchDir::new("bench-sim")?;
     let report = measure(args, programs, scratch.path())?;
-    crate::print(args.json, &report, |report| markdown(report))
+    crate::print(args.json, &report, markdown)
 }
 
 fn measure(args: &BenchSimArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
@@ -208,7 +208,7 @@ fn three_hops() -> anyhow::Result<DataMessage> {
     })
 }
 
-/// Sends requests, keeping so many in flight, until all are answered.
+/// Sends `requests` requests, keeping `outstanding` in flight, until all are answered.
 fn drive(
     client: &mut IbsimClient,
     template: &DataMessage,

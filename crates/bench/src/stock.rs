@@ -8,14 +8,14 @@ use anyhow::{Context, bail, ensure};
 /// Longest run of any stock program: opensm on 11,664 hosts on a busy machine.
 const TIME_LIMIT_S: u32 = 600;
 
-/// How long opensm waits for an answer, in milliseconds: its own 200 are too few where the emulation has to wait for a core.
+/// Timeout of opensm for an answer, in milliseconds: the default of 200 is too short for an emulator on a busy machine.
 const ANSWER_LIMIT_MS: &str = "60000";
 
-/// Where Debian puts the library that redirects umad to ibsim's sockets.
+/// Paths of libumad2sim, which redirects umad to ibsim's sockets.
 const PRELOADS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib/umad2sim/libumad2sim.so"];
 
-/// How stock programs are run: on which fabric, from which node, in which scratch directory.
+/// Runs stock programs on an emulator, attached to one node, with a scratch directory.
 #[derive(Debug)]
 pub struct Stock {
     preload: &'static str,
@@ -25,10 +25,13 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// The file in which opensm tells other programs of the fabric.
+    /// Name of the file in which opensm describes the fabric; ibdmchk reads it.
     pub const SUBNET_LIST: &str = "opensm-subnet.lst";
 
-    /// Programs that sit on `node` of the fabric `name`. They leave files behind in `directory`.
+    /// Prepares programs that attach to `node` of the emulator `name` and write their files to `directory`.
+    ///
+    /// # Errors
+    /// If libumad2sim is not installed.
     pub fn new(name: &str, node: &str, directory: &Path) -> anyhow::Result<Self> {
         let found = PRELOADS.into_iter().find(|path| Path::new(path).exists());
         let preload = found.context("libumad2sim is not installed (Debian package libumad2sim0)")?;
@@ -36,7 +39,7 @@ impl Stock {
         Ok(Self { preload, name: name.into(), node: node.into(), directory: directory.into() })
     }
 
-    /// Runs a program to its end; an exit status other than 0 is an error.
+    /// Runs a program and returns its standard output; an exit status other than 0 is an error.
     pub fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.output(program, arguments)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -56,7 +59,7 @@ impl Stock {
             .with_context(|| format!("cannot run {program}"))
     }
 
-    /// A program that attaches to the fabric, and leaves its files in the scratch directory.
+    /// A command that attaches to the emulator, with the scratch directory as working directory.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command
@@ -69,7 +72,7 @@ impl Stock {
         command
     }
 
-    /// Configures the fabric with opensm, once; fails unless it says that the subnet is up.
+    /// Configures the fabric with `opensm -o`; an error unless its log says SUBNET UP.
     pub fn bring_up(&self) -> anyhow::Result<()> {
         let log = self.directory.join("opensm.log");
         self.run("opensm", &["-o", "-t", ANSWER_LIMIT_MS, "-f", &log.to_string_lossy()])?;
@@ -78,18 +81,21 @@ impl Stock {
         Ok(())
     }
 
-    /// A file that a program left in the scratch directory.
-    pub fn left_behind(&self, name: &str) -> anyhow::Result<String> {
+    /// Reads a file that a program wrote to the scratch directory.
+    pub fn read_file(&self, name: &str) -> anyhow::Result<String> {
         let path = self.directory.join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("no {} was left", path.display()))
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Puts a file where programs find it.
-    pub fn leave(&self, name: &str, text: &str) -> anyhow::Result<()> {
+    /// Writes a file to the scratch directory.
+    pub fn write_file(&self, name: &str, text: &str) -> anyhow::Result<()> {
         std::fs::write(self.directory.join(name), text).with_context(|| format!("cannot write {name}"))
     }
 
-    /// Lets ibdmchk judge the routes that the switches hold, as dump_fts reads them: paths scanned, or why not.
+    /// Checks the routes that dump_fts reads with ibdmchk, and returns the number of paths scanned.
+    ///
+    /// # Errors
+    /// If ibdmchk reports an error or does not report that there is no credit loop. Needs [`Self::SUBNET_LIST`].
     pub fn check_routes(&self) -> anyhow::Result<u64> {
         let tables = forwarding_dump(&self.run("dump_fts", &[])?);
         std::fs::write(self.directory.join("routes.fdbs"), tables)?;
@@ -110,7 +116,7 @@ impl Stock {
     }
 }
 
-/// What dump_fts printed, in the format of opensm's own dumps, which ibdmchk reads.
+/// Converts the output of dump_fts to the format of opensm's dumps, which ibdmchk reads.
 fn forwarding_dump(printed: &str) -> String {
     let mut text = String::new();
     for line in printed.lines() {

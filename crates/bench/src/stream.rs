@@ -1,4 +1,4 @@
-//! Streams of clusters, and the trees they are placed on.
+//! Random streams of clusters, and the fat-trees they are placed on.
 
 use std::sync::Arc;
 
@@ -10,14 +10,15 @@ use fabric_model::{Decisions, FabricPlan, Intents, Topology};
 use rand::Rng;
 use rand_pcg::Pcg64;
 
-/// A tree and its routes.
+/// A fat-tree with its routing plan.
 pub struct PlannedTree {
     topology: Topology,
     plan: FabricPlan,
 }
 
 impl PlannedTree {
-    /// The tree of so many hosts: 648 in two levels of 36 ports; 1,728 in three of 24 ports; others in three of 36 ports.
+    /// The tree for `hosts` hosts: up to 648 in two tiers of 36-port switches, up to 1,728 in three tiers of 24-port
+    /// switches, more in three tiers of 36-port switches.
     pub fn with_hosts(hosts: u32) -> anyhow::Result<Self> {
         let (radix, levels) = match hosts {
             0..=648 => (36, 2),

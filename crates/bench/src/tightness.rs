@@ -33,7 +33,7 @@ use serde::Serialize;
 /// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4058 bytes for each other
 /// entry, the packet itself, and 250 ns. Two more stand beside it: one that counts the packet once, and for other links only
 /// what a switch has to see of it before it sends it on; and the guaranteed bound, which counts every other entry with
-/// the largest weight there is, as somebody who comes later may have it.
+/// the largest weight there is, as a cluster that is added later may have it.
 #[derive(Debug, Args)]
 pub struct TightnessArgs {
     /// Links on the path, those of the sender and the receiver included.
@@ -425,7 +425,7 @@ fn markdown(rows: &[Row]) -> String {
          Bound: at every link {WEIGHT_BYTES} w + {OVERSHOOT_BYTES} bytes for each other entry, {PACKET_BYTES_MAX} bytes \
          for the packet, {:.0} ns.\n\
          Counted once: {PACKET_BYTES_MAX} bytes on the last link, {ROUTED_BYTES} on the others.\n\
-         Guaranteed: w is 255 for every other entry, as somebody who comes later may have it.\n\n\
+         Guaranteed: w is 255 for every other entry, as a cluster that is added later may have it.\n\n\
          | entries | weight | links | alone | worst reached | bound | bound ÷ worst | counted once | ÷ worst | guaranteed \
          | ÷ worst |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",

@@ -1,4 +1,5 @@
-//! Follows the routes that switches hold from every adapter to every other, and looks for rings of waiting packets.
+//! Follows the routes of all pairs of adapter ports through the forwarding tables, and checks that they are free of credit
+//! loops: the graph of links with an edge from each link to the next link of any path has no cycle (Dally and Seitz, 1987).
 
 use std::collections::BTreeMap;
 
@@ -8,20 +9,22 @@ use ib_wire::{Lid, PortNum};
 
 use crate::probe::FabricSnapshot;
 
-/// What was found on the way.
+/// The result of a walk of all paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkSummary {
-    /// Ordered pairs of adapter ports; every one arrives.
+    /// Ordered pairs of adapter ports; all of them are connected.
     pub pairs: u64,
-    /// Switches on the longest path.
+    /// Number of switches on the longest path.
     pub longest: u32,
 }
 
 /// Port numbers are bytes.
 const PORTS: usize = 256;
 
-/// Follows every path. A pair that does not arrive and a ring of links that wait for each other are errors that name
-/// where.
+/// Follows the path of every ordered pair of adapter ports.
+///
+/// # Errors
+/// If a pair is not connected, packets loop, or the routes have a credit loop; the message names the switch or link.
 pub fn walk(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<WalkSummary> {
     let mut walker = Walker::new(topology, seen)?;
     let ends: Vec<(Endpoint, Lid)> = adapter_ports(topology, seen)?;
@@ -34,7 +37,10 @@ pub fn walk(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<WalkSu
     Ok(WalkSummary { pairs: count * count.saturating_sub(1), longest })
 }
 
-/// The adapter ports of the fabric, with the LIDs they have.
+/// The cabled adapter ports with their LIDs.
+///
+/// # Errors
+/// If a port has no LID.
 pub fn adapter_ports(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<Vec<(Endpoint, Lid)>> {
     let mut ends = Vec::new();
     for (index, node) in topology.end_nodes() {
@@ -57,7 +63,7 @@ struct Walker<'a> {
     leaves: Vec<usize>,
     /// For each link between switches, by its sending port: the exits that packets take at its other end.
     waits: Vec<[u64; 4]>,
-    /// The destination for which a switch was last followed, and how far it was.
+    /// For each switch: the last destination it was followed for, and its distance in switches.
     followed: Vec<(usize, u32)>,
     round: usize,
 }
@@ -113,12 +119,7 @@ impl<'a> Walker<'a> {
                 break self.followed[at].1;
             }
             let name = || self.topology.node(self.switches[at]).map_or("?", |node| node.id.as_str());
-            ensure!(
-                !path.contains(&at),
-                "LID {lid}: packets from {} go round at {}",
-                self.name(from),
-                name()
-            );
+            ensure!(!path.contains(&at), "LID {lid}: packets from {} loop at {}", self.name(from), name());
             let exit = self.exit(at, lid);
             path.push(at);
             match self.peers[at][usize::from(exit)] {
@@ -131,7 +132,10 @@ impl<'a> Walker<'a> {
                     }
                     at = next;
                 }
-                _ => bail!("LID {lid}: {} sends it out of port {exit}, where it does not live", name()),
+                _ => bail!(
+                    "LID {lid}: {} forwards it to port {exit}, which does not lead to its destination",
+                    name()
+                ),
             }
         };
         let length = rest + path.len() as u32;
@@ -149,7 +153,7 @@ impl<'a> Walker<'a> {
         self.topology.node(self.switches[switch]).map_or("?", |node| node.id.as_str())
     }
 
-    /// Links that wait for each other in a ring could stand still for ever.
+    /// Fails if the graph of link dependencies has a cycle: a credit loop can deadlock.
     fn refuse_rings(&self) -> anyhow::Result<()> {
         // 0 = not seen, 1 = on the way, 2 = done.
         let mut state = vec![0u8; self.waits.len()];
@@ -180,7 +184,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// The links that packets on a link want next.
+    /// The links that packets on this link take next.
     fn next_links(&self, link: usize) -> Vec<usize> {
         let Behind::Switch(switch) = self.peers[link / PORTS][link % PORTS] else { return Vec::new() };
         let waits = self.waits[link];
@@ -189,7 +193,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What ibroute says of a switch, as exit ports by LID.
+/// Parses the output of ibroute: exit port by LID.
 pub fn printed_routes(printed: &str) -> BTreeMap<u16, PortNum> {
     let entry = |line: &str| {
         let mut words = line.split_whitespace();
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_and_a_wrong_and_a_circling_route_are_found() {
+    fn missing_wrong_and_looping_routes_are_found() {
         let tree = tree();
         let victim = tree.switches().next().unwrap().0;
         let lid = *programmed(&tree).lids.values().last().unwrap();
@@ -246,14 +250,14 @@ mod tests {
             seen.linear.get_mut(&victim).unwrap()[usize::from(lid.to_wire())] = exit;
             walk(&tree, &seen).unwrap_err().to_string()
         };
-        assert!(said(255).contains("where it does not live"), "{}", said(255));
-        assert!(said(1).contains("where it does not live"), "{}", said(1));
+        assert!(said(255).contains("which does not lead to its destination"), "{}", said(255));
+        assert!(said(1).contains("which does not lead to its destination"), "{}", said(1));
         let mut seen = programmed(&tree);
         // A leaf sends up what a spine sends down to it.
         let last = tree.switches().filter(|(_, node)| node.description.starts_with("leaf")).last().unwrap().0;
         seen.linear.get_mut(&last).unwrap()[usize::from(lid.to_wire())] = 5;
         let circling = walk(&tree, &seen).unwrap_err().to_string();
-        assert!(circling.contains("go round"), "{circling}");
+        assert!(circling.contains("loop at"), "{circling}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Row {
     inside_gbps: f64,
 }
 
-/// So many functions at once.
+/// Figures for one number of virtual functions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SharedAdapter {
     functions: u8,
@@ -275,7 +275,7 @@ pub fn markdown(args: &ShapesArgs, rows: &[Row]) -> anyhow::Result<String> {
         text,
         "Functions of one adapter to as many of another, links of {ADAPTER_RATE}; guests take {} ns to answer a message and \
          {} ns to post one.\n\n\
-         Latency in µs with so many functions, and the latency of {} as a part of it:\n\n{head} 1, inside the adapter \
+         Latency in µs by the number of functions, and the latency of {} as a fraction of it:\n\n{head} 1, inside the adapter \
          |{rule}---:|",
         args.answer_ns, args.post_ns, args.functions[0],
     )?;

@@ -47,7 +47,7 @@ pub struct Rounds {
 const JOB: &str = "job";
 const NEIGHBOUR: &str = "neighbour";
 
-/// What the neighbour does: all its nodes send to one of them; everything to everybody on all levels; the most of every turn
+/// What the neighbour does: all its nodes send to one of them; everything to all nodes on all service levels; the most of every turn
 /// in its own lane; all to one that takes nothing out of its buffers.
 const NEIGHBOURS: [SendPattern; 4] =
     [SendPattern::Incast, SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall];

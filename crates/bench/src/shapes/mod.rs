@@ -9,16 +9,15 @@ use fabric_model::Topology;
 use ib_wire::Guid;
 use serde::Serialize;
 
-/// Show shared adapters and jobs beside hostile neighbours, as ratios, next to what papers report.
+/// Measure shared adapters, and jobs beside hostile neighbours, as ratios next to the figures of papers.
 ///
-/// First: functions of one adapter send to as many of another, all at once. Latencies are half the time of a message there
-/// and back; throughput is what arrives of messages that functions post one after the other. Beside it what Ruivo et al.
-/// (CCGrid 2014) report of FermiCloud. Modelled are the link, its packets and the turns of functions; the time that a guest
-/// and its function take for a message is an input, the same for each, however many there are.
+/// First: the virtual functions of one adapter send to those of another at the same time. Latency is half a round trip;
+/// throughput is the received payload of messages posted one after the other. The figures beside it are those of Ruivo et
+/// al. (CCGrid 2014) for FermiCloud. The model covers the link, its packets and the arbitration between functions; the
+/// processing time of a guest and its function is an input and does not depend on the number of functions.
 ///
-/// Second: a job that computes, exchanges messages between all its nodes and waits for all, beside a neighbour that wants
-/// to harm it on the same leaves. With lanes as a plan gives them to two guaranteed clusters, and where nobody tells
-/// clusters apart.
+/// Second: a bulk-synchronous job (compute, exchange messages between all nodes, wait for all) beside a hostile neighbour on
+/// the same leaves; once with the lanes that a plan gives to two guaranteed clusters, once with one lane for both.
 #[derive(Debug, Args)]
 pub struct ShapesArgs {
     /// Virtual functions of a shared adapter; the first number is the baseline of the ratios.

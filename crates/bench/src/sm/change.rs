@@ -1,4 +1,4 @@
-//! What a running manager does about a change: a partition that comes and goes, a link that fails.
+//! Changes under a running manager: a partition is added and removed, a link fails.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use ib_wire::{Attribute, ForwardingBlock, PartitionNumber, PkeyBlock, PkeyBlockS
 use serde::Serialize;
 use serde_json::json;
 
-use super::manager::{EVERYBODY, ManagerProcess, Setup, Signaller};
+use super::manager::{ALL_HOSTS, ManagerProcess, Setup, Signaller};
 use super::{Arena, Requests};
 use crate::sim_control;
 use bench::probe::{FabricSnapshot, Probe, SmpRead};
@@ -79,7 +79,7 @@ pub fn partition(
 
     let guids = members.iter().filter_map(|end| arena.topology.port(*end));
     let list: Vec<String> = guids.map(|port| format!("{}=full", port.guid)).collect();
-    let with = format!("{EVERYBODY}bench={PARTITION:#06x} : {};\n", list.join(", "));
+    let with = format!("{ALL_HOSTS}bench={PARTITION:#06x} : {};\n", list.join(", "));
     let mut signaller = Signaller::start()?;
     let mut step = |text: &str, held: bool| -> anyhow::Result<ChangeCost> {
         let before = (arena.requests()?, manager.cpu()?);
@@ -100,7 +100,7 @@ pub fn partition(
             requests,
         })
     };
-    Ok(PartitionChange { add: step(&with, true)?, remove: step(EVERYBODY, false)? })
+    Ok(PartitionChange { add: step(&with, true)?, remove: step(ALL_HOSTS, false)? })
 }
 
 /// Whether every member's table holds the partition, or none does.
@@ -121,13 +121,14 @@ pub fn link(arena: &Arena, manager: &mut ManagerProcess) -> anyhow::Result<LinkF
     let mut probe = Probe::attach(&arena.socket, witness, arena.topology)?;
     let ends = expendable(arena, &probe)?;
     let before = probe.snapshot()?;
-    let (requests_before, cpu_before) = (arena.requests()?.context("nobody counts")?, manager.cpu()?);
+    let (requests_before, cpu_before) =
+        (arena.requests()?.context("the emulation does not count requests")?, manager.cpu()?);
     let node = arena.topology.node(ends[0].node).context("no such node")?;
     let started = Instant::now();
     let request = json!({ "command": "link-down", "node": node.id, "port": ends[0].port });
     sim_control::ask(&arena.runtime, &arena.name, &request)?;
     let (settled, cpu) = manager.wait_idle(cpu_before)?;
-    let requests = arena.requests()?.context("nobody counts")?.since(requests_before);
+    let requests = arena.requests()?.context("the emulation does not count requests")?.since(requests_before);
     let after = probe.snapshot()?;
     for end in ends {
         refuse_use(arena, &after, end)?;

@@ -1,4 +1,4 @@
-//! A subnet manager under test: opensm or `heddle sm`, started, told to reload, and asked what it cost.
+//! A subnet manager under test: starts opensm or `heddle sm`, makes it reload, and measures its CPU time and memory.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -66,14 +66,14 @@ pub struct ManagerProcess {
 }
 
 /// A partition of all hosts, so that there are paths between them: in the default one they are limited members.
-pub const EVERYBODY: &str = "everybody=0x7ffe : ALL_CAS=full;\n";
+pub const ALL_HOSTS: &str = "all-hosts=0x7ffe : ALL_CAS=full;\n";
 
 impl ManagerProcess {
     /// Starts a manager with a fresh memory.
     pub fn start(side: Side, setup: &Setup) -> anyhow::Result<Self> {
         fs::create_dir_all(setup.directory)?;
         if !setup.partitions().exists() {
-            fs::write(setup.partitions(), EVERYBODY)?;
+            fs::write(setup.partitions(), ALL_HOSTS)?;
         }
         let said = setup.directory.join("said");
         let mut command = match side {

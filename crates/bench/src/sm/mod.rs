@@ -218,7 +218,7 @@ pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
             }
         }
     }
-    crate::print(args.json, &report, |report| table::markdown(report))
+    crate::print(args.json, &report, table::markdown)
 }
 
 fn route(hosts: u32, topology: &Topology) -> anyhow::Result<Routing> {

@@ -1,4 +1,4 @@
-//! How fast a manager answers hosts that ask for paths.
+//! Throughput of path queries at the SA.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ const ASKING: usize = 6;
 /// Questions each keeps under way.
 const OUTSTANDING: usize = 16;
 
-/// A manager that answers nothing for so long answers nothing.
+/// Longest time without an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The upper half of GIDs in a subnet that nobody configured otherwise.
+/// The default subnet prefix of GIDs.
 const PREFIX: u64 = 0xfe80_0000_0000_0000;
 
 /// Queries for paths between pairs of hosts.

@@ -152,7 +152,7 @@ pub fn bring_up(pair: &Pair, sides: &[Side], rounds: u32) -> anyhow::Result<Vec<
     Ok(best)
 }
 
-/// Sends the same requests to both, in turn. ibsim forwards by LID only after somebody brought it up.
+/// Sends the same requests to both, in turn. ibsim forwards by LID only after a subnet manager has configured it.
 pub fn datagrams(
     pair: &Pair,
     sides: &[Side],

@@ -21,32 +21,32 @@ const BATCH: usize = 32;
 /// Datagrams that a flood sends again and again; half of them garbage.
 const DIFFERENT: usize = 1024;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time to wait for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long somebody waits for the answer to a Get, with and without a flood.
+/// Latency of a Get with and without a flood.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flood {
-    /// Nobody else is there.
+    /// Without a flood, as the baseline.
     pub quiet: ReadLatency,
-    /// As much is sent to another process: what the machine has too little of.
+    /// With a flood to another process: the effect of machine load alone.
     pub elsewhere: ReadLatency,
-    /// It is sent to another view in the same process.
+    /// With a flood to another view of the same process.
     pub beside: ReadLatency,
 }
 
-/// Of Gets one after the other.
+/// Latency of Gets sent one after the other.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ReadLatency {
     pub gets: usize,
     pub p50_us: f64,
     pub p99_us: f64,
     pub max_us: f64,
-    /// Datagrams of the flood in a second.
+    /// Datagrams of the flood per second.
     pub flood_per_s: f64,
 }
 
-/// Asks in one view while nobody, somebody elsewhere, or somebody in the view next to it sends as fast as it can.
+/// Measures Gets in one view without a flood, with one to another process, and with one to another view of the process.
 pub fn measure(programs: &Programs, watch_s: f64) -> anyhow::Result<Flood> {
     let (_server, name) = start_views(programs, "flood", NODES, 2)?;
     let (_other, elsewhere) = start_views(programs, "elsewhere", NODES, 1)?;
@@ -95,7 +95,7 @@ fn ask(client: &mut IbsimClient, watch: Duration) -> anyhow::Result<Vec<Duration
         let number = TransactionId(latencies.len() as u64 & u64::from(u32::MAX));
         let asked = Instant::now();
         client.send(&get(number))?;
-        let answer = client.receive(PATIENCE)?.context("a Get was not answered")?;
+        let answer = client.receive(ANSWER_TIMEOUT)?.context("a Get was not answered")?;
         latencies.push(asked.elapsed());
         ensure!(answer.status == DataStatus::Ok, "a Get was lost");
         // A pause, as people and tools make one: the view's own limit is not what is looked for.

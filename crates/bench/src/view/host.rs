@@ -57,7 +57,7 @@ pub struct ViewSite {
 }
 
 impl ViewSite {
-    /// A tree with room for clusters of so many nodes.
+    /// A tree that is large enough for clusters of `nodes` nodes.
     pub fn new(nodes: u32) -> anyhow::Result<Self> {
         let topology = FatTree::with_hosts(nodes.max(HOSTS_MIN)).generate()?;
         let adapters = topology.end_nodes().filter_map(|(_, host)| host.ports().next());
@@ -85,7 +85,7 @@ impl ViewSite {
     }
 }
 
-/// All views. Nobody looks at one that has nothing to do.
+/// All views. A view without requests or timeouts is not polled.
 struct Views {
     views: Vec<View>,
     started: Instant,

@@ -1,4 +1,4 @@
-//! What views cost that nobody uses.
+//! Memory and CPU time of idle views.
 
 use std::time::Duration;
 
@@ -13,22 +13,23 @@ pub const NODES: u32 = 16;
 /// After so long a process that was started has nothing left to do.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// What views cost of which nobody asks anything.
+/// Cost of views that get no requests.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Idle {
     pub views: u32,
-    /// Memory of a process with one view, and with all of them besides.
+    /// Resident memory of a process with one view, in MiB.
     pub before_mib: f64,
+    /// Resident memory of a process with all views, in MiB.
     pub after_mib: f64,
     /// Memory of each view, in KiB.
     pub kib_each: f64,
-    /// To build all of them.
+    /// Time to build all views, in seconds.
     pub build_s: f64,
-    /// Processor time of all of them together, in a second.
+    /// CPU time of all views together, in ms per second.
     pub cpu_ms_per_s: f64,
 }
 
-/// Counts a process with one view, and one with so many more.
+/// Measures a process with one view, and one with `views` more.
 pub fn measure(programs: &Programs, views: u32, watch_s: f64) -> anyhow::Result<Idle> {
     eprintln!("{views} views of {NODES} nodes");
     let (one, _) = start_views(programs, "one", NODES, 1)?;

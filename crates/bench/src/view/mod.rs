@@ -1,5 +1,5 @@
-//! `heddle-bench view`: the network that a tenant sees next to ibsim of the same topology, a thousand that nobody uses, and
-//! one beside another that is flooded.
+//! `heddle-bench view`: a tenant view next to ibsim of the same topology, a thousand idle views, and a view beside a flooded
+//! one.
 
 mod beside_ibsim;
 mod flood;
@@ -23,10 +23,10 @@ use flood::Flood;
 pub use host::{ViewsArgs, serve};
 use idle::Idle;
 
-/// Compare the networks that tenants see with ibsim of the same topology, and find what idle and flooded ones cost.
+/// Compare tenant views with ibsim of the same topology, and measure idle and flooded views.
 ///
 /// Gets of subnet management and a bring-up by stock opensm go to a view and to ibsim in turn, through the same sockets. Idle
-/// views are counted in one process. Then somebody floods a view while another asks in the view next to it. Each
+/// views are counted in one process. Then Gets are measured in one view while another is flooded. Each
 /// throughput is the best of the rounds, each bring-up the shortest, so compare ratios.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
@@ -85,7 +85,7 @@ pub fn run(args: &ViewArgs, programs: &Programs) -> anyhow::Result<()> {
     );
     let scratch = ScratchDir::new("bench-view")?;
     let report = measure(args, programs, scratch.path())?;
-    crate::print(args.json, &report, |report| table::markdown(report))
+    crate::print(args.json, &report, table::markdown)
 }
 
 fn measure(args: &ViewArgs, programs: &Programs, directory: &Path) -> anyhow::Result<Report> {
@@ -103,7 +103,7 @@ fn measure(args: &ViewArgs, programs: &Programs, directory: &Path) -> anyhow::Re
     Ok(Report { nodes: args.nodes, switches: pair.switches(), missing, datagrams, bring_up, idle, flood })
 }
 
-/// Which sides there are to measure, and what is missing.
+/// The sides that can be measured, and notes on those that cannot.
 fn sides(alone: bool) -> (Vec<Side>, Vec<String>) {
     let mut missing = Vec::new();
     let mut sides = vec![Side::View];
@@ -121,13 +121,13 @@ fn sides(alone: bool) -> (Vec<Side>, Vec<String>) {
     (sides, missing)
 }
 
-/// Whether a program is where programs are.
+/// Whether a program is in PATH.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// A process that serves views of so many nodes.
+/// Starts a process that serves `views` views of `nodes` nodes each.
 fn start_views(
     programs: &Programs,
     purpose: &str,

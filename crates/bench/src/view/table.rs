@@ -77,8 +77,8 @@ fn idle(text: &mut String, report: &Report) {
 }
 
 fn flood(text: &mut String, report: &Report) {
-    *text += "\n**A flood**: somebody sends garbage and Gets as fast as they are taken; Gets in another view, one after the \
-              other. A flood of another process shows what is lost to the machine alone.\n\n\
+    *text += "\n**Flood**: garbage and Gets are sent as fast as they are accepted; meanwhile Gets are measured in another view, one \
+              after the other. A flood of another process shows the effect of machine load alone.\n\n\
               | flooded | Gets | p50 µs | p99 µs | max µs | flood datagrams/s |\n|---|---:|---:|---:|---:|---:|\n";
     let mut row = |flooded: &str, seen: &ReadLatency| {
         *text += &format!(
