@@ -303,10 +303,13 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         (attach("host-99999", "1", good, &guest, &fabric), "no node"),
         (attach("host-00002", "3", good, &guest, &fabric), "has no port 3"),
         (attach("leaf-01", "1", good, &guest, &fabric), "this is a switch"),
-        (attach("host-00002", "1", "52:54:00:00:00:01", &guest, &fabric), "says no place"),
+        (
+            attach("host-00002", "1", "52:54:00:00:00:01", &guest, &fabric),
+            "is not the address of a virtual function",
+        ),
         (attach("host-00002", "1", &two.mac.to_string(), &guest, &fabric), "function 1 of the same port"),
-        (attach("host-00002", "1", good, two.guest.to_str().unwrap(), &fabric), "another machine"),
-        (attach("host-00002", "1", good, &guest, &guest), "another machine"),
+        (attach("host-00002", "1", good, two.guest.to_str().unwrap(), &fabric), "another virtual machine"),
+        (attach("host-00002", "1", good, &guest, &guest), "another virtual machine"),
         (attach("host-00002", "1", good, &guest, "/no/such/directory/f"), "cannot listen at"),
         (attach("host-00002", "1", good, &guest, &cluster.server.file("partitions.conf")), "not a socket"),
     ] {

@@ -29,16 +29,16 @@ const ATTACK: &str = r#"
 duration = "300us"
 warm_up = "30us"
 
-[[acts]]
+[[workloads]]
 cluster = "acme/blue"
 send = "all-to-all"
-rate = "promised"
+rate = "guaranteed"
 
-[[acts]]
+[[workloads]]
 cluster = "umbra/red"
 send = "everything"
 
-[[acts]]
+[[workloads]]
 cluster = "*"
 send = "random"
 "#;
@@ -120,7 +120,7 @@ fn a_guarantee_beyond_the_lane_buffers_is_rejected() {
     assert!(plan.status.success(), "the control: {}", String::from_utf8_lossy(&plan.stderr));
     let (_scratch, plan) = planned_for(&with(4121));
     let told = String::from_utf8_lossy(&plan.stderr);
-    assert!(!plan.status.success() && told.contains("cluster acme/blue has no place"), "{told}");
+    assert!(!plan.status.success() && told.contains("cluster acme/blue cannot be placed"), "{told}");
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn an_invalid_scenario_is_rejected_in_one_line() {
         ("", "missing field `duration`"),
         (
             "duration = \"1ms\"\nacts = [{ cluster = \"nobody\", send = \"shift\" }]",
-            "no cluster is called nobody",
+            "cluster nobody does not exist",
         ),
         (
             "duration = \"1ms\"\nacts = [{ cluster = \"acme/blue\", send = \"dance\" }]",
             "unknown variant `dance`",
         ),
         ("duration = \"1ms\"\nbuffer = 64\nacts = []", "the largest packet needs"),
-        ("duration = \"soon\"\nacts = []", "is not a time such as"),
+        ("duration = \"soon\"\nacts = []", "invalid time"),
     ];
     for (scenario, why) in cases {
         fs::write(scratch.path().join("attack.toml"), scenario).unwrap();
