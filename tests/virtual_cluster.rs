@@ -130,7 +130,7 @@ fn a_full_disk_rejects_new_vms_and_pauses_writing_ones() {
     // Its tenant reads the same, so what the host has left is told to operators only.
     assert!(error.contains("its host cannot run it"), "{error}");
     let events = site.run(&["event", "list"]);
-    let why = events.lines().find(|line| line.contains("MiB, and the host's has room for"));
+    let why = events.lines().find(|line| line.contains("MiB, but only"));
     println!("{}", why.unwrap_or_else(|| panic!("operators are not told why: {events}")).trim());
     site.delete("second");
     site.wait_gone("second");
@@ -245,9 +245,11 @@ fn clusters_of_both_classes_work_on_fabrics_of_every_shape() {
         for (class, more) in classes {
             site.order(class, &[&["--nodes", "2"], more].concat());
         }
-        for (class, _) in classes {
+        let seconds = classes.map(|(class, _)| {
             site.wait_ready(class, 2);
-            let seconds = ordered.elapsed().as_secs();
+            ordered.elapsed().as_secs()
+        });
+        for ((class, _), seconds) in classes.into_iter().zip(seconds) {
             let row = try_cluster(&site, class);
             println!("{shape} | {class} | {row} | {seconds} s");
         }
@@ -306,7 +308,7 @@ fn a_broken_network_is_located_and_not_ready() {
     let cluster = site.cluster("mute").unwrap();
     println!("{}", site.run(&["cluster", "show", "mute", "--tenant", TENANT]));
     let reason = cluster["reason"].as_str().unwrap();
-    assert!(reason.starts_with("its network does not carry: mute-1 does not reach mute-2"), "{reason}");
+    assert!(reason.starts_with("the network check fails: mute-1 does not reach mute-2"), "{reason}");
     assert_eq!(site.json(&["fabric", "verify"])["findings"], json!([]), "nothing else notices");
     // Frames of the first node stop where its switch sends them to the second, those of the second at its own port.
     let stops: Vec<&Value> = cluster["nodes"].as_array().unwrap().iter().map(|node| &node["stop"]).collect();

@@ -58,7 +58,7 @@ Ctrl-C stops waiting; the cluster is still created.")]
     /// Change the number of nodes of a cluster; nodes with the highest numbers are removed first
     #[command(after_help = "Example:
   heddle cluster resize blue --nodes 3")]
-    ResizeRequest(ResizeArgs),
+    Resize(ResizeArgs),
     /// Show or change the partitions inside a cluster
     ///
     /// Nodes of a partition reach each other; limited members reach full members only. A node in a partition does not reach
@@ -249,7 +249,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
             format.print(&client.cluster_show(&cluster.to_ref()?).await?, show)?;
             Ok(ExitCode::SUCCESS)
         }
-        ClusterCommand::ResizeRequest(args) => {
+        ClusterCommand::Resize(args) => {
             let operation =
                 client.cluster_resize(&args.cluster.to_ref()?, ResizeRequest { size: args.nodes }).await?;
             conclude(&client, format, operation, &args.wait).await

@@ -74,7 +74,7 @@ mod tests {
             Ok(ExitCode::SUCCESS)
         });
         let text = format!("{:#}", outcome.unwrap_err());
-        let expected = format!("no controller answers at http://127.0.0.1:{port} (Connection refused");
+        let expected = format!("cannot reach a controller at http://127.0.0.1:{port} (Connection refused");
         assert!(text.starts_with(&expected) && text.contains("heddle up"), "{text}");
     }
 }

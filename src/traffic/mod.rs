@@ -93,7 +93,7 @@ pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
         (!args.plan_only).then(|| Run::of(&topology, &file, &scenario, args.seed, false)).transpose()?;
     let figures = json!({
         "planned": report_json(&planned.report),
-        "without_classes": shared.as_ref().map(|run| report_json(&run.report)),
+        "one_class": shared.as_ref().map(|run| report_json(&run.report)),
     });
     args.output.print(&figures, |_| text(&planned, shared.as_ref()))?;
     if let Some(directory) = &args.out {

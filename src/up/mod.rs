@@ -28,7 +28,7 @@ use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
-use ready::{HostCapacity, ImageSource};
+use ready::{OfferedCapacity, ImageSource};
 use site::{Adapters, HostPort, SiteDir};
 use supervisor::{Program, Supervisor};
 
@@ -190,7 +190,7 @@ struct StartPlan {
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
-    capacity: HostCapacity,
+    capacity: OfferedCapacity,
     disk_grace_hours: u32,
     images: Vec<ImageSource>,
 }
@@ -216,7 +216,7 @@ impl StartPlan {
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
-            capacity: HostCapacity { cores: args.host_cores, memory: args.host_memory },
+            capacity: OfferedCapacity { cores: args.host_cores, memory: args.host_memory },
             disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
         })

@@ -53,7 +53,7 @@ impl FromStr for ImageSource {
 
 /// Resources of each host for virtual machines.
 #[derive(Clone, Copy, Debug)]
-pub struct HostCapacity {
+pub struct OfferedCapacity {
     pub cores: u32,
     pub memory: MemorySize,
 }
@@ -119,12 +119,12 @@ pub async fn add_hosts(
     client: &ApiClient,
     hosts: &[HostPort],
     agent: &Path,
-    capacity: HostCapacity,
+    capacity: OfferedCapacity,
 ) -> anyhow::Result<usize> {
     let known: HashMap<Name, Option<Guid>> =
         client.host_list().await?.into_iter().map(|host| (host.name, host.port_guid)).collect();
     let agent = agent.to_str().context("the path of the agent socket is not UTF-8")?;
-    let HostCapacity { cores, memory } = capacity;
+    let OfferedCapacity { cores, memory } = capacity;
     let mut new = Vec::new();
     for HostPort { name, port_guid } in hosts {
         match known.get(name) {

@@ -134,7 +134,7 @@ fn a_cluster_that_fails_says_why_and_the_status_tells() {
         .change(|world| world.failure = Some("the image has a wrong checksum".to_owned()));
     let line = acme.refused(&["cluster", "create", "blue", "--nodes", "1"]);
     assert!(line.starts_with("cluster blue could not be created: "), "{line}");
-    assert!(line.contains("operators see why") && !line.contains("wrong checksum"), "{line}");
+    assert!(line.contains("operators find the reason") && !line.contains("wrong checksum"), "{line}");
     let events = User::operator(&site).ok(&["event", "list"]);
     assert!(events.contains("wrong checksum"), "{events}");
 }

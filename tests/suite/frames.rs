@@ -302,7 +302,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     for (refused, why) in [
         (attach("host-99999", "1", good, &guest, &fabric), "no node"),
         (attach("host-00002", "3", good, &guest, &fabric), "has no port 3"),
-        (attach("leaf-01", "1", good, &guest, &fabric), "this is a switch"),
+        (attach("leaf-01", "1", good, &guest, &fabric), "belongs to a switch"),
         (
             attach("host-00002", "1", "52:54:00:00:00:01", &guest, &fabric),
             "is not the address of a virtual function",

@@ -83,7 +83,7 @@ fn commands_that_make_no_sense_are_refused_with_the_reason() {
         (&["link", "down", "leaf-01", "99999"], "\"99999\" is not a port number"),
         (&["link", "down", "leaf-01", "99"], "has no port 99"),
         (&["link", "down", "leaf-01", "0"], "has no cable"),
-        (&["loss", "1.5"], "is not a probability"),
+        (&["loss", "1.5"], "must be between 0 and 1"),
         (&["loss", "0.1", "leaf-01"], "required"),
     ] {
         let refused = server.control(arguments);

@@ -129,15 +129,15 @@ fn an_invalid_scenario_is_rejected_in_one_line() {
     let cases = [
         ("", "missing field `duration`"),
         (
-            "duration = \"1ms\"\nacts = [{ cluster = \"nobody\", send = \"shift\" }]",
+            "duration = \"1ms\"\nworkloads = [{ cluster = \"nobody\", send = \"shift\" }]",
             "cluster nobody does not exist",
         ),
         (
-            "duration = \"1ms\"\nacts = [{ cluster = \"acme/blue\", send = \"dance\" }]",
+            "duration = \"1ms\"\nworkloads = [{ cluster = \"acme/blue\", send = \"dance\" }]",
             "unknown variant `dance`",
         ),
-        ("duration = \"1ms\"\nbuffer = 64\nacts = []", "the largest packet needs"),
-        ("duration = \"soon\"\nacts = []", "invalid time"),
+        ("duration = \"1ms\"\nbuffer = 64\nworkloads = []", "the largest packet needs"),
+        ("duration = \"soon\"\nworkloads = []", "invalid time"),
     ];
     for (scenario, why) in cases {
         fs::write(scratch.path().join("attack.toml"), scenario).unwrap();

@@ -306,6 +306,6 @@ mod tests {
             plan(&mut None, &discovered, &merged, None, &Decisions::default()).unwrap()
         };
         let found = check_tables(&discovered, &fabric_intent(&joined), &held);
-        assert!(found.len() == 1 && found[0].contains("partition 0x0101 is used by"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("partition number 0x0101 belongs to both"), "{found:?}");
     }
 }

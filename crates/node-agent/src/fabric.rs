@@ -56,7 +56,7 @@ pub struct Attachment {
 
 /// Result of the last reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FabricStatus {
+pub struct AttachmentStatus {
     /// Version of the desired attachments that it is based on.
     version: u64,
     /// Whether the emulation answers.
@@ -75,7 +75,7 @@ pub struct FabricAttachments {
     state_dir: Arc<StateDir>,
     desired: Mutex<DesiredAttachments>,
     changed: Notify,
-    status: watch::Sender<FabricStatus>,
+    status: watch::Sender<AttachmentStatus>,
     drop_watches: Mutex<BTreeMap<Uuid, packet_stops::DropWatch>>,
 }
 
@@ -154,13 +154,13 @@ impl FabricAttachments {
             state_dir,
             desired: Mutex::default(),
             changed: Notify::new(),
-            status: watch::Sender::new(FabricStatus::default()),
+            status: watch::Sender::new(AttachmentStatus::default()),
             drop_watches: Mutex::default(),
         }
     }
 
     /// Result of the last reconciliation, as it changes.
-    pub fn status(&self) -> watch::Receiver<FabricStatus> {
+    pub fn status(&self) -> watch::Receiver<AttachmentStatus> {
         self.status.subscribe()
     }
 
@@ -206,12 +206,12 @@ impl FabricAttachments {
         loop {
             let desired = self.desired().clone();
             let next = match self.reconcile(&desired.attachments).await {
-                Ok(status) => FabricStatus { version: desired.version, ..status },
+                Ok(status) => AttachmentStatus { version: desired.version, ..status },
                 Err(error) => {
                     if self.status.borrow().is_reachable {
                         tracing::warn!("{}", error_chain(&error));
                     }
-                    FabricStatus { version: desired.version, ..FabricStatus::default() }
+                    AttachmentStatus { version: desired.version, ..AttachmentStatus::default() }
                 }
             };
             self.status.send_replace(next);
@@ -220,9 +220,9 @@ impl FabricAttachments {
         }
     }
 
-    async fn reconcile(&self, desired: &BTreeMap<Uuid, Attachment>) -> Result<FabricStatus, SimControlError> {
+    async fn reconcile(&self, desired: &BTreeMap<Uuid, Attachment>) -> Result<AttachmentStatus, SimControlError> {
         let found: Vec<ListedFunction> = self.request(&SimRequest::Functions {}).await?;
-        let mut next = FabricStatus { is_reachable: true, ..FabricStatus::default() };
+        let mut next = AttachmentStatus { is_reachable: true, ..AttachmentStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
             desired.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
         for function in &found {
