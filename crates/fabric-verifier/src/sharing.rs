@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fabric_model::intent::PortName;
 use fabric_model::plan::{GroupPlan, PortQos};
 use fabric_model::tenancy::{Class, SlMode};
-use ib_wire::{Lid, PortNum, ServiceLevel, SlToVl, VirtualLane};
+use ib_wire::{LaneSet, Lid, PortNum, ServiceLevel, ServiceLevelSet, SlToVl, VirtualLane};
 
 use crate::bounded::{BoundedFindings, bounded};
 use crate::capacities::{levels, maps};
@@ -115,7 +115,7 @@ impl PortResult {
             found.findings.push(Finding::HighPriorityWeight { port, index, lane: entry.lane });
         }
         let served = sharing.low.iter().filter(|entry| entry.weight != 0);
-        let served = served.fold(0_u16, |set, entry| set | 1 << entry.lane.to_wire());
+        let served: LaneSet = served.map(|entry| entry.lane).collect();
         for (input, map) in maps(sharing) {
             let best_effort = map.lane(ServiceLevel::default());
             if best_effort == VirtualLane::MANAGEMENT {
@@ -123,7 +123,7 @@ impl PortResult {
             }
             found.takes_best_effort &= best_effort.to_wire() < lanes;
             for (sl, lane) in levels(map) {
-                if lane != VirtualLane::MANAGEMENT && served >> lane.to_wire() & 1 == 0 {
+                if lane != VirtualLane::MANAGEMENT && !served.contains(lane) {
                     found.findings.push(Finding::LaneWithoutWeight { port, input, sl, lane });
                 }
             }
@@ -133,20 +133,15 @@ impl PortResult {
     }
 }
 
-/// A set of service levels, one bit each.
-type LevelSet = u16;
+/// The service levels that arrive; `None` if there is no path at all.
+type Carried = Option<ServiceLevelSet>;
 
-/// A [`LevelSet`], with [`ARRIVES`] set if there is a path at all.
-type Carried = u32;
+/// Service level 0, which is checked port by port.
+const BEST_EFFORT: ServiceLevelSet = ServiceLevelSet::from_bits(1);
 
-const ARRIVES: Carried = 1 << 16;
-
-/// Service level 0 is checked port by port.
-const BEST_EFFORT: LevelSet = 1;
-
-fn set_of(map: &SlToVl, lanes: u8) -> LevelSet {
+fn set_of(map: &SlToVl, lanes: u8) -> ServiceLevelSet {
     let taken = levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT && lane.to_wire() < lanes);
-    taken.fold(0, |set, (sl, _)| set | 1 << sl.to_wire())
+    taken.map(|(sl, _)| sl).collect()
 }
 
 /// The service levels that each hop (input-output pair) of a switch carries.
@@ -154,13 +149,13 @@ struct Hops {
     /// Number of ports including port 0.
     width: usize,
     /// By output port, then input port.
-    sets: Vec<LevelSet>,
+    sets: Vec<ServiceLevelSet>,
 }
 
 impl Hops {
     fn at(network: &PlannedNetwork<'_>, switch_index: SwitchIndex) -> Self {
         let width = network.port_count(switch_index) + 1;
-        let mut sets = vec![LevelSet::MAX; width * width];
+        let mut sets = vec![ServiceLevelSet::ALL; width * width];
         for port in network.switches[switch_index].ports.iter() {
             let (Some(sharing), true) = (&port.qos, port.number.index() < width) else { continue };
             let lanes = port.lanes.count();
@@ -174,8 +169,8 @@ impl Hops {
     }
 
     #[inline]
-    fn levels(&self, input: PortNum, exit: PortNum) -> LevelSet {
-        self.sets.get(exit.index() * self.width + input.index()).copied().unwrap_or(LevelSet::MAX)
+    fn levels(&self, input: PortNum, exit: PortNum) -> ServiceLevelSet {
+        self.sets.get(exit.index() * self.width + input.index()).copied().unwrap_or(ServiceLevelSet::ALL)
     }
 }
 
@@ -185,14 +180,14 @@ struct CarriedLevels<'a> {
     /// By switch index.
     hops: Vec<Hops>,
     /// Service levels that an adapter sends, by end port.
-    sent: Vec<LevelSet>,
+    sent: Vec<ServiceLevelSet>,
 }
 
 impl<'a> CarriedLevels<'a> {
     fn new(network: &'a PlannedNetwork<'a>) -> Self {
         let sent = |end: usize| {
             let sharing = network.end_sharing(end);
-            sharing.map_or(LevelSet::MAX, |sharing| set_of(&sharing.otherwise, network.end_lanes(end)))
+            sharing.map_or(ServiceLevelSet::ALL, |sharing| set_of(&sharing.otherwise, network.end_lanes(end)))
         };
         let hops = (0..network.switches.len()).map(|switch_index| Hops::at(network, switch_index)).collect();
         Self { network, hops, sent: (0..network.ends().len()).map(sent).collect() }
@@ -200,7 +195,7 @@ impl<'a> CarriedLevels<'a> {
 
     /// The service levels of a hop.
     #[inline]
-    fn hop(&self, switch_index: SwitchIndex, input: PortNum, exit: PortNum) -> LevelSet {
+    fn hop(&self, switch_index: SwitchIndex, input: PortNum, exit: PortNum) -> ServiceLevelSet {
         self.hops[switch_index].levels(input, exit)
     }
 
@@ -209,7 +204,7 @@ impl<'a> CarriedLevels<'a> {
         let network = self.network;
         for group in network.plan.groups() {
             let (mlid, sl) = (group.mlid, group.sl);
-            let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
+            let takes = |set: ServiceLevelSet| set.contains(sl);
             let mut starts: Vec<(SwitchIndex, PortNum)> = Vec::new();
             for end in group.members.iter().filter_map(|guid| network.end(*guid)) {
                 starts.extend(network.ends()[end].home);
@@ -258,7 +253,7 @@ impl<'a> CarriedLevels<'a> {
             .collect();
         let count = leaves.iter().map(|(_, ends)| ends.len()).sum::<usize>();
         // By leaf switch, then end port: what arrives from the leaf's exit at the end port.
-        let mut carried: Vec<Carried> = vec![0; leaves.len() * count];
+        let mut carried: Vec<Carried> = vec![None; leaves.len() * count];
         for (index, end) in leaves.iter().flat_map(|(_, ends)| ends).enumerate() {
             let column = self.column(*end);
             for (leaf, (switch_index, _)) in leaves.iter().enumerate() {
@@ -273,7 +268,10 @@ impl<'a> CarriedLevels<'a> {
                         let there = self.carried(*a, *b, carried[leaf * count + second]);
                         let back = self.carried(*b, *a, carried[other * count + first]);
                         let is_by_pairs = by_pairs[*a].is_some() && by_pairs[*a] == by_pairs[*b];
-                        if there != back && there & back & ARRIVES != 0 && !is_by_pairs {
+                        if let (Some(there), Some(back)) = (there, back)
+                            && there != back
+                            && !is_by_pairs
+                        {
                             self.report_one_way(*a, *b, there, back, &mut reported, findings);
                         }
                     }
@@ -287,18 +285,13 @@ impl<'a> CarriedLevels<'a> {
         &self,
         a: usize,
         b: usize,
-        there: Carried,
-        back: Carried,
+        there: ServiceLevelSet,
+        back: ServiceLevelSet,
         reported: &mut BTreeSet<(ServiceLevel, PortName, Option<PortNum>)>,
         findings: &mut BoundedFindings,
     ) {
-        for sl in (1..16).filter_map(ServiceLevel::from_wire) {
-            let bit = 1 << sl.to_wire();
-            let (from, to) = match (there & bit != 0, back & bit != 0) {
-                (true, false) => (a, b),
-                (false, true) => (b, a),
-                _ => continue,
-            };
+        for sl in (there - back) | (back - there) {
+            let (from, to) = if there.contains(sl) { (a, b) } else { (b, a) };
             let (at, input) = self.discarded(to, from, sl);
             if reported.insert((sl, at, input)) {
                 findings.push(self.one_way(sl, from, to, at, input));
@@ -320,15 +313,13 @@ impl<'a> CarriedLevels<'a> {
                     break known;
                 }
                 // A loop finds itself here, and carries nothing.
-                column[here] = Some(0);
+                column[here] = Some(None);
                 path.push(here);
-                let Some(exit) = network.exit(here, lid) else { break 0 };
+                let Some(exit) = network.exit(here, lid) else { break None };
                 match network.next(here, exit) {
                     NextHop::Switch(there, _) => here = there as SwitchIndex,
-                    NextHop::EndPort(end) if end as usize == to => {
-                        break ARRIVES | Carried::from(LevelSet::MAX);
-                    }
-                    _ => break 0,
+                    NextHop::EndPort(end) if end as usize == to => break Some(ServiceLevelSet::ALL),
+                    _ => break None,
                 }
             };
             // Backwards from the switch whose result is known, or from the last switch, whose exit leads to the end
@@ -336,13 +327,14 @@ impl<'a> CarriedLevels<'a> {
             let mut before = (path.last() != Some(&here)).then_some(here);
             for switch_index in path.iter().rev() {
                 if let Some(there) = before {
-                    carried &= self.onward(*switch_index, there, lid);
+                    carried =
+                        carried.and_then(|carried| Some(carried & self.onward(*switch_index, there, lid)?));
                 }
                 column[*switch_index] = Some(carried);
                 before = Some(*switch_index);
             }
         }
-        column.into_iter().map(|carried| carried.unwrap_or(0)).collect()
+        column.into_iter().map(Option::flatten).collect()
     }
 
     /// The service levels that the hop at `here` carries for packets that come from `before`.
@@ -350,26 +342,23 @@ impl<'a> CarriedLevels<'a> {
         let network = self.network;
         let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
             Some(NextHop::Switch(_, input)) => input,
-            _ => return 0,
+            _ => return None,
         };
-        let Some(exit) = network.exit(here, lid) else { return 0 };
-        ARRIVES | Carried::from(self.hop(here, input, exit))
+        Some(self.hop(here, input, network.exit(here, lid)?))
     }
 
     /// The service levels that arrive from one end port at another, given what arrives from the exit of its switch.
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
-        let Some((home, input)) = self.network.ends()[from].home else { return 0 };
-        let lid = self.network.ends()[to].lid;
-        let Some(exit) = self.network.exit(home, lid) else { return 0 };
-        let own = self.sent[from] & self.hop(home, input, exit) & !BEST_EFFORT;
-        onward & (ARRIVES | Carried::from(own))
+        let (home, input) = self.network.ends()[from].home?;
+        let exit = self.network.exit(home, self.network.ends()[to].lid)?;
+        Some((onward? & self.sent[from] & self.hop(home, input, exit)) - BEST_EFFORT)
     }
 
     /// The port that discards a service level on the path between two end ports, and the input port there.
     fn discarded(&self, from: usize, to: usize, sl: ServiceLevel) -> (PortName, Option<PortNum>) {
         let network = self.network;
-        let takes = |set: LevelSet| set >> sl.to_wire() & 1 != 0;
+        let takes = |set: ServiceLevelSet| set.contains(sl);
         let own = (network.ends()[from].name, None);
         let Some((mut here, mut input)) = network.ends()[from].home else { return own };
         if !takes(self.sent[from]) {

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use super::Guarantees;
 use super::sharing::positions;
-use crate::tenancy::admission::{Grant, LinkShare, service_levels};
+use crate::tenancy::admission::{Grant, LinkShare};
 use crate::tenancy::link_graph::LinkIndex;
 use division::{ClusterEntries, Division};
 
@@ -179,16 +179,14 @@ impl Guarantees {
         count: usize,
         had: Option<&ClassDivision>,
     ) -> Option<Vec<ServiceLevel>> {
-        let all = (1_u32 << (self.admission.graph().limits().service_levels + 1)) - 2;
-        let taken = grant.links.iter().fold(0, |taken, share| taken | self.users.sls_taken(share.link));
-        let mut free = all as u16 & !taken;
+        let all = self.admission.graph().limits().cluster_service_levels();
+        let mut free = grant.links.iter().fold(all, |free, share| free - self.users.sls_taken(share.link));
         let had = had.map_or(&[][..], |had| &had.service_levels);
         let mut chosen = Vec::with_capacity(count);
         for class in 0..count {
-            let kept = had.get(class).copied().filter(|sl| free >> sl.to_wire() & 1 == 1);
-            let highest = || service_levels(free).last();
-            let sl = kept.or_else(highest)?;
-            free &= !(1 << sl.to_wire());
+            let kept = had.get(class).copied().filter(|sl| free.contains(*sl));
+            let sl = kept.or_else(|| free.last())?;
+            free.remove(sl);
             chosen.push(sl);
         }
         Some(chosen)
@@ -201,16 +199,13 @@ impl Guarantees {
         count: usize,
         had: Option<&DividedLink>,
     ) -> Option<Vec<VirtualLane>> {
-        let link = &self.admission.graph().links()[at.index()];
-        let all = ((1_u32 << link.lanes) - 1) << link.first_lane;
-        let mut free = all & 0x7fff & !u32::from(self.users.lanes_taken(at));
+        let all = self.admission.graph().links()[at.index()].cluster_lanes();
+        let mut free = all - self.users.lanes_taken(at);
         let mut chosen = Vec::with_capacity(count);
         for class in 0..count {
             let kept = had.and_then(|had| had.lanes.get(class)).copied();
-            let kept = kept.filter(|lane| free >> lane.to_wire() & 1 == 1);
-            let highest = || VirtualLane::from_wire(free.checked_ilog2()? as u8);
-            let lane = kept.or_else(highest)?;
-            free &= !(1 << lane.to_wire());
+            let lane = kept.filter(|lane| free.contains(*lane)).or_else(|| free.last())?;
+            free.remove(lane);
             chosen.push(lane);
         }
         Some(chosen)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fabric_model::plan::{Draft, PortQos};
 use fabric_model::tenancy::ClusterNumber;
-use ib_wire::{Guid, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
+use ib_wire::{Guid, LaneSet, PortNum, ServiceLevel, ServiceLevelSet, SlToVl, VirtualLane, VlArbEntry};
 
 use crate::fabric::SwitchIndex;
 use crate::tenancy::admission::Grant;
@@ -70,8 +70,8 @@ impl Management {
 struct LinkUser {
     cluster: ClusterNumber,
     lane: VirtualLane,
-    /// A bit for each service level of the lane.
-    service_levels: u16,
+    /// The service levels of the lane.
+    service_levels: ServiceLevelSet,
     /// 0 for a further class of a cluster, whose entries are in [`LinkUsers::divided`].
     entries: u8,
     first_entry: u8,
@@ -168,7 +168,7 @@ impl LinkUsers {
         self.users[link.index()].extend(classes.map(|(lane, sl)| LinkUser {
             cluster,
             lane,
-            service_levels: 1 << sl.to_wire(),
+            service_levels: sl.into(),
             entries: 0,
             first_entry: 0,
             weight: 0,
@@ -192,14 +192,14 @@ impl LinkUsers {
         }
     }
 
-    /// The service levels on a link that have an owner, as a bit set.
-    pub fn sls_taken(&self, link: LinkIndex) -> u16 {
-        self.users[link.index()].iter().fold(0, |taken, user| taken | user.service_levels)
+    /// The service levels on a link that have an owner.
+    pub fn sls_taken(&self, link: LinkIndex) -> ServiceLevelSet {
+        sls_of(self.users[link.index()].iter())
     }
 
-    /// The lanes of a link that have an owner, as a bit set.
-    pub fn lanes_taken(&self, link: LinkIndex) -> u16 {
-        self.users[link.index()].iter().fold(0, |taken, user| taken | 1 << user.lane.to_wire())
+    /// The lanes of a link that have an owner.
+    pub fn lanes_taken(&self, link: LinkIndex) -> LaneSet {
+        self.users[link.index()].iter().map(|user| user.lane).collect()
     }
 
     /// The arbitration table of a link.
@@ -283,14 +283,11 @@ impl LinkUsers {
         let (own, management) = (&self.users[link.index()], self.management[link.index()]);
         let table_of = |input: LinkIndex| {
             let there = &self.users[input.index()];
-            let sls_of = |cluster| {
-                let same = there.iter().filter(|user| user.cluster == cluster);
-                same.fold(0, |sls, user| sls | user.service_levels)
-            };
-            let let_in = own
-                .iter()
-                .map(|user| LinkUser { service_levels: user.service_levels & sls_of(user.cluster), ..*user });
-            let let_in: Vec<LinkUser> = let_in.filter(|user| user.service_levels != 0).collect();
+            let let_in = own.iter().map(|user| {
+                let sls_there = sls_of(there.iter().filter(|other| other.cluster == user.cluster));
+                LinkUser { service_levels: user.service_levels & sls_there, ..*user }
+            });
+            let let_in: Vec<LinkUser> = let_in.filter(|user| !user.service_levels.is_empty()).collect();
             (!let_in.is_empty()).then(|| map(management, |sl| lane_of(&let_in, sl)))
         };
         let inputs = self.exits[switch_index].iter().filter(|exit| **exit != link);
@@ -308,17 +305,25 @@ pub(super) fn positions(first: u8, entries: u8, table_entries: u8) -> impl Itera
     (first.into()..table_entries.into()).step_by(distance.max(1).into())
 }
 
-fn lane_of(users: &[LinkUser], sl: usize) -> Option<VirtualLane> {
-    users.iter().find(|user| user.service_levels >> sl & 1 == 1).map(|user| user.lane)
+fn sls_of<'a>(users: impl Iterator<Item = &'a LinkUser>) -> ServiceLevelSet {
+    users.fold(ServiceLevelSet::EMPTY, |sls, user| sls | user.service_levels)
+}
+
+fn lane_of(users: &[LinkUser], sl: ServiceLevel) -> Option<VirtualLane> {
+    users.iter().find(|user| user.service_levels.contains(sl)).map(|user| user.lane)
 }
 
 /// Maps service level 0 to best effort, that of management to its lane, and others to `lane`, or to VL15, which discards.
-fn map(management: Option<Management>, lane: impl Fn(usize) -> Option<VirtualLane>) -> SlToVl {
-    SlToVl(std::array::from_fn(|sl| match management {
-        _ if sl == 0 => BEST_EFFORT,
-        Some(management) if sl == management.sl.index() => management.lane,
-        _ => lane(sl).unwrap_or(VirtualLane::MANAGEMENT),
-    }))
+fn map(management: Option<Management>, lane: impl Fn(ServiceLevel) -> Option<VirtualLane>) -> SlToVl {
+    let mut map = SlToVl([VirtualLane::MANAGEMENT; 16]);
+    for (sl, mapped) in ServiceLevelSet::ALL.iter().zip(&mut map.0) {
+        *mapped = match management {
+            _ if sl == ServiceLevel::default() => BEST_EFFORT,
+            Some(management) if sl == management.sl => management.lane,
+            _ => lane(sl).unwrap_or(VirtualLane::MANAGEMENT),
+        };
+    }
+    map
 }
 
 /// The tables of a link without guaranteed clusters. The entry of management is where it stays when clusters come.

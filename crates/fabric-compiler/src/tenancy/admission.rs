@@ -11,16 +11,16 @@ use std::sync::Arc;
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairServiceLevel, SlMode};
-use ib_wire::{Guid, ServiceLevel};
+use ib_wire::{Guid, ServiceLevel, ServiceLevelSet};
 
 use super::arbitration::{ArbitrationTable, EntryMove};
-use super::demand::{LinkDemands, lowest};
+use super::demand::LinkDemands;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::path_selection::{PathSelector, SelectedPaths};
 use super::reservations::Moved;
 use super::tree::UpPorts;
 
-pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel, service_levels};
+pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel};
 pub use super::refusal::Refusal;
 pub(super) use super::reservations::Reservations;
 
@@ -274,8 +274,7 @@ impl Admission {
     ) -> Result<(Grant, Vec<Moved>), Refusal> {
         let hosts = self.check_hosts(request)?;
         let chosen = self.chosen(request, &hosts, keep)?;
-        let sls = self.graph.limits().service_levels.min(15);
-        let all_sls = ((1u32 << (sls + 1)) - 2) as u16;
+        let all_sls = self.graph.limits().cluster_service_levels();
         let rate = request.bandwidth.bits_per_s();
         match &chosen {
             Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
@@ -289,8 +288,8 @@ impl Admission {
         let service_level = match (request.mode, &chosen) {
             (SlMode::Cluster, Some((_, Some(sl)))) => Some(*sl),
             (SlMode::Cluster, _) => {
-                let kept = keep.sl().map_or(all_sls, |sl| 1 << sl.to_wire());
-                Some(self.common_service_level(all_sls & kept, sls)?)
+                let kept = keep.sl().map_or(all_sls, ServiceLevelSet::of);
+                Some(self.common_service_level(all_sls & kept, all_sls.len() as u8)?)
             }
             (SlMode::Path, _) => {
                 let (graph, reservations) = (&self.graph, &self.reservations);
@@ -318,7 +317,7 @@ impl Admission {
                 None
             }
         };
-        let everywhere = service_level.map_or(0, |sl| 1 << sl.to_wire());
+        let everywhere = service_level.map_or(ServiceLevelSet::EMPTY, ServiceLevelSet::of);
         let mut links = Vec::with_capacity(self.demand.pairs().len());
         let mut moved = Vec::new();
         for (link, pairs, own_sls) in self.demand.sorted() {
@@ -357,7 +356,7 @@ impl Admission {
         let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.demand.sorted().into_iter())
             .map(|(link, pairs, sls)| {
                 let grant = had.remove(&self.graph.links()[link.index()].from)?;
-                let service_levels = grant.service_levels.iter().fold(0, |bits, sl| bits | 1 << sl.to_wire());
+                let service_levels: ServiceLevelSet = grant.service_levels.iter().copied().collect();
                 let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
                 let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
                 let first_entry = first.unwrap_or_default();
@@ -376,9 +375,9 @@ impl Admission {
             };
             links.push(LinkShare { first_entry, ..share });
         }
-        let everywhere = links.iter().fold(u16::MAX, |bits, share| bits & share.service_levels);
+        let everywhere = links.iter().fold(ServiceLevelSet::ALL, |sls, share| sls & share.service_levels);
         let AdmissionRequest { cluster, bandwidth, .. } = request;
-        let service_level = lowest(everywhere).filter(|_| !is_path);
+        let service_level = everywhere.first().filter(|_| !is_path);
         let (paths, up_ports) = (Vec::new(), None);
         self.record(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links });
         let moves = self.record_moves(moved);
@@ -465,33 +464,31 @@ impl Admission {
         let rate = request.bandwidth.bits_per_s();
         let mut selector = PathSelector::new(tree, &self.reservations, hosts, rate).map_err(no_path)?;
         if let Some(sl) = keep.sl().filter(|_| request.mode == SlMode::Cluster) {
-            let chosen = selector.choose(1 << sl.to_wire(), &kept).map_err(no_path)?;
+            let chosen = selector.choose(sl.into(), &kept).map_err(no_path)?;
             return Ok(Some((chosen, Some(sl))));
         }
         if request.mode == SlMode::Path {
-            return Ok(Some((selector.choose(0, &kept).map_err(no_path)?, None)));
+            return Ok(Some((selector.choose(ServiceLevelSet::EMPTY, &kept).map_err(no_path)?, None)));
         }
-        let usable = || service_levels(u16::MAX).skip(1).take(self.graph.limits().service_levels.into());
-        let bits = usable().fold(0, |bits, sl| bits | 1 << sl.to_wire());
-        let is_taken = selector.sls_free(bits) == 0;
-        let by_spare = if is_taken { selector.sls_by_spare(usable()) } else { Vec::new() };
+        let usable = self.graph.limits().cluster_service_levels();
+        let is_taken = selector.sls_free(usable).is_empty();
+        let by_spare = if is_taken { selector.sls_by_spare(usable) } else { Vec::new() };
         // Paths to at least as many hosts as there are up-ports, selected without regard to service levels, hardly ever
         // leave one free.
         let mut candidates = if is_taken && (by_spare.is_empty() || hosts.len() >= tree.leaf_ups) {
             by_spare
         } else {
-            let any = selector.choose(0, &kept).map_err(no_path)?;
-            let taken =
-                any.pairs.iter().fold(0, |taken, (link, _)| taken | self.reservations.sls_taken(*link));
-            if let Some(sl) = lowest(bits & !taken) {
+            let any = selector.choose(ServiceLevelSet::EMPTY, &kept).map_err(no_path)?;
+            let taken = |(link, _): &(LinkIndex, u64)| self.reservations.sls_taken(*link);
+            if let Some(sl) = any.pairs.iter().fold(usable, |free, pairs| free - taken(pairs)).first() {
                 return Ok(Some((any, Some(sl))));
             }
-            self.sls_by_conflicts(&any, usable())
+            self.sls_by_conflicts(&any, usable)
         };
         candidates.truncate(SERVICE_LEVELS_TRIED_MAX);
         let mut failed = hosts[0];
         for sl in candidates {
-            match selector.choose(1 << sl.to_wire(), &kept) {
+            match selector.choose(sl.into(), &kept) {
                 Ok(chosen) => return Ok(Some((chosen, Some(sl)))),
                 Err(host) => failed = host,
             }
@@ -500,31 +497,27 @@ impl Admission {
     }
 
     /// Service levels by the number of links on which others own them, then ascending.
-    fn sls_by_conflicts(
-        &self,
-        chosen: &SelectedPaths,
-        usable: impl Iterator<Item = ServiceLevel>,
-    ) -> Vec<ServiceLevel> {
+    fn sls_by_conflicts(&self, chosen: &SelectedPaths, usable: ServiceLevelSet) -> Vec<ServiceLevel> {
         let mut conflicts = [0u32; 16];
         for (link, _) in &chosen.pairs {
-            service_levels(self.reservations.sls_taken(*link)).for_each(|sl| conflicts[sl.index()] += 1);
+            self.reservations.sls_taken(*link).iter().for_each(|sl| conflicts[sl.index()] += 1);
         }
-        let mut sls: Vec<ServiceLevel> = usable.collect();
+        let mut sls: Vec<ServiceLevel> = usable.into();
         sls.sort_by_key(|sl| (conflicts[sl.index()], *sl));
         sls
     }
 
     /// The lowest service level that is free on all links.
-    fn common_service_level(&self, all: u16, count: u8) -> Result<ServiceLevel, Refusal> {
-        let (mut free, mut worst) = (all, (u32::MAX, LinkIndex(0)));
+    fn common_service_level(&self, all: ServiceLevelSet, count: u8) -> Result<ServiceLevel, Refusal> {
+        let (mut free, mut worst) = (all, (usize::MAX, LinkIndex(0)));
         for (link, _) in self.demand.pairs() {
-            let here = all & !self.reservations.sls_taken(link);
+            let here = all - self.reservations.sls_taken(link);
             free &= here;
-            worst = worst.min((here.count_ones(), link));
+            worst = worst.min((here.len(), link));
         }
         let (least_free, link) = worst;
         let port = self.reservations.port(link);
-        lowest(free).ok_or(Refusal::NoServiceLevelFree { port, free: least_free as u8, usable: count })
+        free.first().ok_or(Refusal::NoServiceLevelFree { port, free: least_free as u8, usable: count })
     }
 
     fn guid(&self, host: HostIndex) -> Guid {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ib_wire::ServiceLevel;
+use ib_wire::{ServiceLevel, ServiceLevelSet};
 
 use super::admission::{PairServiceLevels, PathServiceLevel, Refusal, Reservations};
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
@@ -14,8 +14,8 @@ use super::tree::UpPorts;
 pub(super) struct LinkDemands {
     /// By link: ordered pairs of hosts; 0 where the cluster does not use it.
     pairs: Vec<u64>,
-    /// By link: a bit for each service level of the cluster, where paths have service levels of their own.
-    sls: Vec<u16>,
+    /// By link: the service levels of the cluster, where paths have service levels of their own.
+    sls: Vec<ServiceLevelSet>,
     /// Links that the cluster uses, each once.
     touched: Vec<LinkIndex>,
     /// A bit for each link that the cluster uses.
@@ -25,7 +25,8 @@ pub(super) struct LinkDemands {
 impl LinkDemands {
     pub fn new(links: usize) -> Self {
         let marks = vec![0; links.div_ceil(64)];
-        Self { pairs: vec![0; links], sls: vec![0; links], touched: Vec::new(), marks }
+        let sls = vec![ServiceLevelSet::EMPTY; links];
+        Self { pairs: vec![0; links], sls, touched: Vec::new(), marks }
     }
 
     /// The links that the cluster uses, with its pairs, in no particular order.
@@ -34,7 +35,7 @@ impl LinkDemands {
     }
 
     /// The links that the cluster uses in ascending order, with its pairs and the service levels of its paths.
-    pub fn sorted(&mut self) -> Vec<(LinkIndex, u64, u16)> {
+    pub fn sorted(&mut self) -> Vec<(LinkIndex, u64, ServiceLevelSet)> {
         if self.touched.len() < self.marks.len() / 8 {
             self.touched.sort_unstable();
         } else {
@@ -89,7 +90,7 @@ impl LinkDemands {
         reservations: &Reservations,
         hosts: &[HostIndex],
         up_ports: Option<&[UpPorts]>,
-        all: u16,
+        all: ServiceLevelSet,
         had: &BTreeMap<(u32, HostIndex), ServiceLevel>,
     ) -> Result<Vec<PathServiceLevel>, Refusal> {
         let mut paths = Vec::new();
@@ -102,7 +103,7 @@ impl LinkDemands {
                 }
                 links.clear();
                 links_to(graph, senders[0], *to, up_ports.map(|up_ports| up_ports[index]), &mut links);
-                let kept = had.get(&(from, *to)).map_or(all, |sl| 1 << sl.to_wire());
+                let kept = had.get(&(from, *to)).map_or(all, |sl| ServiceLevelSet::of(*sl));
                 let sl = self
                     .path_service_level(reservations, &links, all & kept)
                     .or_else(|_| self.path_service_level(reservations, &links, all))?;
@@ -123,13 +124,13 @@ impl LinkDemands {
         reservations: &Reservations,
         hosts: &[HostIndex],
         up_ports: Option<&[UpPorts]>,
-        all: u16,
+        all: ServiceLevelSet,
         had: impl Fn((u32, u32)) -> Option<ServiceLevel>,
     ) -> Result<PairServiceLevels, Refusal> {
         let mut sls = PairServiceLevels::new();
         each_pair(graph, hosts, up_ports, |switches, links| {
-            let free = links.iter().fold(all, |free, link| free & !reservations.sls_taken(*link));
-            let kept = had(switches).filter(|sl| free >> sl.to_wire() & 1 == 1);
+            let free = links.iter().fold(all, |free, link| free - reservations.sls_taken(*link));
+            let kept = had(switches).filter(|sl| free.contains(*sl));
             let sl = kept.or_else(|| self.most_used(links, free));
             let sl = sl.ok_or_else(|| none_free(reservations, links, all))?;
             self.mark(links, sl);
@@ -156,24 +157,22 @@ impl LinkDemands {
         put.ok().map(|()| sls)
     }
 
-    /// The service level of a bit set that the cluster uses on the most links already.
-    fn most_used(&self, links: &[LinkIndex], sls: u16) -> Option<ServiceLevel> {
+    /// The service level of `sls` that the cluster uses on the most links already.
+    fn most_used(&self, links: &[LinkIndex], sls: ServiceLevelSet) -> Option<ServiceLevel> {
         let mut counts = [0_u32; 16];
         for link in links {
-            let mut own = self.sls[link.index()] & sls;
-            while own != 0 {
-                counts[own.trailing_zeros() as usize] += 1;
-                own &= own - 1;
+            for sl in self.sls[link.index()] & sls {
+                counts[sl.index()] += 1;
             }
         }
-        let most = (0..16).filter(|sl| sls >> sl & 1 == 1).rev().max_by_key(|sl| counts[*sl]);
-        ServiceLevel::from_wire(most? as u8)
+        // Of several, the lowest.
+        sls.iter().rev().max_by_key(|sl| counts[sl.index()])
     }
 
     /// Marks a service level as the cluster's on some links.
     fn mark(&mut self, links: &[LinkIndex], sl: ServiceLevel) {
         for link in links {
-            self.sls[link.index()] |= 1 << sl.to_wire();
+            self.sls[link.index()].insert(sl);
         }
     }
 
@@ -181,21 +180,21 @@ impl LinkDemands {
         &self,
         reservations: &Reservations,
         links: &[LinkIndex],
-        all: u16,
+        all: ServiceLevelSet,
     ) -> Result<ServiceLevel, Refusal> {
         let (mut free, mut own) = (all, all);
         for link in links {
-            free &= !reservations.sls_taken(*link);
+            free -= reservations.sls_taken(*link);
             own &= self.sls[link.index()];
         }
-        lowest(free & own).or_else(|| lowest(free)).ok_or_else(|| none_free(reservations, links, all))
+        (free & own).first().or_else(|| free.first()).ok_or_else(|| none_free(reservations, links, all))
     }
 
     /// Starts a new cluster with the links of its hosts.
     fn count_ports(&mut self, graph: &LinkGraph, hosts: &[HostIndex]) {
         for link in self.touched.drain(..) {
             self.pairs[link.index()] = 0;
-            self.sls[link.index()] = 0;
+            self.sls[link.index()] = ServiceLevelSet::EMPTY;
             self.marks[link.index() / 64] = 0;
         }
         let others = (hosts.len() as u64 - 1).max(1);
@@ -261,17 +260,12 @@ fn each_pair<E>(
 }
 
 /// The refusal if no service level is free on all of some links.
-fn none_free(reservations: &Reservations, links: &[LinkIndex], all: u16) -> Refusal {
-    let left = |link: &LinkIndex| (all & !reservations.sls_taken(*link)).count_ones() as u8;
+fn none_free(reservations: &Reservations, links: &[LinkIndex], all: ServiceLevelSet) -> Refusal {
+    let left = |link: &LinkIndex| (all - reservations.sls_taken(*link)).len() as u8;
     let worst = links.iter().copied().min_by_key(left).unwrap_or(LinkIndex(0));
     Refusal::NoServiceLevelFree {
         port: reservations.port(worst),
         free: left(&worst),
-        usable: all.count_ones() as u8,
+        usable: all.len() as u8,
     }
-}
-
-/// The lowest service level of a bit set.
-pub(super) fn lowest(bits: u16) -> Option<ServiceLevel> {
-    ServiceLevel::from_wire(bits.trailing_zeros() as u8)
 }

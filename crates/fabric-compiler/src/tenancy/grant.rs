@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairServiceLevel};
-use ib_wire::{Guid, ServiceLevel, VirtualLane};
+use ib_wire::{Guid, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::tree::UpPorts;
@@ -13,8 +13,8 @@ use super::tree::UpPorts;
 pub struct LinkShare {
     pub link: LinkIndex,
     pub lane: VirtualLane,
-    /// A bit for each service level of the cluster on this link.
-    pub service_levels: u16,
+    /// The service levels of the cluster on this link.
+    pub service_levels: ServiceLevelSet,
     /// The rate reserved for the cluster on this link.
     pub share: Bandwidth,
     /// Entries of the low-priority arbitration table that serve the lane: a power of two.
@@ -64,7 +64,7 @@ impl Grant {
         self.links.iter().map(|share| LinkGrant {
             port: graph.links()[share.link.index()].from,
             lane: share.lane,
-            service_levels: service_levels(share.service_levels).collect(),
+            service_levels: share.service_levels.into(),
             share: share.share,
             entries: share.entries,
             first_entry: Some(share.first_entry),
@@ -93,9 +93,4 @@ impl Grant {
         let index = self.links.binary_search_by_key(&link, |share| share.link).ok()?;
         self.links.get(index)
     }
-}
-
-/// The service levels of a bit set, ascending.
-pub fn service_levels(bits: u16) -> impl Iterator<Item = ServiceLevel> {
-    (0..16).filter(move |sl| bits & (1 << sl) != 0).filter_map(ServiceLevel::from_wire)
 }

@@ -10,7 +10,7 @@ use fabric_model::intent::{Capabilities, LaneBuffer, PortName};
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::Bandwidth;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
-use ib_wire::{DataLanes, Guid, Lid, PortNum};
+use ib_wire::{DataLanes, Guid, LaneSet, Lid, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::tree::RegularTree;
 
@@ -57,6 +57,14 @@ impl Default for TenancyLimits {
     }
 }
 
+impl TenancyLimits {
+    /// The service levels for guaranteed clusters.
+    pub fn cluster_service_levels(&self) -> ServiceLevelSet {
+        let best_effort = ServiceLevel::default();
+        ServiceLevelSet::range(best_effort, self.service_levels.saturating_add(1)) - best_effort.into()
+    }
+}
+
 /// Lanes of a link that no guaranteed cluster gets: one for best effort, and one for management if there are at least 8.
 pub const fn reserved_lanes(data_lanes: u8) -> u8 {
     if data_lanes >= 8 { 2 } else { 1 }
@@ -90,6 +98,14 @@ pub struct DirectedLink {
     /// The index of the receiving switch; `None` if it leads to a host.
     to: Option<u32>,
     peer: PortName,
+}
+
+impl DirectedLink {
+    /// The lanes for guaranteed clusters.
+    pub fn cluster_lanes(&self) -> LaneSet {
+        let first = VirtualLane::from_wire(self.first_lane);
+        first.map_or(LaneSet::EMPTY, |first| LaneSet::range(first, self.lanes) & LaneSet::DATA)
+    }
 }
 
 impl AttachedHost {

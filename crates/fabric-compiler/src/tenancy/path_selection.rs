@@ -9,7 +9,7 @@
 
 use std::cmp::Reverse;
 
-use ib_wire::ServiceLevel;
+use ib_wire::{ServiceLevel, ServiceLevelSet};
 
 use super::admission::Reservations;
 use super::link_graph::{HostIndex, LinkIndex};
@@ -75,15 +75,15 @@ impl<'a> PathSelector<'a> {
         Ok(selector)
     }
 
-    /// The service levels of a bit set that are free on all links of the leaves.
-    pub fn sls_free(&self, sls: u16) -> u16 {
-        sls & !self.leaf_tier.sls_taken()
+    /// The service levels of `sls` that are free on all links of the leaves.
+    pub fn sls_free(&self, sls: ServiceLevelSet) -> ServiceLevelSet {
+        sls - self.leaf_tier.sls_taken()
     }
 
     /// The service levels whose free links of leaves can carry all destinations, those with the most spare first.
-    pub fn sls_by_spare(&self, sls: impl Iterator<Item = ServiceLevel>) -> Vec<ServiceLevel> {
-        let spare = |sl: ServiceLevel| (self.leaf_tier.capacity_without(1 << sl.to_wire()), sl);
-        let mut spares: Vec<(u64, ServiceLevel)> = sls.map(spare).collect();
+    pub fn sls_by_spare(&self, sls: ServiceLevelSet) -> Vec<ServiceLevel> {
+        let spare = |sl: ServiceLevel| (self.leaf_tier.capacity_without(sl.into()), sl);
+        let mut spares: Vec<(u64, ServiceLevel)> = sls.iter().map(spare).collect();
         spares.retain(|(spare, _)| *spare >= self.hosts.len() as u64);
         spares.sort_by_key(|(spare, sl)| (Reverse(*spare), *sl));
         spares.into_iter().map(|(_, sl)| sl).collect()
@@ -93,7 +93,7 @@ impl<'a> PathSelector<'a> {
     /// shorter) stay. The error is a host that no path is left to.
     pub fn choose(
         &mut self,
-        service_levels: u16,
+        service_levels: ServiceLevelSet,
         kept: &[Option<UpPorts>],
     ) -> Result<SelectedPaths, HostIndex> {
         if !self.spans_leaves() {
@@ -170,7 +170,7 @@ type Behind = Option<(u32, usize)>;
 
 impl<'a> Search<'a> {
     /// The error is the index of a host in the tightest group, if all links together cannot carry all destinations.
-    fn new(selector: &mut PathSelector<'a>, service_levels: u16) -> Result<Self, usize> {
+    fn new(selector: &mut PathSelector<'a>, service_levels: ServiceLevelSet) -> Result<Self, usize> {
         let total = selector.hosts.len();
         let leaf_tier = selector.leaf_tier.without(service_levels);
         if leaf_tier.capacity_for_all() < total as u64 {

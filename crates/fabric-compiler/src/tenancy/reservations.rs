@@ -9,7 +9,7 @@
 
 use fabric_model::intent::{LaneBuffer, PortName};
 use fabric_model::tenancy::Bandwidth;
-use ib_wire::VirtualLane;
+use ib_wire::{LaneSet, ServiceLevelSet, VirtualLane};
 
 use super::admission::{LinkMoves, LinkShare, Refusal};
 use super::arbitration::{
@@ -55,22 +55,26 @@ struct Link {
     taken: u64,
     /// The weight that the whole usable rate stands for.
     weight: u32,
-    /// A bit for each lane that guaranteed clusters may have.
-    lanes: u16,
-    lanes_taken: u16,
-    sls_taken: u16,
+    /// The lanes that guaranteed clusters may have.
+    lanes: LaneSet,
+    lanes_taken: LaneSet,
+    sls_taken: ServiceLevelSet,
     /// The buffer of each lane at the receiving end, if known.
     buffer: Option<LaneBuffer>,
 }
 
 impl Link {
     fn residual(&self) -> Residual {
-        let has_lane = self.lanes & !self.lanes_taken != 0 && self.buffer_short(0).is_none();
+        let has_lane = !self.lanes_free().is_empty() && self.buffer_short(0).is_none();
         Residual {
             below: if has_lane { self.left_for_one() + 1 } else { 0 },
             sls_taken: self.sls_taken,
-            lanes_taken: self.lanes_taken.count_ones() as u8,
+            lanes_taken: self.lanes_taken.len() as u8,
         }
+    }
+
+    fn lanes_free(&self) -> LaneSet {
+        self.lanes - self.lanes_taken
     }
 
     /// The rate that one cluster can still reserve: limited by the rest of the rate, and by a lane's buffer, which must hold
@@ -120,7 +124,7 @@ pub(super) struct Reservations {
 struct First {
     before: Link,
     share: u64,
-    sls: u16,
+    sls: ServiceLevelSet,
     after: (Link, ArbitrationTable),
     given: LinkShare,
 }
@@ -146,9 +150,9 @@ impl Reservations {
                     usable: link.rate.part(scale.usable).bits_per_s(),
                     taken: 0,
                     weight: scale.weight,
-                    lanes: (((1u32 << link.lanes) - 1) << link.first_lane) as u16 & 0x7fff,
-                    lanes_taken: 0,
-                    sls_taken: 0,
+                    lanes: link.cluster_lanes(),
+                    lanes_taken: LaneSet::EMPTY,
+                    sls_taken: ServiceLevelSet::EMPTY,
                     buffer: link.buffer,
                 }
             })
@@ -177,11 +181,11 @@ impl Reservations {
     }
 
     pub fn table(&self, link: LinkIndex) -> Option<&ArbitrationTable> {
-        (self.links[link.index()].lanes_taken != 0).then(|| &self.tables[link.index()])
+        (!self.links[link.index()].lanes_taken.is_empty()).then(|| &self.tables[link.index()])
     }
 
     #[inline]
-    pub fn sls_taken(&self, link: LinkIndex) -> u16 {
+    pub fn sls_taken(&self, link: LinkIndex) -> ServiceLevelSet {
         self.links[link.index()].sls_taken
     }
 
@@ -193,8 +197,8 @@ impl Reservations {
     /// Checks that a link has a lane, the rate `share` and arbitration entries for it left.
     pub fn check(&self, at: LinkIndex, share: u64) -> Result<(), Refusal> {
         let link = &self.links[at.index()];
-        if link.lanes & !link.lanes_taken == 0 {
-            return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.count_ones() as u8 });
+        if link.lanes_free().is_empty() {
+            return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.len() as u8 });
         }
         let free = link.usable - link.taken;
         if share > free {
@@ -218,14 +222,14 @@ impl Reservations {
         &mut self,
         at: LinkIndex,
         share: u64,
-        sls: u16,
+        sls: ServiceLevelSet,
         had: Option<&LinkShare>,
         moved: &mut Vec<Moved>,
     ) -> Result<LinkShare, Refusal> {
         debug_assert_eq!(self.check(at, share), Ok(()));
         let port = self.port(at);
         let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
-        let before = Some(*link).filter(|link| link.lanes_taken == 0 && had.is_none());
+        let before = Some(*link).filter(|link| link.lanes_taken.is_empty() && had.is_none());
         if let Some(first) = &self.first
             && before == Some(first.before)
             && (first.share, first.sls) == (share, sls)
@@ -237,9 +241,9 @@ impl Reservations {
         let weight = link.weight_of(share);
         let count = entries_for(weight, self.table_entries);
         let distance = self.table_entries / count;
-        let free = link.lanes & !link.lanes_taken;
-        let lowest = VirtualLane::from_wire(free.trailing_zeros() as u8).expect("a lane is free");
-        let had_lane = had.map(|had| had.lane).filter(|lane| free & (1 << lane.to_wire()) != 0);
+        let free = link.lanes_free();
+        let lowest = free.first().expect("a lane is free");
+        let had_lane = had.map(|had| had.lane).filter(|lane| free.contains(*lane));
         let lane = had_lane.unwrap_or(lowest);
         // With another distance, the sequence that has the most entries in common with the earlier one.
         let first = had.map(|had| had.first_entry % distance);
@@ -260,7 +264,7 @@ impl Reservations {
         })?;
         let first_entry = table.first_entry(lane).unwrap_or_default();
         link.taken += share;
-        link.lanes_taken |= 1 << lane.to_wire();
+        link.lanes_taken.insert(lane);
         link.sls_taken |= sls;
         self.residuals.set(at, || link.residual());
         let given = LinkShare {
@@ -283,9 +287,8 @@ impl Reservations {
     pub fn retake(&mut self, share: &LinkShare, first: Option<u8>, moved: &mut Vec<Moved>) -> Option<u8> {
         let entries = self.table_entries;
         let (link, table) = (&mut self.links[share.link.index()], &mut self.tables[share.link.index()]);
-        let lane = 1u16 << share.lane.to_wire();
-        let is_free = link.lanes & !link.lanes_taken & lane != 0
-            && link.sls_taken & share.service_levels == 0
+        let is_free = link.lanes_free().contains(share.lane)
+            && link.sls_taken.is_disjoint(share.service_levels)
             && share.share.bits_per_s() <= link.usable - link.taken
             && link.buffer_short(share.share.bits_per_s()).is_none()
             && share.entries.is_power_of_two()
@@ -304,7 +307,7 @@ impl Reservations {
             table.request(share.lane, distance, weight).ok()?;
         }
         link.taken += share.share.bits_per_s();
-        link.lanes_taken |= lane;
+        link.lanes_taken.insert(share.lane);
         link.sls_taken |= share.service_levels;
         self.residuals.set(share.link, || link.residual());
         table.first_entry(share.lane)
@@ -314,11 +317,11 @@ impl Reservations {
     pub fn give_back(&mut self, share: &LinkShare) {
         let link = &mut self.links[share.link.index()];
         link.taken -= share.share.bits_per_s();
-        link.lanes_taken &= !(1 << share.lane.to_wire());
-        link.sls_taken &= !share.service_levels;
+        link.lanes_taken.remove(share.lane);
+        link.sls_taken -= share.service_levels;
         self.residuals.set(share.link, || link.residual());
         self.tables[share.link.index()].release(share.lane);
-        if link.lanes_taken == 0 {
+        if link.lanes_taken.is_empty() {
             self.tables[share.link.index()] = started(self.table_entries, link.lanes);
         }
     }
@@ -411,11 +414,11 @@ fn entries_for(weight: u32, entries: u8) -> u8 {
 }
 
 /// A table with one entry each for best effort and, where it has a lane of its own, management.
-fn started(entries: u8, cluster_lanes: u16) -> ArbitrationTable {
+fn started(entries: u8, cluster_lanes: LaneSet) -> ArbitrationTable {
     let mut table = ArbitrationTable::new(entries)
         .unwrap_or_else(|_| ArbitrationTable::new(8).expect("8 entries are possible"));
-    let before = if cluster_lanes == 0 { 0 } else { cluster_lanes.trailing_zeros() as u8 };
-    for lane in (0..before).filter_map(VirtualLane::from_wire) {
+    let reserved = cluster_lanes.first().map_or(0, VirtualLane::to_wire);
+    for lane in LaneSet::range(VirtualLane::default(), reserved) {
         table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has residual");
     }
     table

@@ -3,6 +3,8 @@
 //! Path selection reads all links of a leaf, or all of a pod, at once. In [`LinkGraph`] these lie apart, each with the
 //! switch it leaves; here they lie next to each other, the link up and the link down of each up-port in turn.
 
+use ib_wire::ServiceLevelSet;
+
 use super::link_graph::{LinkGraph, LinkIndex};
 use super::reservations::PairDemand;
 use super::tree::UpPorts;
@@ -12,8 +14,8 @@ use super::tree::UpPorts;
 pub(super) struct Residual {
     /// One more than the bits per second that one cluster can reserve; 0 if no lane is free.
     pub below: u64,
-    /// A bit for each service level that has an owner.
-    pub sls_taken: u16,
+    /// The service levels that have an owner.
+    pub sls_taken: ServiceLevelSet,
     /// The number of lanes that have an owner.
     pub lanes_taken: u8,
 }

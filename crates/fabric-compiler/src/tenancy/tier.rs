@@ -7,6 +7,8 @@
 //! least bound of all other groups and that of its own link down are not reached. The least and the second least bound of
 //! each number are kept up to date, so a query takes O(1), and taking a destination O(groups) at worst.
 
+use ib_wire::ServiceLevelSet;
+
 use super::link_graph::LinkIndex;
 use super::reservations::PairDemand;
 use super::residual::Residual;
@@ -38,8 +40,8 @@ pub(super) struct Tier {
     least: Vec<(u32, usize, u32)>,
     /// By number: lanes of its links that others own; without a rate, numbers with few go first.
     taken: Vec<u32>,
-    /// By number and group: the service levels that others own on the link up and on the link down, as bit sets.
-    sls: Vec<[u16; 2]>,
+    /// By number and group: the service levels that others own on the link up and on the link down.
+    sls: Vec<[ServiceLevelSet; 2]>,
 }
 
 impl Tier {
@@ -90,16 +92,16 @@ impl Tier {
     }
 
     /// A copy without the links on which others own one of the service levels.
-    pub fn without(&self, service_levels: u16) -> Self {
+    pub fn without(&self, service_levels: ServiceLevelSet) -> Self {
         let mut tier = self.clone();
-        if service_levels == 0 {
+        if service_levels.is_empty() {
             return tier;
         }
         for (cell, [up, down]) in self.sls.iter().enumerate() {
-            if up & service_levels != 0 {
+            if !up.is_disjoint(service_levels) {
                 tier.bounds[cell] = 0;
             }
-            if down & service_levels != 0 {
+            if !down.is_disjoint(service_levels) {
                 tier.down[cell] = 0;
             }
         }
@@ -108,8 +110,8 @@ impl Tier {
     }
 
     /// The service levels that others own on any link.
-    pub fn sls_taken(&self) -> u16 {
-        self.sls.iter().fold(0, |taken, [up, down]| taken | up | down)
+    pub fn sls_taken(&self) -> ServiceLevelSet {
+        self.sls.iter().fold(ServiceLevelSet::EMPTY, |taken, [up, down]| taken | *up | *down)
     }
 
     /// Whether one more destination in a group fits behind a number.
@@ -182,17 +184,18 @@ impl Tier {
     }
 
     /// The same bound without the links on which others own one of the service levels.
-    pub fn capacity_without(&self, service_levels: u16) -> u64 {
+    pub fn capacity_without(&self, service_levels: ServiceLevelSet) -> u64 {
         let width = self.groups.len();
         let of_number = |(number, (least, at, _)): (usize, &(u32, usize, u32))| {
             let here = number * width..(number + 1) * width;
-            let is_taken = |sls: &[u16; 2]| sls[0] & service_levels != 0;
+            let is_taken = |sls: &[ServiceLevelSet; 2]| !sls[0].is_disjoint(service_levels);
             let (least, at) = match self.sls[here].iter().position(is_taken) {
                 Some(taken) => (0, taken),
                 None => (*least, *at),
             };
             let cell = number * width + at;
-            let down = if self.sls[cell][1] & service_levels != 0 { 0 } else { self.down[cell] };
+            let is_down_free = self.sls[cell][1].is_disjoint(service_levels);
+            let down = if is_down_free { self.down[cell] } else { 0 };
             u64::from(least) + u64::from(down.min(self.groups[at].hosts))
         };
         self.least.iter().enumerate().map(of_number).sum()

@@ -12,6 +12,7 @@ use fabric_compiler::tenancy::placement::{Capacity, PlacementError, PlacementReq
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription, Torus};
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents, Topology};
+use ib_wire::{ServiceLevel, ServiceLevelSet};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -53,11 +54,11 @@ fn path(graph: &LinkGraph, grant: &Grant, from: usize, to: usize) -> Vec<LinkInd
 /// Recounts every grant pair by pair, and checks that nothing on a link has two owners.
 fn check(admission: &Admission) {
     let graph = admission.graph();
-    let mut owners: BTreeSet<(LinkIndex, &str, u16)> = BTreeSet::new();
+    let mut owners: BTreeSet<(LinkIndex, &str, u8)> = BTreeSet::new();
     let mut sums: BTreeMap<LinkIndex, u64> = BTreeMap::new();
     for grant in admission.grants().values() {
         let mut pairs: BTreeMap<LinkIndex, u64> = BTreeMap::new();
-        let mut levels: BTreeMap<LinkIndex, u16> = BTreeMap::new();
+        let mut levels: BTreeMap<LinkIndex, ServiceLevelSet> = BTreeMap::new();
         for from in 0..grant.hosts.len() {
             for to in (0..grant.hosts.len()).filter(|to| *to != from) {
                 let [leaf, other] = [from, to].map(|host| graph.switch_of(grant.hosts[host]));
@@ -67,17 +68,17 @@ fn check(admission: &Admission) {
                 let level = level.or_else(|| Some(grant.paths.iter().find(of_path)?.service_level));
                 for link in path(graph, grant, from, to) {
                     *pairs.entry(link).or_default() += 1;
-                    *levels.entry(link).or_default() |= 1 << level.unwrap().to_wire();
+                    levels.entry(link).or_default().insert(level.unwrap());
                 }
             }
         }
         for share in &grant.links {
             assert_ne!(share.weight, 0);
-            assert!(owners.insert((share.link, "lane", share.lane.to_wire().into())), "{share:?}");
+            assert!(owners.insert((share.link, "lane", share.lane.to_wire())), "{share:?}");
             assert!((1..=7).contains(&share.lane.to_wire()));
-            assert_eq!(share.service_levels & 1, 0, "level 0 is best effort's");
-            for level in (0..16).filter(|level| share.service_levels & (1 << level) != 0) {
-                assert!(owners.insert((share.link, "level", level)), "{share:?}");
+            assert!(!share.service_levels.contains(ServiceLevel::default()), "level 0 is best effort's");
+            for level in share.service_levels {
+                assert!(owners.insert((share.link, "level", level.to_wire())), "{share:?}");
             }
             *sums.entry(share.link).or_default() += share.share.bits_per_s();
             let sequence = admission.table(share.link).unwrap().sequence(share.lane).unwrap();
@@ -86,7 +87,7 @@ fn check(admission: &Admission) {
                 let others = grant.hosts.len() as u64 - 1;
                 let needed = pairs[&share.link] * grant.bandwidth.bits_per_s() / others;
                 assert_eq!(share.share.bits_per_s(), needed);
-                assert_eq!(levels[&share.link] & !share.service_levels, 0);
+                assert!(levels[&share.link].is_subset(share.service_levels));
             }
         }
         assert!(pairs.keys().all(|link| grant.links.iter().any(|share| share.link == *link)));

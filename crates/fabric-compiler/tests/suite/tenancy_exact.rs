@@ -9,6 +9,7 @@ use fabric_compiler::tenancy::placement::{Capacity, PlacementError, PlacementReq
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::tenancy::{ClusterNumber, SlMode};
 use fabric_model::{Decisions, Intents};
+use ib_wire::ServiceLevel;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -48,11 +49,12 @@ impl Exact<'_> {
                 tree.hosts_of(leaf).iter().filter(|host| self.admission.owner(**host).is_none()).count()
             })
             .collect();
-        (1..=self.levels).any(|level| self.by_hosts(&free, &mut Vec::new(), level))
+        let mut levels = (1..=self.levels).filter_map(ServiceLevel::from_wire);
+        levels.any(|level| self.by_hosts(&free, &mut Vec::new(), level))
     }
 
     /// Tries all numbers of hosts in all leaves. Free hosts of a leaf are equivalent.
-    fn by_hosts(&self, free: &[usize], counts: &mut Vec<usize>, level: u8) -> bool {
+    fn by_hosts(&self, free: &[usize], counts: &mut Vec<usize>, level: ServiceLevel) -> bool {
         let rest = self.nodes - counts.iter().sum::<usize>();
         if counts.len() == free.len() {
             return rest == 0 && self.by_up_ports(counts, &mut Vec::new(), level);
@@ -66,7 +68,7 @@ impl Exact<'_> {
     }
 
     /// Tries all up-ports of all destinations; those of a leaf in order, because its hosts are equivalent.
-    fn by_up_ports(&self, counts: &[usize], up_ports: &mut Vec<(usize, usize)>, level: u8) -> bool {
+    fn by_up_ports(&self, counts: &[usize], up_ports: &mut Vec<(usize, usize)>, level: ServiceLevel) -> bool {
         if counts.iter().filter(|count| **count > 0).count() < 2 {
             return true;
         }
@@ -89,7 +91,7 @@ impl Exact<'_> {
     }
 
     /// Whether the links can carry the destinations so far. Further ones only need more.
-    fn fits(&self, counts: &[usize], up_ports: &[(usize, usize)], level: u8) -> bool {
+    fn fits(&self, counts: &[usize], up_ports: &[(usize, usize)], level: ServiceLevel) -> bool {
         let tree = self.admission.graph().tree().unwrap();
         (0..tree.leaf_ups).all(|up| {
             (0..tree.leaves).all(|leaf| {
@@ -101,13 +103,13 @@ impl Exact<'_> {
         })
     }
 
-    fn carries(&self, link: LinkIndex, pairs: usize, level: u8) -> bool {
+    fn carries(&self, link: LinkIndex, pairs: usize, level: ServiceLevel) -> bool {
         let shares = self.admission.grants().values().flat_map(|grant| &grant.links);
         let here: Vec<_> = shares.filter(|share| share.link == link).collect();
         let needed = pairs as u64 * self.rate / (self.nodes as u64 - 1).max(1);
         pairs == 0
             || (here.len() < self.lanes
-                && here.iter().all(|share| share.service_levels & (1 << level) == 0)
+                && here.iter().all(|share| !share.service_levels.contains(level))
                 && needed <= self.admission.left(link).bits_per_s())
     }
 }

@@ -6,7 +6,7 @@
 //! is then sent whole. The share follows from one full round, the waiting time from the longest gap between two
 //! visits.
 
-use ib_wire::{VirtualLane, VlArbEntry};
+use ib_wire::{LaneSet, VirtualLane, VlArbEntry};
 
 /// Bytes of one unit of arbitration weight.
 const UNIT_BYTES: u64 = 64;
@@ -34,9 +34,9 @@ pub(super) struct LaneService {
 
 impl LaneService {
     /// Computes the service of `lane` on a link of `link` bits per second; `None` if no entry has weight for it.
-    /// Lanes in the bit set `same` belong to the same cluster: they add to its share, but its packets wait for them
+    /// Lanes in `same` belong to the same cluster: they add to its share, but its packets wait for them
     /// as for any other.
-    pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: u16, link: u64) -> Option<Self> {
+    pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: LaneSet, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
         let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first };
@@ -55,7 +55,7 @@ impl LaneService {
                 // A packet is started while one unit is left, and sent whole.
                 let most = bytes - UNIT_BYTES + PACKET_BYTES;
                 gap += most;
-                if same >> entry.lane.to_wire() & 1 != 0 {
+                if same.contains(entry.lane) {
                     service.own += bytes;
                 } else {
                     service.others += most;
@@ -118,17 +118,17 @@ mod tests {
 
     #[test]
     fn a_lone_lane_gets_all_and_weight_zero_gets_nothing() {
-        let alone = LaneService::of(&[entry(3, 1)], lane(3), 0, 1000).unwrap();
+        let alone = LaneService::of(&[entry(3, 1)], lane(3), LaneSet::EMPTY, 1000).unwrap();
         assert_eq!((alone.share(), alone.wait_s()), (1000, 0.0));
-        assert_eq!(LaneService::of(&[entry(3, 0), entry(0, 9)], lane(3), 0, 1000), None);
-        assert_eq!(LaneService::of(&[], lane(3), 0, 1000), None);
+        assert_eq!(LaneService::of(&[entry(3, 0), entry(0, 9)], lane(3), LaneSet::EMPTY, 1000), None);
+        assert_eq!(LaneService::of(&[], lane(3), LaneSet::EMPTY, 1000), None);
     }
 
     #[test]
     fn other_lanes_count_with_the_last_packet_of_a_visit() {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
-        let service = LaneService::of(&table, lane(2), 0, 8_000_000_000).unwrap();
+        let service = LaneService::of(&table, lane(2), LaneSet::EMPTY, 8_000_000_000).unwrap();
         let others = (65 * 64 + 4058) + (64 + 4058);
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn lanes_of_a_cluster_add_up_and_wait_for_each_other() {
         let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
-        let alone = LaneService::of(&table, lane(2), 0, 1000).unwrap();
-        let both = LaneService::of(&table, lane(2), 1 << 3, 1000).unwrap();
+        let alone = LaneService::of(&table, lane(2), LaneSet::EMPTY, 1000).unwrap();
+        let both = LaneService::of(&table, lane(2), lane(3).into(), 1000).unwrap();
         assert_eq!(both.gap, alone.gap);
         assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
         assert!(both.share() > alone.share());

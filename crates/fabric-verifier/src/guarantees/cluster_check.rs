@@ -12,7 +12,7 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{Capabilities, ClusterIntent};
 use fabric_model::plan::PortSet;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use ib_wire::{Guid, PortNum, ServiceLevel, VirtualLane};
+use ib_wire::{Guid, LaneSet, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::arbitration::{LaneService, PACKET_BYTES, PathBound};
 use super::holdings::ClusterGrants;
@@ -37,8 +37,8 @@ struct UsedLink {
     /// One of these pairs, as a witness.
     from: usize,
     to: usize,
-    /// Service levels (one bit each) and lane that the cluster was granted on the link.
-    held: Option<(u16, VirtualLane)>,
+    /// Service levels and lane that the cluster was granted on the link.
+    held: Option<(ServiceLevelSet, VirtualLane)>,
     service: Option<LaneService>,
     /// The input ports that were checked, by service level.
     inputs: Vec<(ServiceLevel, PortSet)>,
@@ -143,9 +143,9 @@ struct ClusterCheck<'a, 'j> {
     cluster: &'j ClusterIntent,
     decision: &'j ClusterDecision,
     grants: ClusterGrants<'j>,
-    held: HashMap<Link, (u16, VirtualLane)>,
-    /// The lanes of all classes, one bit each, if the cluster has several classes.
-    lanes: HashMap<Link, u16>,
+    held: HashMap<Link, (ServiceLevelSet, VirtualLane)>,
+    /// The lanes of all classes, if the cluster has several classes.
+    lanes: HashMap<Link, LaneSet>,
     findings: BoundedFindings,
 }
 
@@ -171,7 +171,7 @@ impl ClusterCheck<'_, '_> {
         match levels {
             // Granted service levels other than the cluster's own are not followed.
             ClusterLevels::One(level) => {
-                let own = level.map_or(0, |level| 1 << level.to_wire());
+                let own = level.map_or(ServiceLevelSet::EMPTY, ServiceLevelSet::of);
                 self.held.values().all(|(levels, _)| *levels == own)
             }
             // Packets were followed in both directions.
@@ -200,8 +200,9 @@ impl ClusterCheck<'_, '_> {
     fn check_grants(&mut self, ends: &[usize]) {
         if self.grants.classes.is_some() {
             for (port, _, lane) in self.grants.parts() {
-                let lanes = self.network.link(port).map(|link| self.lanes.entry(link).or_default());
-                lanes.into_iter().for_each(|lanes| *lanes |= 1 << lane.to_wire());
+                if let Some(link) = self.network.link(port) {
+                    self.lanes.entry(link).or_default().insert(lane);
+                }
             }
         }
         let grants = self.grants;
@@ -378,18 +379,13 @@ impl ClusterCheck<'_, '_> {
         self.used[slot as usize].service
     }
 
-    /// The service levels that a link maps to the cluster's lane for an input port; `None` is the sender itself.
-    fn taken(&self, link: Link, input: Option<PortNum>) -> u16 {
-        let Some((levels, lane)) = self.held.get(&link).copied() else { return 0 };
-        let (Some(sharing), lanes) = self.network.link_sharing(link) else { return 0 };
+    /// Whether a link maps a service level to the cluster's lane for an input port; `None` is the sender itself.
+    fn carries(&self, link: Link, input: Option<PortNum>, sl: ServiceLevel) -> bool {
+        let Some((levels, lane)) = self.held.get(&link).copied() else { return false };
+        let (Some(sharing), lanes) = self.network.link_sharing(link) else { return false };
         let listed = input.and_then(|input| sharing.by_input.get(&input));
         let map = listed.unwrap_or(&sharing.otherwise);
-        if lane.to_wire() >= lanes {
-            return 0;
-        }
-        let goes = |sl: &ServiceLevel| levels >> sl.to_wire() & 1 != 0 && map.lane(*sl) == lane;
-        let levels = (0..16).filter_map(ServiceLevel::from_wire).filter(goes);
-        levels.fold(0, |set, sl| set | 1 << sl.to_wire())
+        levels.contains(sl) && lane.to_wire() < lanes && map.lane(sl) == lane
     }
 
     /// Checks that a hop maps a service level to the cluster's lane. Each input port is checked once for each service
@@ -417,7 +413,7 @@ impl ClusterCheck<'_, '_> {
         if !self.held.contains_key(&link) {
             return;
         }
-        if self.taken(link, input) >> sl.to_wire() & 1 == 0 {
+        if !self.carries(link, input, sl) {
             let at = self.network.link_name(link);
             let (cluster, [from, to]) = (self.name(), [from, to].map(|end| self.guid(end)));
             self.findings.push(Finding::ServiceLevelDiscarded { cluster, sl, from, to, at, input });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabric_model::Decisions;
 use fabric_model::decisions::{ClassDivision, ClusterDecision, DividedLink};
 use fabric_model::intent::PortName;
-use ib_wire::{ServiceLevel, VirtualLane};
+use ib_wire::{ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use crate::network::{Link, PORTS, PlannedNetwork};
 
@@ -13,14 +13,13 @@ use crate::network::{Link, PORTS, PlannedNetwork};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holding {
     pub cluster: Arc<str>,
-    /// One bit for each service level.
-    pub levels: u16,
+    pub levels: ServiceLevelSet,
     pub lane: VirtualLane,
 }
 
 impl Holding {
     pub fn has(&self, sl: ServiceLevel) -> bool {
-        self.levels >> sl.to_wire() & 1 != 0
+        self.levels.contains(sl)
     }
 }
 
@@ -97,11 +96,10 @@ impl<'a> ClusterGrants<'a> {
         }
     }
 
-    /// Service levels (one bit each) and lanes on all links, first of the cluster itself, then of its further
-    /// classes.
-    pub fn parts(self) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
+    /// Service levels and lanes on all links, first of the cluster itself, then of its further classes.
+    pub fn parts(self) -> impl Iterator<Item = (PortName, ServiceLevelSet, VirtualLane)> + 'a {
         let own = self.decision.into_iter().flat_map(|decision| &decision.links);
-        let own = own.map(|grant| (grant.port, bits(&grant.service_levels), grant.lane));
+        let own = own.map(|grant| (grant.port, grant.service_levels.iter().copied().collect(), grant.lane));
         own.chain((0..self.further_classes()).flat_map(move |class| self.class(class)))
     }
 
@@ -111,18 +109,13 @@ impl<'a> ClusterGrants<'a> {
     }
 
     /// Service level and lanes of a class after the first.
-    pub fn class(self, class: usize) -> impl Iterator<Item = (PortName, u16, VirtualLane)> + 'a {
+    pub fn class(self, class: usize) -> impl Iterator<Item = (PortName, ServiceLevelSet, VirtualLane)> + 'a {
         self.classes.into_iter().flat_map(move |classes| {
-            let levels = bits(&classes.service_levels[class..=class]);
+            let levels = ServiceLevelSet::of(classes.service_levels[class]);
             let lane = move |link: &'a DividedLink| Some((link.port, levels, *link.lanes.get(class)?));
             classes.links.iter().filter_map(lane)
         })
     }
-}
-
-/// The set of service levels as bits.
-pub(crate) fn bits(levels: &[ServiceLevel]) -> u16 {
-    levels.iter().fold(0, |bits, level| bits | 1 << level.to_wire())
 }
 
 fn offset(link: Link) -> u8 {
