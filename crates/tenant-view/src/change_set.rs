@@ -10,7 +10,7 @@ use ib_wire::{Attribute, Mad, Method};
 
 use crate::judge::{JudgeInput, Judgement, judge};
 use crate::overlay::OverlayChange;
-use crate::verdict::{Adaptation, JudgedOverlay, OverlayRefusal, UngrantedRoutes, Verdict, ViewStatus};
+use crate::verdict::{Adaptation, JudgedOverlay, OverlayRefusal, OverlayStatus, UngrantedRoutes, Verdict};
 use crate::view::View;
 
 /// A change set is judged when nothing was written for this long: managers write their tables in one go.
@@ -177,8 +177,8 @@ impl View {
         }
     }
 
-    pub fn status(&self) -> ViewStatus {
-        ViewStatus {
+    pub fn status(&self) -> OverlayStatus {
+        OverlayStatus {
             managed_by: self.managed_by(),
             is_open: self.overlays.open.is_some(),
             last: self.overlays.last.clone(),

@@ -63,6 +63,6 @@ pub use projection::NodeAlias;
 pub use slice::{ClusterPlacement, NodePlacement, Slice, SliceError, ViewShape, WireClass, WireParameters};
 pub use token_bucket::TokenBucket;
 pub use verdict::{
-    Adaptation, EgressPort, JudgedOverlay, OverlayRefusal, UngrantedRoutes, Verdict, ViewStatus,
+    Adaptation, EgressPort, JudgedOverlay, OverlayRefusal, OverlayStatus, UngrantedRoutes, Verdict,
 };
 pub use view::{AdapterId, DatagramCounts, View, ViewError, ViewManager, ViewOutput, ViewSendError};

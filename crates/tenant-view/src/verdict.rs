@@ -109,7 +109,7 @@ pub struct JudgedOverlay {
 
 /// The state of a view with respect to its overlays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ViewStatus {
+pub struct OverlayStatus {
     pub managed_by: ViewManager,
     /// Whether a change set is open: something was written that has no final verdict yet.
     pub is_open: bool,

@@ -8,12 +8,10 @@
 //! The high-priority table is served first, until it has sent as many bytes as its limit allows; then one
 //! packet of the low-priority table may go. A low-priority packet restores the limit.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use ib_wire::{VirtualLane, VlArbEntry};
-
-/// A set of lanes, one bit each.
-pub type LaneSet = u16;
+use ib_wire::{LaneSet, VirtualLane, VlArbEntry};
 
 /// Longest table in entries.
 const ENTRIES_MAX: usize = 64;
@@ -42,11 +40,9 @@ impl ArbitrationTables {
 
     /// The lanes that have an entry with weight.
     pub fn served(&self) -> LaneSet {
-        let served = |table: &Table| {
-            table.positions.iter().enumerate().filter(|(_, at)| **at != 0).map(|(lane, _)| 1 << lane).sum()
-        };
-        let (high, low): (LaneSet, LaneSet) = (served(&self.high), served(&self.low));
-        high | low
+        let is_served = |table: &Table, lane: VirtualLane| table.positions[lane.index()] != 0;
+        let lanes = LaneSet::DATA.iter();
+        lanes.filter(|lane| is_served(&self.high, *lane) || is_served(&self.low, *lane)).collect()
     }
 
     fn limit_units(&self) -> i32 {
@@ -60,25 +56,35 @@ impl ArbitrationTables {
 }
 
 /// The entries of a table that serve a data lane.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Table {
     /// Positions of the entries of each lane, as bits.
     positions: [u64; LANES],
-    lanes: [u8; ENTRIES_MAX],
+    lanes: [VirtualLane; ENTRIES_MAX],
     weights: [u8; ENTRIES_MAX],
+}
+
+/// Without the lanes, which follow from the positions.
+impl Hash for Table {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.positions, self.weights).hash(state);
+    }
 }
 
 impl Table {
     fn of(entries: &[VlArbEntry]) -> Self {
-        let mut table = Self { positions: [0; LANES], lanes: [0; ENTRIES_MAX], weights: [0; ENTRIES_MAX] };
+        let mut table = Self {
+            positions: [0; LANES],
+            lanes: [VirtualLane::default(); ENTRIES_MAX],
+            weights: [0; ENTRIES_MAX],
+        };
         let served = entries
             .iter()
             .take(ENTRIES_MAX)
             .filter(|entry| entry.weight != 0 && entry.lane != VirtualLane::MANAGEMENT);
         for (position, entry) in served.enumerate() {
-            let lane = entry.lane.to_wire();
-            table.positions[usize::from(lane)] |= 1 << position;
-            (table.lanes[position], table.weights[position]) = (lane, entry.weight);
+            table.positions[entry.lane.index()] |= 1 << position;
+            (table.lanes[position], table.weights[position]) = (entry.lane, entry.weight);
         }
         table
     }
@@ -86,9 +92,11 @@ impl Table {
     /// Positions of the entries whose lane is in a set.
     fn positions_of(&self, ready: LaneSet) -> u64 {
         let (mut positions, mut left) = (0, ready);
-        while left != 0 {
-            positions |= self.positions[left.trailing_zeros() as usize];
-            left &= left - 1;
+        // Fewer instructions than the iterator: most sets are empty or have one member.
+        while !left.is_empty() {
+            let lane = left.first().unwrap_or_default();
+            positions |= self.positions[lane.index()];
+            left.remove(lane);
         }
         positions
     }
@@ -105,7 +113,7 @@ struct Visit {
 impl Visit {
     /// Continues the visit or moves to the next entry with a packet to send. Returns whether there is one.
     fn advance(&mut self, table: &Table, ready: LaneSet) -> bool {
-        if self.left > 0 && ready >> table.lanes[usize::from(self.position)] & 1 == 1 {
+        if self.left > 0 && ready.contains(table.lanes[usize::from(self.position)]) {
             return true;
         }
         self.left = 0;
@@ -148,7 +156,7 @@ impl Arbiter {
     /// The lane to send from, of the lanes in `ready`: those with a packet for which there are credits.
     /// `None` if no entry serves any of them.
     #[inline]
-    pub fn choose(&mut self, ready: LaneSet) -> Option<u8> {
+    pub fn choose(&mut self, ready: LaneSet) -> Option<VirtualLane> {
         let tables = &*self.tables;
         let is_high_first = self.high_left > 0;
         for is_high in [is_high_first, !is_high_first] {

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ib_wire::VirtualLane;
+use ib_wire::{LaneSet, VirtualLane};
 use thiserror::Error;
 
 use super::events::PacketEvent;
-use super::network::{MANAGEMENT, NONE};
+use super::network::NONE;
 use super::simulation::Simulation;
 use super::state::{LANES, Packet};
 use crate::device::PortId;
@@ -35,21 +35,20 @@ pub enum AuditError {
     },
     /// A link is idle although a packet with sufficient credits waits for it.
     #[error("the link of port {} is idle although lane {lane} could send", .port.0)]
-    Idle { port: PortId, lane: u8 },
+    Idle { port: PortId, lane: VirtualLane },
 }
 
 impl Simulation {
     /// The buffers at switches that wait for credits, each once, in ascending order.
     pub fn blocked(&self) -> impl Iterator<Item = BlockedBuffer> {
-        let lane = |raw: u8| VirtualLane::from_wire(raw).unwrap_or_default();
         let mut blocked = BTreeSet::new();
         for (out, _) in self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch) {
             let out = out as u32;
             let short = self.lanes.of(out).filter(|state| state.first != NONE && !state.has_room());
             for state in short {
                 for packet in self.waiting(state.first) {
-                    let at = (PortId(packet.at), lane(packet.lane));
-                    blocked.insert(BlockedBuffer { at, out: (PortId(out), lane(packet.out_lane)) });
+                    let at = (PortId(packet.at), VirtualLane::from_wire(packet.lane).unwrap_or_default());
+                    blocked.insert(BlockedBuffer { at, out: (PortId(out), packet.out_lane) });
                 }
             }
         }
@@ -134,7 +133,7 @@ impl Simulation {
                     let packet = &self.packets[id];
                     inside += 1;
                     if !self.is_loopback(id) {
-                        taken[(port * LANES) as usize + usize::from(packet.out_lane)] +=
+                        taken[(port * LANES) as usize + packet.out_lane.index()] +=
                             u32::from(packet.blocks());
                     }
                 }
@@ -157,9 +156,9 @@ impl Simulation {
             return Err(AuditError::Packets { created: totals.created, accounted });
         }
         for (out, output) in self.outputs[..self.network.ports.len()].iter().enumerate() {
-            for lane in (0..LANES - 1).filter(|_| output.to != NONE) {
-                let free = self.lanes.get(out as u32, lane as u8).credits;
-                let found = u32::from(free) + taken[(output.to * LANES + lane) as usize];
+            for lane in LaneSet::DATA.iter().filter(|_| output.to != NONE) {
+                let free = self.lanes.get(out as u32, lane).credits;
+                let found = u32::from(free) + taken[(output.to * LANES) as usize + lane.index()];
                 if found != u32::from(self.capacity[out]) {
                     return Err(AuditError::Credits { capacity: self.capacity[out], found });
                 }
@@ -172,13 +171,13 @@ impl Simulation {
         let idle =
             self.outputs.iter().enumerate().filter(|(_, output)| !output.is_busy && !output.is_loopback);
         for (out, output) in idle {
-            let served = self.network.ports[out].tables.served() | 1 << MANAGEMENT;
-            for (lane, state) in (0..LANES as u8).zip(self.lanes.of(out as u32)) {
+            let served = self.network.ports[out].tables.served() | VirtualLane::MANAGEMENT.into();
+            for (lane, state) in LaneSet::ALL.iter().zip(self.lanes.of(out as u32)) {
                 let first = if output.is_switch { Some(state.first) } else { self.head(state.first) };
-                let Some(first) = first.filter(|first| *first != NONE && served >> lane & 1 == 1) else {
+                let Some(first) = first.filter(|first| *first != NONE && served.contains(lane)) else {
                     continue;
                 };
-                if lane == MANAGEMENT || state.credits >= self.packets[first].blocks().into() {
+                if lane == VirtualLane::MANAGEMENT || state.credits >= self.packets[first].blocks().into() {
                     return Err(AuditError::Idle { port: PortId(out as u32), lane });
                 }
             }

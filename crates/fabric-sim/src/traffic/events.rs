@@ -1,7 +1,9 @@
 //! The events of the simulation, and how packets move.
 
+use ib_wire::VirtualLane;
+
 use super::event_queue::CODE_BITS;
-use super::network::{MANAGEMENT, NONE, NextHop, PortKind};
+use super::network::{NONE, NextHop, PortKind};
 use super::settings::ROUTED_BYTES;
 use super::simulation::{Simulation, WorkloadNotice};
 use super::state::{Fifo, LANES, QueueEntry, QueueStatus, blocks_of};
@@ -11,6 +13,9 @@ use crate::forwarding::HOPS_MAX;
 
 /// Pseudo lane of packets between functions of the same adapter port.
 pub(super) const LOOPBACK: u8 = 16;
+
+/// The number of the lane of subnet management.
+const MANAGEMENT: u8 = VirtualLane::MANAGEMENT.to_wire();
 
 /// Bytes after which a lane carries its counter over, so that the counter cannot overflow with the next
 /// packet.
@@ -154,19 +159,18 @@ impl Simulation {
         if output.is_busy {
             return;
         }
-        if output.waiting >> MANAGEMENT & 1 == 1 {
-            return self.begin(out, MANAGEMENT);
+        if output.waiting.contains(VirtualLane::MANAGEMENT) {
+            return self.begin(out, VirtualLane::MANAGEMENT);
         }
         let ready = output.ready;
-        let chosen =
-            if output.is_loopback { (ready != 0).then_some(0) } else { output.arbiter.choose(ready) };
+        let chosen = if output.is_loopback { ready.first() } else { output.arbiter.choose(ready) };
         if let Some(lane) = chosen {
             self.begin(out, lane);
         }
     }
 
     /// Starts to send the first packet of a lane.
-    fn begin(&mut self, out: u32, lane: u8) {
+    fn begin(&mut self, out: u32, lane: VirtualLane) {
         let output = &mut self.outputs[out as usize];
         let state = self.lanes.get_mut(out, lane);
         let waiting = state.first;
@@ -188,7 +192,7 @@ impl Simulation {
         let until = self.now + output.pace.time(bytes.into());
         (output.is_busy, output.lane, output.blocks) = (true, lane, blocks);
         (output.fifo, output.until) = (fifo, until);
-        if lane != MANAGEMENT && !output.is_loopback {
+        if lane != VirtualLane::MANAGEMENT && !output.is_loopback {
             debug_assert!(state.credits >= blocks.into(), "a packet starts only with credits for all of it");
             state.credits -= u16::from(blocks);
             output.arbiter.sent(blocks.into());
@@ -251,7 +255,7 @@ impl Simulation {
     }
 
     fn give_back(&mut self, lane: u32, blocks: u8) {
-        let (out, lane) = (lane / LANES, (lane % LANES) as u8);
+        let (out, lane) = (lane / LANES, VirtualLane::from_wire((lane % LANES) as u8).unwrap_or_default());
         let state = self.lanes.get_mut(out, lane);
         state.credits += u16::from(blocks);
         debug_assert!(
@@ -267,7 +271,7 @@ impl Simulation {
     fn arrive(&mut self, at: u32, id: u32) {
         let is_loopback = self.is_loopback(id);
         let packet = &mut self.packets[id];
-        (packet.at, packet.lane) = (at, if is_loopback { LOOPBACK } else { packet.out_lane });
+        (packet.at, packet.lane) = (at, if is_loopback { LOOPBACK } else { packet.out_lane.to_wire() });
         packet.hops += 1;
         let lookup = &self.network.lookups[at as usize];
         if lookup.kind == PortKind::Adapter {

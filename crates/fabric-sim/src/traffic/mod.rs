@@ -38,7 +38,7 @@ mod source;
 mod state;
 mod time;
 
-pub use arbiter::{Arbiter, ArbitrationTables, LaneSet};
+pub use arbiter::{Arbiter, ArbitrationTables};
 pub use audit::{AuditError, BlockedBuffer};
 pub use measure::{Histogram, Measure};
 pub use message::{Message, Service, Tag, Workload, WorkloadActions};

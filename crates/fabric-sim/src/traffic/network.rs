@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fabric_model::LinkRate;
-use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl};
+use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::arbiter::ArbitrationTables;
 use super::time::Pace;
@@ -113,13 +113,10 @@ pub(crate) struct Headers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextHop {
     /// Through this port, on this lane.
-    Out(u32, u8),
+    Out(u32, VirtualLane),
     /// To port 0 of the switch.
     Local(u32),
 }
-
-/// The lane of subnet management.
-pub(crate) const MANAGEMENT: u8 = 15;
 
 impl TrafficNetwork {
     /// Takes a snapshot of a fabric.
@@ -228,11 +225,11 @@ impl TrafficNetwork {
     }
 
     /// The lane on which an adapter sends a packet to another port.
-    pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<u8, DropReason> {
+    pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<VirtualLane, DropReason> {
         let (map, lanes) = (self.ports[port as usize].injection, self.lookups[port as usize].lanes);
         let lane = match headers.sl {
             Some(sl) => lane_in(map, sl, lanes)?,
-            None => MANAGEMENT,
+            None => VirtualLane::MANAGEMENT,
         };
         self.cross(port, headers)?;
         Ok(lane)
@@ -266,7 +263,7 @@ impl TrafficNetwork {
             };
         }
         let lane = match headers.sl {
-            None => MANAGEMENT,
+            None => VirtualLane::MANAGEMENT,
             Some(sl) => {
                 let map = match device.hop_maps {
                     HopMaps::Uniform(map) => map,
@@ -300,9 +297,9 @@ impl TrafficNetwork {
     }
 }
 
-fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<u8, DropReason> {
-    let lane = (map >> (4 * sl.index()) & 0xf) as u8;
-    if lane < lanes { Ok(lane) } else { Err(DropReason::ServiceLevel) }
+fn lane_in(map: u64, sl: ServiceLevel, lanes: u8) -> Result<VirtualLane, DropReason> {
+    let lane = VirtualLane::from_wire((map >> (4 * sl.index()) & 0xf) as u8);
+    lane.filter(|lane| lane.to_wire() < lanes).ok_or(DropReason::ServiceLevel)
 }
 
 fn port_lookup(fabric: &Fabric, id: PortId, ports: &[PortTables]) -> PortLookup {

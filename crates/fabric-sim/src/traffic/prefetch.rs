@@ -8,6 +8,8 @@
 //! A batch is a number of events, not a length of time: adapters that start together have thousands of events
 //! at one moment and then none for many buckets of the event queue.
 
+use ib_wire::VirtualLane;
+
 use super::events::PacketEvent;
 use super::network::PortKind;
 use super::simulation::Simulation;
@@ -27,7 +29,7 @@ pub(super) struct Prefetch {
     /// Ports and packets that arrive there; both were read.
     arrivals: Vec<(u32, u32)>,
     /// Outputs and lanes that packets of the previous batch will wait for.
-    lanes: Vec<(u32, u8)>,
+    lanes: Vec<(u32, VirtualLane)>,
     /// Messages of packets that reach their destination.
     messages: Vec<u32>,
 }

@@ -13,7 +13,7 @@ use super::state::{Fifo, LANES, Lanes, Output, Packet, Posted, QueueEntry, Slab,
 use super::time::{Pace, Time};
 use crate::device::PortId;
 use crate::fabric::DropReason;
-use ib_wire::VirtualLane;
+use ib_wire::{LaneSet, VirtualLane};
 
 /// Credits of an output without flow control.
 const ENDLESS: u16 = u16::MAX;
@@ -178,9 +178,9 @@ impl Simulation {
             fifo: NONE,
             to,
             pace,
-            waiting: 0,
-            ready: 0,
-            lane: 0,
+            waiting: LaneSet::EMPTY,
+            ready: LaneSet::EMPTY,
+            lane: VirtualLane::default(),
             blocks: 0,
             is_busy: false,
             to_switch: false,
@@ -278,11 +278,11 @@ impl Simulation {
 
     /// Bytes that a port has started to send, headers and CRCs included.
     pub fn sent_bytes(&self, port: PortId) -> u64 {
-        (0..LANES as u8).map(|lane| self.lanes.bytes(port.0, lane)).sum()
+        LaneSet::ALL.iter().map(|lane| self.lanes.bytes(port.0, lane)).sum()
     }
 
     /// Bytes that a port has started to send on one lane.
     pub fn lane_bytes(&self, port: PortId, lane: VirtualLane) -> u64 {
-        self.lanes.bytes(port.0, lane.to_wire())
+        self.lanes.bytes(port.0, lane)
     }
 }

@@ -1,5 +1,7 @@
 //! Message queues of the functions of an adapter.
 
+use ib_wire::VirtualLane;
+
 use super::events::LOOPBACK;
 use super::message::{Message, Service};
 use super::network::{Headers, NONE, PortKind};
@@ -73,8 +75,8 @@ impl Simulation {
         }
     }
 
-    /// The output and lane through which an adapter sends a packet.
-    fn output_for(&self, port: u32, headers: &Headers) -> Result<(u32, u8), DropReason> {
+    /// The output and lane through which an adapter sends a packet; `None` is the loopback.
+    fn output_for(&self, port: u32, headers: &Headers) -> Result<(u32, Option<VirtualLane>), DropReason> {
         let lookup = &self.network.lookups[port as usize];
         if lookup.kind != PortKind::Adapter {
             return Err(DropReason::WrongPort);
@@ -86,22 +88,21 @@ impl Simulation {
             return Err(DropReason::PartitionAtSender);
         }
         if self.network.owns(port, headers.to) {
-            return Ok((self.loopback_outputs[port as usize], LOOPBACK));
+            return Ok((self.loopback_outputs[port as usize], None));
         }
-        Ok((port, self.network.inject(port, headers)?))
+        Ok((port, Some(self.network.inject(port, headers)?)))
     }
 
-    /// The number of a function's queue for a lane.
-    fn source(&mut self, port: u32, function: u8, out: u32, lane: u8) -> u32 {
+    /// The number of a function's queue for a lane; `None` is the loopback.
+    fn source(&mut self, port: u32, function: u8, out: u32, lane: Option<VirtualLane>) -> u32 {
         let numbers = &mut self.sources_of[port as usize];
-        let index = usize::from(function) * SOURCE_LANES + usize::from(lane);
+        let index = usize::from(function) * SOURCE_LANES + lane.map_or(LOOPBACK.into(), VirtualLane::index);
         if index >= numbers.len() {
             numbers.resize(index + 1, NONE);
         }
         if numbers[index] == NONE {
             numbers[index] = self.sources.len() as u32;
-            let lane = if lane == LOOPBACK { 0 } else { lane };
-            self.sources.push(Source { first: NONE, last: NONE, out, lane });
+            self.sources.push(Source { first: NONE, last: NONE, out, lane: lane.unwrap_or_default() });
             self.fifos.push(Fifo::EMPTY);
         }
         numbers[index]

@@ -1,8 +1,10 @@
 //! State of the simulation: packets, messages, queues, lanes and outputs, all in tables indexed by number.
 
-use super::arbiter::{Arbiter, LaneSet};
+use ib_wire::{LaneSet, VirtualLane};
+
+use super::arbiter::Arbiter;
 use super::message::Message;
-use super::network::{Headers, MANAGEMENT, NONE};
+use super::network::{Headers, NONE};
 use super::settings::{BLOCK_BYTES, HEADER_BYTES};
 use super::time::Pace;
 use crate::fabric::DropReason;
@@ -21,10 +23,10 @@ pub(crate) struct Packet {
     pub at: u32,
     /// The output that it will leave or has left through.
     pub out: u32,
-    /// The lane on which it arrived.
+    /// The number of the lane on which it arrived, or [`LOOPBACK`](super::events::LOOPBACK).
     pub lane: u8,
     /// The lane on which it will leave or has left.
-    pub out_lane: u8,
+    pub out_lane: VirtualLane,
     pub hops: u8,
     /// Whether it has found its lane empty so far.
     pub uncontended: bool,
@@ -129,7 +131,7 @@ pub(crate) struct Source {
     pub first: u32,
     pub last: u32,
     pub out: u32,
-    pub lane: u8,
+    pub lane: VirtualLane,
 }
 
 /// One lane of an output.
@@ -172,31 +174,31 @@ impl Lanes {
     }
 
     #[inline]
-    pub fn get(&self, output: u32, lane: u8) -> &Lane {
-        &self.lanes[usize::from(lane) * self.outputs + output as usize]
+    pub fn get(&self, output: u32, lane: VirtualLane) -> &Lane {
+        &self.lanes[lane.index() * self.outputs + output as usize]
     }
 
     #[inline]
-    pub fn get_mut(&mut self, output: u32, lane: u8) -> &mut Lane {
-        &mut self.lanes[usize::from(lane) * self.outputs + output as usize]
+    pub fn get_mut(&mut self, output: u32, lane: VirtualLane) -> &mut Lane {
+        &mut self.lanes[lane.index() * self.outputs + output as usize]
     }
 
     /// Carries the byte counter of a lane over.
     #[cold]
-    pub fn put_down(&mut self, output: u32, lane: u8) {
-        let index = usize::from(lane) * self.outputs + output as usize;
+    pub fn put_down(&mut self, output: u32, lane: VirtualLane) {
+        let index = lane.index() * self.outputs + output as usize;
         self.bytes[index] += u64::from(std::mem::take(&mut self.lanes[index].bytes));
     }
 
     /// Bytes sent on a lane.
-    pub fn bytes(&self, output: u32, lane: u8) -> u64 {
-        let index = usize::from(lane) * self.outputs + output as usize;
+    pub fn bytes(&self, output: u32, lane: VirtualLane) -> u64 {
+        let index = lane.index() * self.outputs + output as usize;
         self.bytes[index] + u64::from(self.lanes[index].bytes)
     }
 
     /// The lanes of an output.
     pub fn of(&self, output: u32) -> impl Iterator<Item = &Lane> {
-        (0..LANES as u8).map(move |lane| self.get(output, lane))
+        LaneSet::ALL.iter().map(move |lane| self.get(output, lane))
     }
 }
 
@@ -217,7 +219,7 @@ pub(crate) struct Output {
     /// Lanes whose first waiting packet has enough credits.
     pub ready: LaneSet,
     /// Lane and size of the packet that is being sent.
-    pub lane: u8,
+    pub lane: VirtualLane,
     pub blocks: u8,
     pub is_busy: bool,
     /// Whether it leads to a switch.
@@ -239,24 +241,25 @@ impl Output {
             return Some(std::mem::replace(&mut state.last, waiting));
         }
         let is_served = self.is_busy && self.lane == lane;
-        self.waiting |= 1 << lane;
+        self.waiting.insert(lane);
         (state.first, state.last, state.need) = (waiting, waiting, packet.blocks().into());
         self.set_ready(lane, state.has_room());
-        packet.uncontended &= !is_served && (lane == MANAGEMENT || state.has_room());
+        packet.uncontended &= !is_served && (lane == VirtualLane::MANAGEMENT || state.has_room());
         None
     }
 
     /// Records whether the first waiting packet of a lane has enough credits.
     #[inline]
-    pub fn set_ready(&mut self, lane: u8, is_ready: bool) {
-        self.ready = self.ready & !(1 << lane) | LaneSet::from(is_ready) << lane;
+    pub fn set_ready(&mut self, lane: VirtualLane, is_ready: bool) {
+        let this = LaneSet::of(lane);
+        self.ready = if is_ready { self.ready | this } else { self.ready - this };
     }
 
     /// Records that no packet waits for a lane.
     #[inline]
-    pub fn clear(&mut self, lane: u8) {
-        self.waiting &= !(1 << lane);
-        self.ready &= !(1 << lane);
+    pub fn clear(&mut self, lane: VirtualLane) {
+        self.waiting.remove(lane);
+        self.ready.remove(lane);
     }
 }
 
@@ -317,11 +320,12 @@ mod tests {
     #[test]
     fn a_lane_counts_more_bytes_than_its_counter_holds() {
         let mut lanes = Lanes::new(&[10, 20]);
+        let [third, fourth] = [3, 4].map(|number| VirtualLane::from_wire(number).unwrap());
         assert_eq!(lanes.of(1).map(|lane| lane.credits).collect::<Vec<_>>(), [20; LANES as usize]);
-        lanes.get_mut(1, 3).bytes = u32::MAX;
-        lanes.put_down(1, 3);
-        lanes.get_mut(1, 3).bytes = 7;
-        assert_eq!(lanes.bytes(1, 3), u64::from(u32::MAX) + 7);
-        assert_eq!((lanes.bytes(0, 3), lanes.bytes(1, 4)), (0, 0));
+        lanes.get_mut(1, third).bytes = u32::MAX;
+        lanes.put_down(1, third);
+        lanes.get_mut(1, third).bytes = 7;
+        assert_eq!(lanes.bytes(1, third), u64::from(u32::MAX) + 7);
+        assert_eq!((lanes.bytes(0, third), lanes.bytes(1, fourth)), (0, 0));
     }
 }

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fabric_sim::traffic::{Arbiter, ArbitrationTables, LaneSet};
-use ib_wire::{VirtualLane, VlArbEntry};
+use fabric_sim::traffic::{Arbiter, ArbitrationTables};
+use ib_wire::{LaneSet, VirtualLane, VlArbEntry};
 
 /// Lane and weight.
 type Entry = (u8, u8);
@@ -111,10 +111,8 @@ fn compare(high: &[Entry], low: &[Entry], limit: u8, arrivals: &Arrivals, turns:
         let is_there = |lane: u8| {
             queues.get(usize::from(lane)).and_then(|queue| queue.front()).filter(|(_, at)| *at <= turn)
         };
-        let ready = (0..queues.len() as u8)
-            .filter(|lane| is_there(*lane).is_some())
-            .fold(0, |set, lane| set | 1 << lane) as LaneSet;
-        let chosen = arbiter.choose(ready);
+        let ready: LaneSet = LaneSet::ALL.iter().filter(|lane| is_there(lane.to_wire()).is_some()).collect();
+        let chosen = arbiter.choose(ready).map(VirtualLane::to_wire);
         let expected = model.next(|lane| is_there(lane).is_some(), |lane| is_there(lane).unwrap().0);
         assert_eq!(chosen, expected, "turn {turn}: high {high:?}, low {low:?}, limit {limit}, {arrivals:?}");
         if let Some(lane) = chosen {
