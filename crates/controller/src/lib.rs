@@ -35,9 +35,7 @@ mod store;
 mod views;
 
 use std::future::Future;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +123,11 @@ pub async fn serve(
     let unix = socket::listen(&settings.socket)?;
     let mut loops = control_loops(&site, &settings.sm_control);
     match &tcp {
-        Some(tcp) => write_file(&settings.address_file, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
+        Some(tcp) => write_file(
+            &settings.address_file,
+            durable_file::PUBLIC,
+            &format!("http://{}\n", tcp.local_addr()?),
+        )?,
         None => remove_file(&settings.address_file)?,
     }
     let router = rest::router(site);
@@ -197,23 +199,13 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
     let name = OPERATOR_TOKEN_NAME.parse().ok();
     let new = rest::NewSecret { tenant: None, name, lifetime: TokenLifetime::Never };
     let issued = rest::issue(site, new).await?;
-    write_file(path, 0o600, &format!("{}\n", issued.secret))
+    write_file(path, durable_file::PRIVATE, &format!("{}\n", issued.secret))
 }
 
-/// Replaces a file atomically: readers see the old or the new text, never a part.
+/// Replaces a file, with the path in the error.
 fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
-    let place = path.display();
-    let beside = path.with_extension("new");
-    let written = (|| {
-        // A killed process may have left one with another mode.
-        let _ = std::fs::remove_file(&beside);
-        let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    })();
-    written.with_context(|| format!("cannot write {place}"))
+    let written = durable_file::replace_with_mode(path, text.as_bytes(), mode);
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Removes a file that an earlier process may have left.
