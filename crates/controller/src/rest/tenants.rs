@@ -20,7 +20,7 @@ type Shared = State<Arc<Site>>;
 
 /// List tenants
 ///
-/// For operators.
+/// Available to operators only.
 #[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, ApiError> {
     caller.operator()?;
@@ -53,7 +53,7 @@ pub async fn show(
 
 /// Create a tenant
 ///
-/// For operators.
+/// Available to operators only.
 #[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
