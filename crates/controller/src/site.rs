@@ -16,7 +16,8 @@ use uuid::Uuid;
 use crate::event_waiters::EventWaiters;
 use crate::health::{AGENT_SILENCE_LIMIT, ClockReading, Faults};
 use crate::lifecycle::{Observations, VmObservation};
-use crate::network::{DiscoveredFabric, FabricIntent, VerifiedPlanner, members};
+use crate::network::{DiscoveredFabric, FabricIntent, members};
+use crate::planning::Planning;
 use crate::recovery::Sidecar;
 use crate::rest::Rates;
 use crate::store::{
@@ -37,7 +38,7 @@ pub struct Site {
     /// Sequences of the specs that this controller issues.
     pub sequences: SpecSequences,
     pub sidecar: Sidecar,
-    pub planner: Arc<Mutex<Option<VerifiedPlanner>>>,
+    pub planning: Arc<Planning>,
     /// Wakes [`crate::reconcile`].
     pub changed: Notify,
     /// Counts requests and observations; the other control loops wait for it to change.
@@ -133,6 +134,7 @@ impl Site {
         sm_control: PathBuf,
         views: ViewService,
     ) -> Self {
+        let decisions = Arc::new(decisions);
         let fabric = ObservedFabric {
             state: FabricState::ManagerSilent,
             heard: None,
@@ -141,7 +143,7 @@ impl Site {
             discovered: None,
             host_ports: Arc::default(),
             plan: None,
-            decisions: Arc::new(decisions),
+            decisions: Arc::clone(&decisions),
             programmed: None,
         };
         Self {
@@ -152,7 +154,7 @@ impl Site {
             sm_control,
             views,
             writer: tokio::sync::Mutex::new(()),
-            planner: Arc::default(),
+            planning: Arc::new(Planning::new(Arc::clone(&decisions))),
             changed: Notify::new(),
             woken: watch::Sender::new(0),
             event_waiters: EventWaiters::default(),
