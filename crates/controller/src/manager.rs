@@ -15,11 +15,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::binding::{choose, host_ports, new_claims};
-use crate::health::{ClockReading, MANAGER_SILENCE_LIMIT};
+use crate::clock::ClockReading;
+use crate::faults::MANAGER_SILENCE_LIMIT;
 use crate::lifecycle::{AdvanceOutcome, fail};
 use crate::network::{self, DiscoveredFabric, FabricIntent};
+use crate::observed::ObservedFabric;
 use crate::planning::{PlanningError, check_tables};
-use crate::site::{ObservedFabric, Site};
+use crate::site::Site;
 use crate::view_loops::overlays;
 
 /// Pause before the next attempt to reach the subnet manager.
