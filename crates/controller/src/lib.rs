@@ -3,28 +3,33 @@
 //! ```text
 //!  REST requests ──► store ──► reconcile: lifecycle ──► host specs ──► agents of hosts ──► reports ─┐
 //!       ▲              │             ▲                                                              │
-//!       │              └► manager: network ──► plan ──► subnet manager ──► discovery ──► observed ◄─┘
+//!       │              └► manager: planning ─► plan ──► subnet manager ──► discovery ──► observed ◄─┘
 //!       └── operations, events                                                              │
 //!                                    └──────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Desired state is in the store before anybody acts on it; observed state is queried again after a restart. The
-//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission` and
-//! `network` decide and do no I/O.
+//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission`,
+//! `network` and `planning` decide and do no I/O.
 
 mod admission;
 mod agents;
 mod binding;
 mod clock;
 mod event_waiters;
+mod faults;
 mod health;
 mod keys;
 mod lifecycle;
 mod loops;
 mod manager;
 mod network;
+mod node_address;
+mod observed;
 mod placement;
+mod planning;
 mod quota;
+mod rate;
 mod reconcile;
 mod recovery;
 mod rest;
@@ -32,6 +37,7 @@ mod server;
 mod site;
 mod socket;
 mod store;
+mod view_loops;
 mod views;
 
 use std::future::Future;
@@ -161,9 +167,9 @@ fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
     loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site), control()));
     loops.spawn("subnet manager events", manager::watch(Arc::clone(site), control()));
     loops.spawn("fabric programming", manager::program(Arc::clone(site), control()));
-    loops.spawn("views", views::update_views(Arc::clone(site)));
-    loops.spawn("tunnel sockets", views::tunnel_sockets::run(Arc::clone(site)));
-    loops.spawn("view overlays", views::overlays::apply_overlays(Arc::clone(site)));
+    loops.spawn("views", view_loops::slices::run(Arc::clone(site)));
+    loops.spawn("tunnel sockets", view_loops::tunnel_sockets::run(Arc::clone(site)));
+    loops.spawn("view overlays", view_loops::overlays::run(Arc::clone(site)));
     loops.spawn("record trimming", trim(Arc::clone(site)));
     loops.spawn("clock", save_clock(Arc::clone(site)));
     loops

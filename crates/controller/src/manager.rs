@@ -1,7 +1,7 @@
 //! Client of the subnet manager: records what it discovers, and gives it plans.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -15,11 +15,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::binding::{choose, host_ports, new_claims};
-use crate::health::{ClockReading, MANAGER_SILENCE_LIMIT};
+use crate::clock::ClockReading;
+use crate::faults::MANAGER_SILENCE_LIMIT;
 use crate::lifecycle::{AdvanceOutcome, fail};
-use crate::network::{self, DiscoveredFabric, FabricIntent, PlanningError};
-use crate::site::{ObservedFabric, Site};
-use crate::views;
+use crate::network::{self, DiscoveredFabric, FabricIntent};
+use crate::observed::ObservedFabric;
+use crate::planning::{PlanningError, check_tables};
+use crate::site::Site;
+use crate::view_loops::overlays;
 
 /// Pause before the next attempt to reach the subnet manager.
 const RETRY: Duration = Duration::from_millis(250);
@@ -220,22 +223,28 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     site.observe_quietly(|observed| observed.fabric.state = FabricState::Programming);
-    let plan = match compile(site, discovered, Arc::clone(&intent), &fabric).await? {
-        Ok(plan) => plan,
+    let candidate = match site.planning.propose(discovered, Arc::clone(&intent)).await {
+        Ok(candidate) => candidate,
         Err(error) => {
-            // Route overrides and traffic classes have the lowest priority: they cannot prevent a plan, only its verification.
-            let is_unsound = matches!(error, PlanningError::Unsound { .. });
-            if !is_unsound || !views::overlays::drop_overlays(site).await? {
-                refuse_newest(site, &intent, &fabric, &error).await?;
+            match error {
+                // Route overrides and traffic classes have the lowest priority: they cannot prevent a plan, only its
+                // verification.
+                PlanningError::Unsound { .. } if overlays::drop_overlays(site).await? => {}
+                PlanningError::Unsound { .. } | PlanningError::Compile(_) => {
+                    refuse_newest(site, &intent, &fabric, &error).await?;
+                }
+                PlanningError::Panicked => {}
             }
             return Err(error.into());
         }
     };
-    // Decisions are stored before the plan is sent.
+    let plan = Arc::clone(candidate.plan());
+    // Decisions are stored before the plan is current, and it is current before it is sent.
     site.store.fabric_decide(plan.decisions()).await?;
+    site.planning.commit(candidate)?;
     site.observe_quietly(|observed| observed.fabric.decisions = Arc::new(plan.decisions().clone()));
     send(control, &plan).await?;
-    views::overlays::rejudge_undivided_classes(site, &plan).await;
+    overlays::rejudge_undivided_classes(site, &plan).await;
     site.observe(|observed| {
         observed.fabric.plan = Some(plan);
         if observed.fabric.epoch == fabric.epoch {
@@ -244,22 +253,6 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         }
     });
     Ok(())
-}
-
-/// The verified plan for an intent; the inner error says why there is none. Compiles on a blocking thread.
-pub async fn compile(
-    site: &Site,
-    discovered: Arc<DiscoveredFabric>,
-    intent: Arc<FabricIntent>,
-    fabric: &ObservedFabric,
-) -> anyhow::Result<Result<Arc<FabricPlan>, PlanningError>> {
-    let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let planner = Arc::clone(&site.planner);
-    let work = move || {
-        let mut planner = planner.lock().unwrap_or_else(PoisonError::into_inner);
-        network::plan(&mut planner, &discovered, &intent, previous.as_deref(), &decisions)
-    };
-    tokio::task::spawn_blocking(work).await.context("the compiler panicked")
 }
 
 /// Fails the newest cluster that is not programmed yet, because the fabric cannot carry it; all others proceed.
@@ -328,7 +321,7 @@ pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
         Ok(Proof {
             switches: held.switches().len() as u32,
             ports: held.adapter_ports().len() as u32,
-            findings: network::check_tables(&discovered, &intent, &held),
+            findings: check_tables(&discovered, &intent, &held),
         })
     });
     judged.await.context("the verifier panicked")?.map(Some)
