@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use control_protocol::sm::DiscoveredFabric;
+use control_protocol::sm::DiscoveredTopology;
 use control_protocol::{FabricEvent, SmRequest};
 use fabric_model::intent::PortName;
 use fabric_model::{Document, FabricPlan};
@@ -68,7 +68,7 @@ fn apply(daemon: &mut Daemon, plan: anyhow::Result<Arc<FabricPlan>>, answers: Re
 
 /// The `discovered` event: topology, capabilities of devices, and the port of the manager, which is all that a plan needs.
 fn discovered(discovery: &Discovery) -> FabricEvent {
-    FabricEvent::Discovered(Box::new(DiscoveredFabric {
+    FabricEvent::Discovered(Box::new(DiscoveredTopology {
         manager: discovery.manager,
         topology: fabric_model::ibnetdiscover::write(&discovery.topology),
         capabilities: discovery.capabilities.clone(),

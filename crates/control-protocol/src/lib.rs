@@ -1,7 +1,7 @@
 //! Messages on the control sockets of `heddle sm` and `heddle sim`, as types that both ends use.
 //!
 //! A client connects to a unix stream socket and sends one request: one line of JSON ([`SmRequest`], [`SimRequest`]). The
-//! server answers with one line, or, for [`SmRequest::Watch`], with one line per [`SmEvent`](sm::FabricEvent) until either side
+//! server answers with one line, or, for [`SmRequest::Watch`], with one line per [`FabricEvent`] until either side
 //! closes the connection. Every line is `{"ok": …}` or `{"error": "…"}`, the latter with a `code` where programs have to
 //! distinguish reasons ([`read_reply`]).
 //!

@@ -86,7 +86,7 @@ pub enum FabricEvent {
     /// The first discovery is in progress.
     Discovering,
     /// The fabric was discovered, or has changed. Plans for an earlier fabric are rejected from now on.
-    Discovered(Box<DiscoveredFabric>),
+    Discovered(Box<DiscoveredTopology>),
     /// Tables of devices were read, to adopt them.
     Surveyed,
     /// Tables of the current plan were read back.
@@ -129,7 +129,7 @@ pub enum FabricEvent {
 
 /// A fabric as planners need it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DiscoveredFabric {
+pub struct DiscoveredTopology {
     /// GUID of the port of the subnet manager.
     pub manager: Guid,
     /// Nodes and links, in the format of ibnetdiscover.
