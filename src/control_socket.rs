@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
+use control_protocol::{ControlError, read_reply, write_reply};
 use ib_transport::Waker;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -38,20 +39,6 @@ pub struct PendingRequest<R> {
 /// Sends the replies to one request. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Replies(SyncSender<Result<Value, ControlError>>);
-
-/// Why a request was rejected.
-#[derive(Clone, Debug)]
-pub struct ControlError {
-    pub text: String,
-    /// Stable code for programs, if they have to distinguish this error.
-    pub code: Option<&'static str>,
-}
-
-impl From<String> for ControlError {
-    fn from(text: String) -> Self {
-        Self { text, code: None }
-    }
-}
 
 impl Replies {
     /// Queues a reply. Returns `false` if the peer has gone or its queue is full.
@@ -172,34 +159,26 @@ fn is_gone(stream: &mut UnixStream) -> bool {
 }
 
 fn send(stream: &mut UnixStream, answer: Result<Value, ControlError>) -> anyhow::Result<()> {
-    let reply = match answer {
-        Ok(value) => json!({ "ok": value }),
-        Err(ControlError { text, code: None }) => json!({ "error": text }),
-        Err(ControlError { text, code: Some(code) }) => json!({ "error": text, "code": code }),
-    };
+    let reply = write_reply(answer)?;
     Ok(writeln!(stream, "{reply}")?)
 }
 
 /// Sends a request and returns its replies as they arrive.
-pub fn request(
+pub fn request<T: DeserializeOwned>(
     path: &Path,
     request: &impl Serialize,
-) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
+) -> anyhow::Result<impl Iterator<Item = anyhow::Result<T>>> {
     let place = path.display();
     let mut stream = UnixStream::connect(path).with_context(|| format!("no process listens at {place}"))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     Ok(BufReader::new(stream).lines().map(|line| {
         let line = line.context("the connection was lost")?;
-        let mut reply: Value = serde_json::from_str(&line).context("unexpected reply")?;
-        match reply.get("error") {
-            Some(text) => Err(anyhow!("{}", text.as_str().unwrap_or("no reason given"))),
-            None => Ok(reply.get_mut("ok").context("unexpected reply")?.take()),
-        }
+        Ok(read_reply(&line)??)
     }))
 }
 
 /// Sends a request and returns its first reply.
-pub fn request_one(path: &Path, request: &impl Serialize) -> anyhow::Result<Value> {
+pub fn request_one<T: DeserializeOwned>(path: &Path, request: &impl Serialize) -> anyhow::Result<T> {
     self::request(path, request)?.next().context("the connection was closed without a reply")?
 }
 

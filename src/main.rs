@@ -3,6 +3,7 @@
 mod cli;
 mod control_socket;
 mod controller;
+mod files;
 mod plan;
 mod sim;
 mod sim_ctl;

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use fabric_model::MacAddress;
-use fabric_sim::{FunctionKey, Probability};
+use control_protocol::SimRequest;
+use fabric_model::{FunctionKey, MacAddress};
+use fabric_sim::Probability;
 use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
-use crate::sim::control::{self, SimRequest};
+use crate::sim::control;
 
 /// Control a running emulation.
 ///
@@ -150,8 +151,10 @@ fn request(action: Action) -> anyhow::Result<SimRequest> {
         }
         Action::Reboot { node } => SimRequest::Reboot { node },
         Action::Rename { node, description } => SimRequest::Rename { node, description },
-        Action::Loss { probability, node, port, data } => SimRequest::Loss { probability, node, port, data },
-        Action::Duplicate { probability } => SimRequest::Duplicate { probability },
+        Action::Loss { probability, node, port, data } => {
+            SimRequest::Loss { probability: probability.into(), node, port, data }
+        }
+        Action::Duplicate { probability } => SimRequest::Duplicate { probability: probability.into() },
         Action::Delay { longest_ms } => SimRequest::Delay { longest_ms },
         Action::Counters { node, port } => SimRequest::Counters { node, port },
         Action::Tables { node } => SimRequest::Tables { node },

@@ -51,7 +51,7 @@ impl PlanFile {
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut bytes = serde_json::to_vec(self)?;
         bytes.push(b'\n');
-        crate::sm::replace(path, &bytes)
+        crate::files::replace_public(path, &bytes)
     }
 }
 

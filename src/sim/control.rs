@@ -5,11 +5,11 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use fabric_model::MacAddress;
-use fabric_sim::{DeviceId, Fabric, FunctionId, FunctionKey, PortId, Probability, VirtualFunction};
+use control_protocol::SimRequest;
+use fabric_model::FunctionKey;
+use fabric_sim::{DeviceId, Fabric, FunctionId, PortId, Probability, VirtualFunction};
 use ib_transport::{ServerCounters, Waker};
-use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
-use serde::{Deserialize, Serialize};
+use ib_wire::PortNum;
 use serde_json::{Value, json};
 
 use super::frames::{GuestFrames, SocketPair};
@@ -18,64 +18,6 @@ use crate::control_socket::{self, ControlSocket, PendingRequest};
 
 /// Longest request line in bytes; requests hold little more than names and paths.
 const REQUEST_BYTES_MAX: u64 = 16 * 1024;
-
-/// A request to a running emulation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum SimRequest {
-    /// Unplug the cable of a port.
-    LinkDown { node: String, port: PortNum },
-    /// Plug the cable of a port in again.
-    LinkUp { node: String, port: PortNum },
-    /// Unplug the cable of a port and plug it in again after `down_ms` milliseconds.
-    LinkFlap { node: String, port: PortNum, down_ms: u64 },
-    /// Reboot a node: it loses its LIDs, tables, counters and M_Key.
-    Reboot { node: String },
-    /// Change the NodeDescription of a node, as its own software can.
-    Rename { node: String, description: String },
-    /// Lose packets on every link, or on the link of one port.
-    Loss {
-        probability: Probability,
-        node: Option<String>,
-        port: Option<PortNum>,
-        #[serde(default)]
-        data: bool,
-    },
-    /// Handle each request twice with this probability.
-    Duplicate { probability: Probability },
-    /// Delay each answer by a random time of at most `longest_ms` milliseconds.
-    Delay { longest_ms: u64 },
-    /// Liveness check, answered by the thread of the emulation.
-    Ping {},
-    /// The ports of a node, or one of them, with their counters.
-    Counters { node: String, port: Option<PortNum> },
-    /// The tables of a node.
-    Tables { node: String },
-    /// Drops by reason, traps, counters of clients, and requests by node.
-    Status {},
-    /// Attach a virtual machine to a virtual function of an adapter, replacing the one before. The machine binds a datagram
-    /// socket at `guest` and sends its frames to `fabric`.
-    Attach {
-        node: String,
-        port: PortNum,
-        function: u8,
-        mac: MacAddress,
-        pkey: Pkey,
-        #[serde(default)]
-        sl: ServiceLevel,
-        #[serde(default)]
-        group: Option<MulticastLid>,
-        /// Additional partitions of the virtual function.
-        #[serde(default)]
-        further: Vec<FunctionKey>,
-        guest: PathBuf,
-        fabric: PathBuf,
-    },
-    /// Detach the virtual machine of a virtual function.
-    Detach { node: String, port: PortNum, function: u8 },
-    /// All virtual functions, with counters of their frames.
-    Functions {},
-}
 
 /// Everything that a request may read and change.
 pub struct EmulationState<'a> {
@@ -158,6 +100,7 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             Ok(json!("renamed"))
         }
         SimRequest::Loss { probability, node, port, data } => {
+            let probability = Probability::try_from(probability)?;
             let port = match (node, port) {
                 (Some(node), Some(port)) => Some(find_port(fabric, &node, port)?),
                 (None, None) => None,
@@ -171,7 +114,7 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             Ok(json!("loss set"))
         }
         SimRequest::Duplicate { probability } => {
-            fabric.set_duplication(probability);
+            fabric.set_duplication(Probability::try_from(probability)?);
             Ok(json!("duplication set"))
         }
         SimRequest::Delay { longest_ms } => {
@@ -199,7 +142,7 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
         }
-        SimRequest::Functions {} => Ok(frames.view(fabric)),
+        SimRequest::Functions {} => Ok(json!(frames.view(fabric))),
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fabric_sim::{DropReason, Fabric, FunctionId, PortId, VirtualFunction};
+use control_protocol::sim::{FrameCounts, FunctionStatus, PortLocation};
+use fabric_sim::{Fabric, FrameCounters, FunctionId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 /// The sockets of virtual machines, by virtual function.
 #[derive(Debug)]
@@ -76,38 +77,44 @@ impl GuestFrames {
     }
 
     /// All virtual functions and their sockets, with counters.
-    pub fn view(&self, fabric: &Fabric) -> Value {
-        fabric
-            .functions()
-            .map(|(function, counters)| {
-                let (guest, socket, sockets) = match self.guests.get(function.id) {
-                    Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
-                    None => (None, None, None),
-                };
-                let stop = |(reason, at): (&DropReason, &PortId)| {
-                    let place =
-                        json!({ "node": fabric.id_of(*at), "port": fabric.port_forwarding(*at).number });
-                    (json!(reason).as_str().unwrap_or_default().to_owned(), place)
-                };
-                let stops: Map<String, Value> = counters.stops.iter().map(stop).collect();
-                let first = function.keys.first();
-                let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
-                json!({
-                    "node": fabric.id_of(function.id.port()),
-                    "port": fabric.port_forwarding(function.id.port()).number,
-                    "function": function.id.number(),
-                    "mac": function.mac,
-                    "pkey": first.map(|key| key.pkey),
-                    "sl": function.sl,
-                    "group": first.and_then(|key| key.group),
-                    "further": function.keys.get(1..).unwrap_or_default(),
-                    "guest": path(guest),
-                    "fabric": path(socket),
-                    "frames": counters,
-                    "stops": stops,
-                    "socket": sockets,
-                })
-            })
-            .collect()
+    pub fn view(&self, fabric: &Fabric) -> Vec<FunctionStatus> {
+        fabric.functions().map(|(function, counters)| self.status(fabric, function, counters)).collect()
+    }
+
+    fn status(
+        &self,
+        fabric: &Fabric,
+        function: &VirtualFunction,
+        counters: &FrameCounters,
+    ) -> FunctionStatus {
+        let location = |port| PortLocation {
+            node: fabric.id_of(port).to_owned(),
+            port: fabric.port_forwarding(port).number,
+        };
+        let PortLocation { node, port } = location(function.id.port());
+        let (guest, socket, sockets) = match self.guests.get(function.id) {
+            Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
+            None => (None, None, None),
+        };
+        let first = function.keys.first();
+        FunctionStatus {
+            node,
+            port,
+            function: function.id.number(),
+            mac: function.mac,
+            pkey: first.map(|key| key.pkey),
+            sl: function.sl,
+            group: first.and_then(|key| key.group),
+            further: function.keys.get(1..).unwrap_or_default().to_vec(),
+            guest: guest.map(Path::to_owned),
+            fabric: socket.map(Path::to_owned),
+            frames: FrameCounts {
+                sent: counters.sent,
+                received: counters.received,
+                drops: counters.drops.clone(),
+            },
+            stops: counters.stops.iter().map(|(reason, at)| (*reason, location(*at))).collect(),
+            socket: json!(sockets),
+        }
     }
 }

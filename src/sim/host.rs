@@ -3,12 +3,13 @@
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use control_protocol::SimRequest;
 use fabric_sim::{BareDatagram, Fabric, FabricOutput, PortId};
 use ib_transport::ibsim::DataMessage;
 use ib_transport::{ClientDatagram, ClientId, FabricBackend, Outbox, Vendor};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 
-use super::control::{self, EmulationState, SimRequest};
+use super::control::{self, EmulationState};
 use super::frames::GuestFrames;
 use super::request_counts::RequestCounts;
 use crate::control_socket::PendingRequest;

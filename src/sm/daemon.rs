@@ -5,21 +5,23 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use control_protocol::{FabricEvent, PlanRejection, SmRequest};
 use fabric_model::{FabricPlan, ObservedTables};
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
-use serde_json::{Value, json};
+use serde_json::json;
 use subnet_manager::{Manager, SmEvent};
 
 use super::adoption;
-use super::control::{self, SmRequest};
+use super::control;
 use super::metrics;
-use super::planner::{PlanProvider, PlanRejection};
+use super::planner::PlanProvider;
 use super::progress::Bar;
-use super::state::{self, State};
+use super::state::State;
 use super::stats::SmStatistics;
 use super::{Outputs, Signal};
 use crate::control_socket::{PendingRequest, Replies};
+use crate::files;
 
 /// With `--once`: longest time without any answer from the fabric.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -187,7 +189,7 @@ impl Daemon {
             crate::print_warning(format_args!(
                 "cannot write the state, so the fabric is not changed until it can be written: {why}"
             ));
-            self.send_to_watchers(json!({ "event": "state-unsaved", "error": why }));
+            self.send_to_watchers(FabricEvent::StateUnsaved { error: why.clone() });
         }
         self.stats.state_write_failures += 1;
         self.stats.unsaved = Some(why);
@@ -198,7 +200,7 @@ impl Daemon {
     fn record_state_saved(&mut self) -> anyhow::Result<()> {
         if self.stats.unsaved.take().is_some() {
             tracing::info!("the state can be written again");
-            self.send_to_watchers(json!({ "event": "state-saved" }));
+            self.send_to_watchers(FabricEvent::StateSaved);
             self.metrics_written = None;
             self.print("the state can be written again")?;
         }
@@ -329,7 +331,7 @@ impl Daemon {
             }
         }
         if let Some(path) = &self.outputs.report {
-            warn(state::replace(path, &serde_json::to_vec_pretty(&self.stats)?));
+            warn(files::replace_public(path, &serde_json::to_vec_pretty(&self.stats)?));
         }
         self.metrics_written = None;
         Ok(())
@@ -380,11 +382,12 @@ impl Daemon {
 
     fn notify_watchers(&mut self, event: &SmEvent) {
         if !self.watchers.is_empty() {
-            self.send_to_watchers(control::line(event));
+            self.send_to_watchers(control::fabric_event(event));
         }
     }
 
-    fn send_to_watchers(&mut self, line: Value) {
+    fn send_to_watchers(&mut self, event: FabricEvent) {
+        let line = json!(event);
         self.watchers.retain(|watcher| watcher.send(Ok(line.clone())));
     }
 
@@ -392,7 +395,7 @@ impl Daemon {
         let Some(path) = &self.outputs.metrics else { return Ok(()) };
         if self.metrics_written.is_none_or(|at| at.elapsed() > METRICS_INTERVAL) {
             self.stats.count(self.manager.counts());
-            warn(state::replace(path, metrics::text(&self.stats)?.as_bytes()));
+            warn(files::replace_public(path, metrics::text(&self.stats)?.as_bytes()));
             self.metrics_written = Some(Instant::now());
         }
         Ok(())

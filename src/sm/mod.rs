@@ -16,20 +16,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
+use control_protocol::SmRequest;
+use fabric_model::intent::PortName;
 use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use subnet_manager::{Location, MadLimits, Manager, ManagerSettings, SweepSettings};
 
 use crate::control_socket;
-use control::SmRequest;
 pub use daemon::FabricGone;
 use daemon::{Adopt, Daemon, Stop};
 use planner::{PlanProvider, PlanSource};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
-pub use state::{replace, secret_mark};
+pub use state::secret_mark;
 use stats::SmStatistics;
 
 /// Run a subnet manager: program a fabric according to a plan and keep it programmed.
@@ -298,10 +299,10 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
 
 fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
     if let Some(control) = args.control {
-        let behind = args.behind.map(|it| control::PortAddress { node: it.near, port: it.port });
-        let answer =
+        let behind = args.behind.map(|it| PortName { node: it.near, port: it.port });
+        let answer: String =
             control_socket::request_one(&control, &SmRequest::AdoptNode { node: args.node, behind })?;
-        return crate::print_line(answer.as_str().unwrap_or_default());
+        return crate::print_line(answer);
     }
     let path = args.state.context("one of --state and --control is required")?;
     ensure!(path.exists(), "{} does not exist", path.display());

@@ -1,57 +1,16 @@
 //! Provides plans: compiles them from the discovered fabric and the partition file, or takes those of a controller.
 
-use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use control_protocol::PlanRejection;
 use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, ObservedTables};
 use subnet_manager::Discovery;
-
-use crate::control_socket::ControlError;
-
-/// Why a plan from the control socket is rejected, or not programmed to its end. The client has to wait for the next
-/// `discovered` event and send another plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanRejection {
-    /// The first discovery has not finished.
-    NotDiscovered,
-    /// The plan is for other cables, devices, or another port of the manager.
-    OtherFabric,
-    /// The topology changed while the plan was being programmed.
-    FabricChanged,
-}
-
-impl PlanRejection {
-    /// The stable code in the reply, for programs.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::NotDiscovered => "not-discovered",
-            Self::OtherFabric => "other-fabric",
-            Self::FabricChanged => "fabric-changed",
-        }
-    }
-}
-
-impl fmt::Display for PlanRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotDiscovered => "the fabric is not discovered yet",
-            Self::OtherFabric => "the plan is for another fabric than this one",
-            Self::FabricChanged => "the topology changed before the plan was programmed",
-        })
-    }
-}
-
-impl From<PlanRejection> for ControlError {
-    fn from(why: PlanRejection) -> Self {
-        Self { text: why.to_string(), code: Some(why.code()) }
-    }
-}
 
 /// Who makes the plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,15 +82,15 @@ impl PlanProvider {
     }
 
     /// Accepts a plan of a controller; from then on this provider compiles none.
-    pub fn take(&mut self, plan: FabricPlan) -> Result<Arc<FabricPlan>, PlanRejection> {
+    pub fn take(&mut self, plan: Arc<FabricPlan>) -> Result<Arc<FabricPlan>, PlanRejection> {
         let basis = self.basis.ok_or(PlanRejection::NotDiscovered)?;
         if plan.basis() != Some(basis) {
             return Err(PlanRejection::OtherFabric);
         }
         self.source = PlanSource::External;
         let plan = match &self.plan {
-            Some(older) => plan.sharing_tables_with(older),
-            None => plan,
+            Some(older) => Arc::unwrap_or_clone(plan).sharing_tables_with(older),
+            None => Arc::unwrap_or_clone(plan),
         };
         Ok(self.keep(plan))
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use ib_wire::Guid;
 use subnet_manager::SiteSecret;
 
-use super::state::replace_private;
+use crate::files::replace_private;
 
 /// Print the management key (M_Key) of a node, or write it to a file that stock tools read.
 ///

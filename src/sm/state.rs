@@ -94,7 +94,7 @@ impl State {
                 self.appended += line.len();
             }
             _ => {
-                replace_private(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
+                crate::files::replace_private(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
                 self.appended = 0;
             }
         }
@@ -176,7 +176,12 @@ impl Change {
 /// Locks the file: two managers that write one file would lose each other's nodes.
 fn lock(path: &Path) -> anyhow::Result<fs::File> {
     let beside = beside(path, ".lock");
-    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(PRIVATE).open(&beside);
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(durable_file::PRIVATE)
+        .open(&beside);
     let file = file.with_context(|| format!("cannot write {}", beside.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -203,12 +208,6 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     file.sync_data()
 }
 
-/// The mode of files that their owner alone reads.
-const PRIVATE: u32 = 0o600;
-
-/// The mode of files that others may read, such as metrics.
-const PUBLIC: u32 = 0o644;
-
 /// Sets the mode to 600: earlier versions wrote the file readable for all.
 fn make_private(path: &Path) -> anyhow::Result<()> {
     let mode = match fs::metadata(path) {
@@ -217,44 +216,10 @@ fn make_private(path: &Path) -> anyhow::Result<()> {
         Err(error) => return Err(error).with_context(|| format!("cannot stat {}", path.display())),
     };
     if mode & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(PRIVATE))
+        fs::set_permissions(path, fs::Permissions::from_mode(durable_file::PRIVATE))
             .with_context(|| format!("cannot set the mode of {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Replaces a file atomically, with mode 644.
-pub fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    replace_with(path, bytes, PUBLIC)
-}
-
-/// Replaces a file atomically, with mode 600.
-pub fn replace_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    replace_with(path, bytes, PRIVATE)
-}
-
-fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
-    let draft = beside(path, ".new");
-    let write = || -> std::io::Result<()> {
-        // A draft that an earlier run left may have another mode.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)?;
-        // The rename is durable only after an fsync of the directory.
-        let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(directory)?.sync_all()
-    };
-    let written = write();
-    if written.is_err() {
-        // On a full disk it would take the space that the next attempt needs.
-        let _ = fs::remove_file(&draft);
-    }
-    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -306,11 +271,14 @@ mod tests {
         let path = directory.path().join("state.json");
         let mut state = State::at(Some(path.clone())).unwrap();
         state.write(memory(&[(1, 1)], &[])).unwrap();
-        assert_eq!((mode(&path), mode(&beside(&path, ".lock"))), (PRIVATE, PRIVATE));
+        assert_eq!(
+            (mode(&path), mode(&beside(&path, ".lock"))),
+            (durable_file::PRIVATE, durable_file::PRIVATE)
+        );
         drop(state);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         State::at(Some(path.clone())).unwrap();
-        assert_eq!(mode(&path), PRIVATE, "one that an earlier version wrote");
+        assert_eq!(mode(&path), durable_file::PRIVATE, "one that an earlier version wrote");
     }
 
     #[test]

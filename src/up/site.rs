@@ -1,7 +1,7 @@
 //! The state directory of `heddle up`.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use ib_wire::Guid;
 use sha2::{Digest, Sha256};
 
 use crate::cli::connection::{DEFAULT_HOME, ENDPOINT_FILE};
+use crate::files;
 
 /// Bytes of the secret that management keys are derived from.
 const SECRET_BYTES: usize = 32;
@@ -179,7 +180,7 @@ impl SiteDir {
 
     /// Writes the pid file of a program.
     pub fn write_pid(&self, name: &str, pid: u32) -> anyhow::Result<()> {
-        write_whole(&self.path(&format!("run/{name}.pid")), format!("{pid}\n").as_bytes(), 0o644)
+        files::replace_public(&self.path(&format!("run/{name}.pid")), format!("{pid}\n").as_bytes())
     }
 
     /// Removes the pid file of a program.
@@ -212,7 +213,7 @@ impl SiteDir {
             File::open("/dev/urandom")
                 .and_then(|mut source| source.read_exact(&mut secret))
                 .context("cannot read a secret from /dev/urandom")?;
-            write_whole(&path, &secret, 0o600)?;
+            files::replace_private(&path, &secret)?;
         }
         Ok(path)
     }
@@ -241,7 +242,7 @@ impl SiteDir {
                 "the fabric in {source} has {found} hosts, not {wanted}: omit --hosts, or use another --dir"
             );
         }
-        write_whole(&path, &text, 0o600)?;
+        files::replace_private(&path, &text)?;
         Ok((path, adapters))
     }
 }
@@ -309,23 +310,6 @@ fn generate(hosts: u32) -> anyhow::Result<String> {
 fn fat_tree(hosts: u32) -> FatTree {
     let radix = if hosts <= SMALL_HOSTS_MAX { SMALL_RADIX } else { DEFAULT_RADIX };
     FatTree { radix, ..FatTree::new(FatTreeSize::Hosts { hosts, tiers: None }) }
-}
-
-/// Replaces a file atomically.
-fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
-    let draft = path.with_extension("draft");
-    let written = || -> std::io::Result<()> {
-        // A draft of a killed process may have another mode.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    written().with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -24,14 +24,19 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("fabric-sim", &["fabric-model", "ib-wire"]),
     // the tenant's network: emulated devices, a default plan, and the manager's answers about it
     ("tenant-view", &["fabric-sim", "fabric-compiler", "subnet-manager", "fabric-model", "ib-wire"]),
-    // the contract
+    // the contracts
     ("controller-api", &["fabric-model", "ib-wire"]),
+    ("control-protocol", &["fabric-model", "ib-wire"]),
+    // files
+    ("durable-file", &[]),
     // shells; the agents of hosts and guests decide nothing
     ("ib-transport", &["ib-wire"]),
     (
         "controller",
         &[
+            "control-protocol",
             "controller-api",
+            "durable-file",
             "fabric-compiler",
             "fabric-verifier",
             "fabric-model",
@@ -41,12 +46,17 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("guest", &["ib-transport", "ib-wire"]),
-    ("node-agent", &["controller-api", "fabric-model", "guest", "ib-wire"]),
+    (
+        "node-agent",
+        &["control-protocol", "controller-api", "durable-file", "fabric-model", "guest", "ib-wire"],
+    ),
     (
         "heddle",
         &[
+            "control-protocol",
             "controller",
             "controller-api",
+            "durable-file",
             "fabric-compiler",
             "fabric-drawing",
             "fabric-model",
@@ -78,6 +88,7 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
 const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
+    ("control-protocol", &["fabric-compiler"]),
     ("tenant-view", &["ib-transport", "fabric-verifier"]),
     // The checks that benchmarks and tests share.
     ("heddle", &["bench"]),

@@ -14,11 +14,11 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::network::node_keys;
+use crate::observed::{HostAttachment, Observed, ObservedAgent};
 use crate::placement::{
     Candidate, FUNCTIONS_MAX, NodePlacementError, NodeRequirements, PhysicalMachine, machines_fit,
     node_capacity, place_nodes,
 };
-use crate::site::{HostAttachment, Observed, ObservedAgent};
 use crate::store::{ClusterRow, NodeRow};
 
 /// P_Keys that every port holds besides those of clusters: the limited and the full one of the default partition.

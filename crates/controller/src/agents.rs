@@ -15,9 +15,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::health::ClockReading;
+use crate::clock::ClockReading;
+use crate::observed::ObservedAgent;
 use crate::reconcile::SETTLE;
-use crate::site::{AllHostSpecs, ObservedAgent, Site};
+use crate::site::{AllHostSpecs, Site};
 
 /// Pause before the next attempt to reach an agent.
 const RETRY: Duration = Duration::from_millis(500);

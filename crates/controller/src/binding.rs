@@ -11,7 +11,7 @@ use controller_api::host::NewHost;
 use fabric_model::{Node, Topology};
 use ib_wire::Guid;
 
-use crate::site::HostAttachment;
+use crate::observed::HostAttachment;
 
 /// All cabled ports of adapters, by port GUID.
 pub fn host_ports(topology: &Topology) -> HashMap<Guid, HostAttachment> {

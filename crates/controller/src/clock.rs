@@ -71,3 +71,22 @@ pub struct Moment {
     pub wall: Timestamp,
     pub uptime: Uptime,
 }
+
+/// An instant by both clocks: `at` decides on durations, `wall` is shown to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    pub at: Instant,
+    pub wall: Timestamp,
+}
+
+impl ClockReading {
+    /// Reads both clocks.
+    pub fn now() -> Self {
+        Self { at: Instant::now(), wall: Timestamp::now() }
+    }
+
+    /// Whether more than `limit` lies between this instant and `now`.
+    pub fn is_older(&self, limit: Duration, now: &Self) -> bool {
+        now.at.saturating_duration_since(self.at) > limit
+    }
+}

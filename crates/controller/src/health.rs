@@ -7,9 +7,8 @@
 mod fault_events;
 pub mod watch;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use controller_api::Name;
 use controller_api::cluster::{Health, HealthState, NodeState};
@@ -17,58 +16,12 @@ use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
 use jiff::Timestamp;
 
-use crate::site::Observed;
+use crate::clock::ClockReading;
+use crate::faults::{
+    AGENT_SILENCE_LIMIT, Fault, Faults, MANAGER_SILENCE_LIMIT, PORT_ABSENCE_LIMIT, PROGRAMMING_LIMIT,
+};
+use crate::observed::Observed;
 use crate::store::{ClusterRow, NodeRow};
-
-/// Longest silence of an agent. It responds within 5 s even without news; a machine that is three times too slow is not
-/// worth an alarm.
-pub const AGENT_SILENCE_LIMIT: Duration = Duration::from_secs(15);
-
-/// Longest silence of the subnet manager to heartbeats. While it compares a plan of 11,664 hosts it is busy for seconds.
-pub const MANAGER_SILENCE_LIMIT: Duration = Duration::from_secs(15);
-
-/// Longest absence of a host port from the fabric: an adapter that restarts, or a cable that is replugged, is back
-/// sooner.
-pub const PORT_ABSENCE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Longest time the devices may differ from the plan while the subnet manager responds: what a cold fabric of 11,664
-/// hosts takes on a slow machine.
-pub const PROGRAMMING_LIMIT: Duration = Duration::from_secs(120);
-
-/// An instant by both clocks: `at` decides on durations, `wall` is shown to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockReading {
-    pub at: Instant,
-    pub wall: Timestamp,
-}
-
-impl ClockReading {
-    /// Reads both clocks.
-    pub fn now() -> Self {
-        Self { at: Instant::now(), wall: Timestamp::now() }
-    }
-
-    /// Whether more than `limit` lies between this instant and `now`.
-    fn is_older(&self, limit: Duration, now: &Self) -> bool {
-        now.at.saturating_duration_since(self.at) > limit
-    }
-}
-
-/// A part of the site that does not work.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
-    /// The subnet manager does not respond.
-    ManagerSilent,
-    /// The subnet manager responds, but the devices do not reach the plan.
-    FabricStuck,
-    /// The agent of a host does not respond: the state of its virtual machines is not known.
-    AgentSilent(Name),
-    /// The port of a host is not on the fabric: its virtual machines have no network.
-    OffFabric(Name),
-}
-
-/// All current faults, with the time at which each began.
-pub type Faults = BTreeMap<Fault, Timestamp>;
 
 /// Detects faults: remembers when each symptom was first observed, until it exceeds its limit.
 #[derive(Debug, Default)]

@@ -3,28 +3,33 @@
 //! ```text
 //!  REST requests ──► store ──► reconcile: lifecycle ──► host specs ──► agents of hosts ──► reports ─┐
 //!       ▲              │             ▲                                                              │
-//!       │              └► manager: network ──► plan ──► subnet manager ──► discovery ──► observed ◄─┘
+//!       │              └► manager: planning ─► plan ──► subnet manager ──► discovery ──► observed ◄─┘
 //!       └── operations, events                                                              │
 //!                                    └──────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Desired state is in the store before anybody acts on it; observed state is queried again after a restart. The
-//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission` and
-//! `network` decide and do no I/O.
+//! controller can therefore be killed at any time and continues where it was. `lifecycle`, `placement`, `admission`,
+//! `network` and `planning` decide and do no I/O.
 
 mod admission;
 mod agents;
 mod binding;
 mod clock;
 mod event_waiters;
+mod faults;
 mod health;
 mod keys;
 mod lifecycle;
 mod loops;
 mod manager;
 mod network;
+mod node_address;
+mod observed;
 mod placement;
+mod planning;
 mod quota;
+mod rate;
 mod reconcile;
 mod recovery;
 mod rest;
@@ -32,12 +37,11 @@ mod server;
 mod site;
 mod socket;
 mod store;
+mod view_loops;
 mod views;
 
 use std::future::Future;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +129,11 @@ pub async fn serve(
     let unix = socket::listen(&settings.socket)?;
     let mut loops = control_loops(&site, &settings.sm_control);
     match &tcp {
-        Some(tcp) => write_file(&settings.address_file, 0o644, &format!("http://{}\n", tcp.local_addr()?))?,
+        Some(tcp) => write_file(
+            &settings.address_file,
+            durable_file::PUBLIC,
+            &format!("http://{}\n", tcp.local_addr()?),
+        )?,
         None => remove_file(&settings.address_file)?,
     }
     let router = rest::router(site);
@@ -159,9 +167,9 @@ fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
     loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site), control()));
     loops.spawn("subnet manager events", manager::watch(Arc::clone(site), control()));
     loops.spawn("fabric programming", manager::program(Arc::clone(site), control()));
-    loops.spawn("views", views::update_views(Arc::clone(site)));
-    loops.spawn("tunnel sockets", views::tunnel_sockets::run(Arc::clone(site)));
-    loops.spawn("view overlays", views::overlays::apply_overlays(Arc::clone(site)));
+    loops.spawn("views", view_loops::slices::run(Arc::clone(site)));
+    loops.spawn("tunnel sockets", view_loops::tunnel_sockets::run(Arc::clone(site)));
+    loops.spawn("view overlays", view_loops::overlays::run(Arc::clone(site)));
     loops.spawn("record trimming", trim(Arc::clone(site)));
     loops.spawn("clock", save_clock(Arc::clone(site)));
     loops
@@ -197,23 +205,13 @@ async fn provide_operator_token(site: &Site, path: &Path) -> anyhow::Result<()> 
     let name = OPERATOR_TOKEN_NAME.parse().ok();
     let new = rest::NewSecret { tenant: None, name, lifetime: TokenLifetime::Never };
     let issued = rest::issue(site, new).await?;
-    write_file(path, 0o600, &format!("{}\n", issued.secret))
+    write_file(path, durable_file::PRIVATE, &format!("{}\n", issued.secret))
 }
 
-/// Replaces a file atomically: readers see the old or the new text, never a part.
+/// Replaces a file, with the path in the error.
 fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
-    let place = path.display();
-    let beside = path.with_extension("new");
-    let written = (|| {
-        // A killed process may have left one with another mode.
-        let _ = std::fs::remove_file(&beside);
-        let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(mode).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    })();
-    written.with_context(|| format!("cannot write {place}"))
+    let written = durable_file::replace_with_mode(path, text.as_bytes(), mode);
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Removes a file that an earlier process may have left.

@@ -1,25 +1,27 @@
 //! Client of the subnet manager: records what it discovers, and gives it plans.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow};
+use control_protocol::{FabricEvent, SmRequest, read_reply, sm};
 use controller_api::fabric::{FabricState, Proof};
-use fabric_model::intent::Capabilities;
+use fabric_model::intent::PortName;
 use fabric_model::{FabricPlan, Intents, Topology, ibnetdiscover};
-use ib_wire::Guid;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::binding::{choose, host_ports, new_claims};
-use crate::health::{ClockReading, MANAGER_SILENCE_LIMIT};
+use crate::clock::ClockReading;
+use crate::faults::MANAGER_SILENCE_LIMIT;
 use crate::lifecycle::{AdvanceOutcome, fail};
-use crate::network::{self, DiscoveredFabric, FabricIntent, PlanningError};
-use crate::site::{ObservedFabric, Site};
-use crate::views;
+use crate::network::{self, DiscoveredFabric, FabricIntent};
+use crate::observed::ObservedFabric;
+use crate::planning::{PlanningError, check_tables};
+use crate::site::Site;
+use crate::view_loops::overlays;
 
 /// Pause before the next attempt to reach the subnet manager.
 const RETRY: Duration = Duration::from_millis(250);
@@ -27,16 +29,19 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Longest time to program a plan; a cold fabric of 11,664 hosts takes seconds.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Interval of heartbeats.
+/// Context of an error in what the subnet manager sends.
+const UNEXPECTED: &str = "unexpected reply from the subnet manager";
+
+/// Time between two heartbeats of the subnet manager.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Control loop: pings the subnet manager. The thread that programs the fabric answers, so a manager that hangs is
 /// noticed although its socket still accepts connections.
 pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
     loop {
-        let request = json!({ "command": "ping" });
-        let answer = tokio::time::timeout(MANAGER_SILENCE_LIMIT, answer_line(&control, &request)).await;
-        if matches!(answer, Ok(Ok(_))) {
+        let reply =
+            tokio::time::timeout(MANAGER_SILENCE_LIMIT, reply_line(&control, &SmRequest::Ping {})).await;
+        if matches!(reply, Ok(Ok(_))) {
             site.observe_quietly(|observed| observed.fabric.heard = Some(ClockReading::now()));
         }
         tokio::time::sleep(HEARTBEAT_INTERVAL).await;
@@ -67,85 +72,62 @@ pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
 
 async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
     let stream = UnixStream::connect(control).await.context("cannot connect to the subnet manager")?;
-    let (answers, mut requests) = stream.into_split();
-    requests.write_all(b"{\"command\":\"watch\"}\n").await?;
-    let mut lines = BufReader::new(answers).lines();
+    let (replies, mut requests) = stream.into_split();
+    requests.write_all(&request_line(&SmRequest::Watch {})?).await?;
+    let mut lines = BufReader::new(replies).lines();
     while let Some(line) = lines.next_line().await? {
-        let event = read_answer(&line)?;
-        match event["event"].as_str() {
-            Some("discovered") => discovered(site, event).await?,
-            Some(
-                kind @ ("drift"
-                | "stranger"
-                | "silent-location"
-                | "foreign-manager"
-                | "foreign-manager-gone"
-                | "state-unsaved"
-                | "state-saved"),
-            ) => {
-                let text = describe(kind, &event);
-                site.note(fabric_event(kind), text).await?;
-            }
-            _ => {}
+        let event = read_reply(&line).context(UNEXPECTED)??;
+        if let Some((kind, text)) = describe(&event) {
+            site.note(kind, text).await?;
+        }
+        if let FabricEvent::Discovered(found) = event {
+            discovered(site, *found).await?;
         }
     }
     Ok(())
 }
 
-/// Event kind for an event of the subnet manager.
-fn fabric_event(kind: &str) -> &'static str {
-    match kind {
-        "drift" => "fabric.drift",
-        "stranger" => "fabric.stranger",
-        "silent-location" => "fabric.silent-location",
-        "foreign-manager" => "fabric.foreign-manager",
-        "state-unsaved" => "fabric.state-unsaved",
-        "state-saved" => "fabric.state-saved",
-        _ => "fabric.foreign-manager-gone",
-    }
-}
-
-fn describe(kind: &str, event: &Value) -> String {
-    let text = |field: &str| event[field].as_str().map_or_else(|| event[field].to_string(), str::to_owned);
-    match kind {
-        "drift" => {
-            format!(
-                "attribute {} of {} was changed from outside; it is restored",
-                event["attribute"],
-                text("node")
+/// Kind and text of the event that operators see for an event of the subnet manager; `None` if they see none.
+fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
+    let at = |location: &Option<PortName>| match location {
+        Some(port) => port.to_string(),
+        None => "the port of the subnet manager".to_owned(),
+    };
+    Some(match event {
+        FabricEvent::Drift { node, attribute, .. } => (
+            "fabric.drift",
+            format!("attribute {attribute} of {node} was changed from outside; it is restored"),
+        ),
+        FabricEvent::Stranger { location, claims } => (
+            "fabric.stranger",
+            format!("the device at {} claims to be {claims}, which is elsewhere", at(location)),
+        ),
+        FabricEvent::SilentLocation { location, last } => {
+            let last = last.map_or_else(|| "nothing".to_owned(), |node| node.to_string());
+            (
+                "fabric.silent-location",
+                format!("no device responds at {}; last known there: {last}", at(location)),
             )
         }
-        "stranger" => {
-            format!("the device at {} claims to be {}, which is elsewhere", event["location"], text("claims"))
+        FabricEvent::ForeignManager { node, .. } => {
+            ("fabric.foreign-manager", format!("another subnet manager runs on {node}"))
         }
-        "silent-location" => {
-            format!("no device responds at {}; last known there: {}", event["location"], event["last"])
+        FabricEvent::ForeignManagerGone { node, .. } => {
+            ("fabric.foreign-manager-gone", format!("the other subnet manager on {node} is gone"))
         }
-        "foreign-manager" => format!("another subnet manager runs on {}", text("node")),
-        "state-unsaved" => {
-            format!(
-                "the subnet manager cannot save its state and changes nothing until it can: {}",
-                text("error")
-            )
+        FabricEvent::StateUnsaved { error } => (
+            "fabric.state-unsaved",
+            format!("the subnet manager cannot save its state and changes nothing until it can: {error}"),
+        ),
+        FabricEvent::StateSaved => {
+            ("fabric.state-saved", "the subnet manager can save its state again".to_owned())
         }
-        "state-saved" => "the subnet manager can save its state again".to_owned(),
-        _ => format!("the other subnet manager on {} is gone", text("node")),
-    }
+        _ => return None,
+    })
 }
 
-/// The part of a `discovered` event that is used here.
-#[derive(Deserialize)]
-struct Discovered {
-    manager: Guid,
-    topology: String,
-    capabilities: Capabilities,
-}
-
-async fn discovered(site: &Site, event: Value) -> anyhow::Result<()> {
-    let found: Discovered =
-        serde_json::from_value(event).context("unexpected event from the subnet manager")?;
-    let topology =
-        ibnetdiscover::parse(&found.topology).context("unexpected event from the subnet manager")?;
+async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Result<()> {
+    let topology = ibnetdiscover::parse(&found.topology).context(UNEXPECTED)?;
     let mut intents = Intents::new(found.manager);
     intents.capabilities = found.capabilities;
     let host_ports = host_ports(&topology);
@@ -220,22 +202,28 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     site.observe_quietly(|observed| observed.fabric.state = FabricState::Programming);
-    let plan = match compile(site, discovered, Arc::clone(&intent), &fabric).await? {
-        Ok(plan) => plan,
+    let candidate = match site.planning.propose(discovered, Arc::clone(&intent)).await {
+        Ok(candidate) => candidate,
         Err(error) => {
-            // Route overrides and traffic classes have the lowest priority: they cannot prevent a plan, only its verification.
-            let is_unsound = matches!(error, PlanningError::Unsound { .. });
-            if !is_unsound || !views::overlays::drop_overlays(site).await? {
-                refuse_newest(site, &intent, &fabric, &error).await?;
+            match error {
+                // Route overrides and traffic classes have the lowest priority: they cannot prevent a plan, only its
+                // verification.
+                PlanningError::Unsound { .. } if overlays::drop_overlays(site).await? => {}
+                PlanningError::Unsound { .. } | PlanningError::Compile(_) => {
+                    refuse_newest(site, &intent, &fabric, &error).await?;
+                }
+                PlanningError::Panicked => {}
             }
             return Err(error.into());
         }
     };
-    // Decisions are stored before the plan is sent.
+    let plan = Arc::clone(candidate.plan());
+    // Decisions are stored before the plan is current, and it is current before it is sent.
     site.store.fabric_decide(plan.decisions()).await?;
+    site.planning.commit(candidate)?;
     site.observe_quietly(|observed| observed.fabric.decisions = Arc::new(plan.decisions().clone()));
     send(control, &plan).await?;
-    views::overlays::rejudge_undivided_classes(site, &plan).await;
+    overlays::rejudge_undivided_classes(site, &plan).await;
     site.observe(|observed| {
         observed.fabric.plan = Some(plan);
         if observed.fabric.epoch == fabric.epoch {
@@ -244,22 +232,6 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         }
     });
     Ok(())
-}
-
-/// The verified plan for an intent; the inner error says why there is none. Compiles on a blocking thread.
-pub async fn compile(
-    site: &Site,
-    discovered: Arc<DiscoveredFabric>,
-    intent: Arc<FabricIntent>,
-    fabric: &ObservedFabric,
-) -> anyhow::Result<Result<Arc<FabricPlan>, PlanningError>> {
-    let (previous, decisions) = (fabric.plan.clone(), Arc::clone(&fabric.decisions));
-    let planner = Arc::clone(&site.planner);
-    let work = move || {
-        let mut planner = planner.lock().unwrap_or_else(PoisonError::into_inner);
-        network::plan(&mut planner, &discovered, &intent, previous.as_deref(), &decisions)
-    };
-    tokio::task::spawn_blocking(work).await.context("the compiler panicked")
 }
 
 /// Fails the newest cluster that is not programmed yet, because the fabric cannot carry it; all others proceed.
@@ -303,10 +275,10 @@ async fn refuse_newest(
 }
 
 /// Sends a plan to the subnet manager; returns when the devices match it.
-async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
-    let request = json!({ "command": "plan", "plan": plan });
-    let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(control, &request)).await;
-    answer.with_context(|| format!("the devices did not match the plan after {PLAN_TIMEOUT:?}"))??;
+async fn send(control: &Path, plan: &Arc<FabricPlan>) -> anyhow::Result<()> {
+    let request = SmRequest::Plan { plan: Arc::clone(plan) };
+    let reply = tokio::time::timeout(PLAN_TIMEOUT, send_request::<String>(control, &request)).await;
+    reply.with_context(|| format!("the devices did not match the plan after {PLAN_TIMEOUT:?}"))??;
     Ok(())
 }
 
@@ -314,47 +286,38 @@ async fn send(control: &Path, plan: &FabricPlan) -> anyhow::Result<()> {
 pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
     let before = site.with_observed(|observed| observed.fabric.clone());
     let (Some(discovered), Some(intent)) = (before.discovered, before.programmed) else { return Ok(None) };
-    let request = json!({ "command": "read-back" });
-    let answer = tokio::time::timeout(PLAN_TIMEOUT, ask(&site.sm_control, &request)).await;
-    let held = answer.context("the subnet manager did not reply in time")??;
+    let request = SmRequest::ReadBack {};
+    let reply =
+        tokio::time::timeout(PLAN_TIMEOUT, send_request::<FabricPlan>(&site.sm_control, &request)).await;
+    let held = reply.context("the subnet manager did not reply in time")??;
     // If the plan has changed meanwhile, the tables belong to neither plan.
     let after = site.with_observed(|observed| observed.fabric.clone());
     if after.epoch != before.epoch || after.programmed.as_ref() != Some(&intent) {
         return Ok(None);
     }
-    let judged = tokio::task::spawn_blocking(move || -> anyhow::Result<Proof> {
-        let held: FabricPlan =
-            serde_json::from_value(held).context("unexpected reply from the subnet manager")?;
-        Ok(Proof {
-            switches: held.switches().len() as u32,
-            ports: held.adapter_ports().len() as u32,
-            findings: network::check_tables(&discovered, &intent, &held),
-        })
+    let judged = tokio::task::spawn_blocking(move || Proof {
+        switches: held.switches().len() as u32,
+        ports: held.adapter_ports().len() as u32,
+        findings: check_tables(&discovered, &intent, &held),
     });
-    judged.await.context("the verifier panicked")?.map(Some)
+    judged.await.context("the verifier panicked").map(Some)
 }
 
 /// Sends one request to the subnet manager; returns its first reply.
-async fn ask(control: &Path, request: &Value) -> anyhow::Result<Value> {
-    read_answer(&answer_line(control, request).await?)
+async fn send_request<T: DeserializeOwned>(control: &Path, request: &SmRequest) -> anyhow::Result<T> {
+    let reply = read_reply(&reply_line(control, request).await?).context(UNEXPECTED)?;
+    reply.context("the subnet manager rejects the request")
 }
 
-async fn answer_line(control: &Path, request: &Value) -> anyhow::Result<String> {
+async fn reply_line(control: &Path, request: &SmRequest) -> anyhow::Result<String> {
     let mut stream = UnixStream::connect(control).await.context("cannot connect to the subnet manager")?;
-    let mut request = serde_json::to_vec(request)?;
-    request.push(b'\n');
-    stream.write_all(&request).await?;
-    let answer = BufReader::new(stream).lines().next_line().await?;
-    answer.context("the subnet manager closed the connection without a reply")
+    stream.write_all(&request_line(request)?).await?;
+    let reply = BufReader::new(stream).lines().next_line().await?;
+    reply.context("the subnet manager closed the connection without a reply")
 }
 
-/// Parses a reply of the subnet manager: `ok` with a value, or `error` with a reason.
-fn read_answer(line: &str) -> anyhow::Result<Value> {
-    let mut answer: Value = serde_json::from_str(line).context("unexpected reply from the subnet manager")?;
-    if let Some(error) = answer["error"].as_str() {
-        bail!("the subnet manager rejects the request: {error}");
-    }
-    let value = answer["ok"].take();
-    ensure!(!value.is_null(), "unexpected reply from the subnet manager: neither ok nor error");
-    Ok(value)
+fn request_line(request: &SmRequest) -> anyhow::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    Ok(line)
 }

@@ -1,24 +1,15 @@
-//! Derives the desired state of the fabric from the clusters, and compiles it into verified plans. No I/O.
+//! Derives the desired state of the fabric from the clusters. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use controller_api::cluster::SubPartitionStatus;
-use fabric_compiler::{CompileError, Planner};
-use fabric_model::intent::{
-    ClassWeights, ClusterIntent, Ipoib, Member, MemberSelector, PartitionIntent, PartitionOwners,
-    PkeyPlacement, Role, RouteOverrides,
-};
+use fabric_model::intent::{ClassWeights, ClusterIntent, PartitionOwners, Role, RouteOverrides};
 use fabric_model::tenancy::Class;
-use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_verifier::{Verified, is_acknowledged, verify};
+use fabric_model::{Decisions, Intents, Topology};
 use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
-use thiserror::Error;
 
 use crate::store::{ClusterRow, ViewPartition};
-
-/// Most findings in one answer.
-const FINDINGS_MAX: usize = 1000;
 
 /// Roles by partition and port GUID.
 pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
@@ -149,163 +140,7 @@ fn with_members(mut members: Members, cluster: &ClusterRow) -> Members {
     members
 }
 
-/// Why there is no plan for an intent.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PlanningError {
-    /// The compiler found none.
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    /// The verifier rejected the compiled plan; it is not sent.
-    #[error("the plan fails verification and is not sent: {first} ({count} findings)")]
-    Unsound { first: String, count: usize },
-}
-
-/// Compiles plans for one discovered fabric, each from the previous one, and verifies them.
-#[derive(Debug)]
-pub struct VerifiedPlanner {
-    discovered: Arc<DiscoveredFabric>,
-    planner: Planner,
-    verified: Verified,
-}
-
-impl VerifiedPlanner {
-    /// A planner with a verified first plan for `intent`, based on `previous` if given, else on `decisions`.
-    fn new(
-        discovered: Arc<DiscoveredFabric>,
-        intent: &FabricIntent,
-        previous: Option<&FabricPlan>,
-        decisions: &Decisions,
-    ) -> Result<Self, PlanningError> {
-        let (topology, intents) = (Arc::clone(&discovered.topology), intents(&discovered, intent));
-        let planner = match previous {
-            Some(previous) => Planner::resume(topology, intents, previous),
-            None => Planner::new(topology, intents, decisions),
-        }?;
-        let verified = Verified::of(&discovered.topology, planner.intents(), Arc::clone(planner.plan()));
-        check_sound(&verified)?;
-        Ok(Self { discovered, planner, verified })
-    }
-
-    /// Compiles and verifies the next plan. On an error the previous plan stays in place.
-    fn change(&mut self, intent: &FabricIntent) -> Result<(), PlanningError> {
-        let (before, intents) = (self.planner.intents().clone(), intents(&self.discovered, intent));
-        let plan = Arc::clone(self.planner.change(&intents)?);
-        let verified =
-            self.verified.delta_with_basis(self.planner.basis(), &self.discovered.topology, &intents, plan);
-        match check_sound(&verified) {
-            Ok(()) => self.verified = verified,
-            Err(unsound) => {
-                self.planner.change(&before)?;
-                return Err(unsound);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The verified plan for an intent. Reuses `planner` if that was made for the same discovered fabric, and replaces it
-/// otherwise.
-pub fn plan(
-    planner: &mut Option<VerifiedPlanner>,
-    discovered: &Arc<DiscoveredFabric>,
-    intent: &FabricIntent,
-    previous: Option<&FabricPlan>,
-    decisions: &Decisions,
-) -> Result<Arc<FabricPlan>, PlanningError> {
-    match planner.take().filter(|planner| Arc::ptr_eq(&planner.discovered, discovered)) {
-        Some(mut kept) => {
-            let changed = kept.change(intent);
-            let plan = changed.map(|()| Arc::clone(kept.planner.plan()));
-            *planner = Some(kept);
-            plan
-        }
-        None => {
-            let new = VerifiedPlanner::new(Arc::clone(discovered), intent, previous, decisions)?;
-            Ok(Arc::clone(planner.insert(new).planner.plan()))
-        }
-    }
-}
-
-fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
-    let mut intents = discovered.intents.clone();
-    intents.partitions = partitions(&intent.members);
-    intents.owners.clone_from(&intent.owners);
-    intents.clusters.clone_from(&intent.guaranteed);
-    intents.route_overrides.clone_from(&intent.routes);
-    intents.class_weights.clone_from(&intent.classes);
-    intents
-}
-
-/// Violations of an intent by tables that were read back, at most [`FINDINGS_MAX`].
-pub fn check_tables(discovered: &DiscoveredFabric, intent: &FabricIntent, held: &FabricPlan) -> Vec<String> {
-    let findings = verify(&discovered.topology, &intents(discovered, intent), held);
-    let findings = findings.iter().filter(|finding| !is_acknowledged(finding, held));
-    findings.take(FINDINGS_MAX).map(ToString::to_string).collect()
-}
-
-/// Fails on any finding that the plan itself does not declare.
-fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
-    let unexpected = || verified.findings().filter(|finding| !is_acknowledged(finding, verified.plan()));
-    match unexpected().next() {
-        None => Ok(()),
-        Some(first) => Err(PlanningError::Unsound { first: first.to_string(), count: unexpected().count() }),
-    }
-}
-
-fn partitions(members: &Members) -> Vec<PartitionIntent> {
-    let mut ports: BTreeMap<PartitionNumber, Vec<Member>> = BTreeMap::new();
-    for ((partition, port), role) in members {
-        let member =
-            Member { selector: MemberSelector::Port(*port), role: *role, placement: PkeyPlacement::Anywhere };
-        ports.entry(*partition).or_default().push(member);
-    }
-    let intent = |(number, members): (PartitionNumber, Vec<Member>)| PartitionIntent {
-        name: format!("cluster-{number}"),
-        number: Some(number),
-        members,
-        ipoib: Some(Ipoib::default()),
-    };
-    ports.into_iter().map(intent).collect()
-}
-
 /// Multicast LID of the broadcast group of a partition.
 pub fn broadcast_group(decisions: &Decisions, partition: PartitionNumber) -> Option<MulticastLid> {
     decisions.groups.get(&partition).map(|group| group.mlid)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_clusters_with_one_number_are_never_planned() {
-        let topology = fabric_model::generate::FatTree::with_hosts(4).generate().unwrap();
-        let ports: Vec<Guid> =
-            topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
-        let discovered =
-            Arc::new(DiscoveredFabric { topology: Arc::new(topology), intents: Intents::new(ports[0]) });
-        let cluster = |id: u128, raw: u16, port: Guid| {
-            let mut row = crate::lifecycle::tests::cluster(1);
-            (row.id, row.partition) = (uuid::Uuid::from_u128(id), PartitionNumber::from_wire(raw));
-            row.nodes[0].port_guid = port;
-            row
-        };
-        let planned = |clusters: &[ClusterRow]| {
-            plan(&mut None, &discovered, &fabric_intent(clusters), None, &Decisions::default())
-        };
-        let apart = [cluster(1, 0x101, ports[1]), cluster(2, 0x102, ports[2])];
-        let sound = planned(&apart).unwrap();
-        assert_eq!(check_tables(&discovered, &fabric_intent(&apart), &sound), [""; 0]);
-
-        let joined = [cluster(1, 0x101, ports[1]), cluster(2, 0x101, ports[2])];
-        let refused = planned(&joined).unwrap_err();
-        assert!(matches!(refused, PlanningError::Compile(CompileError::NumberShared { .. })), "{refused}");
-        // The verifier also finds it in tables, whoever wrote them.
-        let held = {
-            let merged = FabricIntent { owners: PartitionOwners::new(), ..fabric_intent(&joined) };
-            plan(&mut None, &discovered, &merged, None, &Decisions::default()).unwrap()
-        };
-        let found = check_tables(&discovered, &fabric_intent(&joined), &held);
-        assert!(found.len() == 1 && found[0].contains("partition number 0x0101 belongs to both"), "{found:?}");
-    }
 }

@@ -1,7 +1,6 @@
 //! Control loop that advances clusters and publishes the desired state of hosts.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,9 @@ use uuid::Uuid;
 
 use crate::lifecycle::{Observations as _, VmObservation, advance, node_name, probes};
 use crate::network::{broadcast_group, inner_key, node_keys, overlay_keys};
-use crate::site::{KeysOfClusters, ObservedFabric, Site};
+use crate::node_address::address;
+use crate::observed::ObservedFabric;
+use crate::site::{KeysOfClusters, Site};
 use crate::store::{
     ClusterKeys, ClusterRow, ImageRow, NodeRow, StoreError, StoreIdentity, StoredOverlay, ViewPartition,
 };
@@ -30,12 +31,6 @@ pub const SETTLE: Duration = Duration::from_millis(10);
 
 /// MTU of guest interfaces: with the Ethernet header, a packet fits the 2048 bytes of an InfiniBand packet.
 const GUEST_MTU: u16 = 2030;
-
-/// First two octets of the private network of a cluster. Clusters are isolated, so all use the same.
-const NETWORK: [u8; 2] = [10, 128];
-
-/// Most nodes of a cluster: limited by the cluster's private network and the size of a partition.
-pub const CLUSTER_SIZE_MAX: u32 = 4096;
 
 /// Control loop: advances all clusters and publishes the host specs.
 pub async fn run(site: Arc<Site>) -> ! {
@@ -257,16 +252,4 @@ fn peers(cluster: &ClusterRow, node: &NodeRow) -> Vec<Peer> {
         slots: cluster.cores,
     };
     known.map(peer).collect()
-}
-
-/// Address of a node in its cluster's private network, as text.
-pub fn address(number: u32) -> String {
-    ipv4_address(number).to_string()
-}
-
-/// Address of a node in its cluster's private network.
-pub fn ipv4_address(number: u32) -> Ipv4Addr {
-    let [a, b] = NETWORK;
-    let [_, _, c, d] = number.to_be_bytes();
-    Ipv4Addr::new(a, b, c, d)
 }

@@ -114,7 +114,8 @@ impl Sidecar {
         let reached = store.site_identity().await?;
         if *written != Some(reached) {
             let (path, text) = (self.path.clone(), serde_json::to_string(&reached)? + "\n");
-            tokio::task::spawn_blocking(move || crate::write_file(&path, 0o600, &text)).await??;
+            tokio::task::spawn_blocking(move || crate::write_file(&path, durable_file::PRIVATE, &text))
+                .await??;
             *written = Some(reached);
         }
         Ok(())

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
-use crate::rest::Rates;
+use crate::rate::Rates;
 
 /// Most connections of one user or address: more than the sessions of a large cluster, far fewer than all.
 const PEER_CONNECTIONS_MAX: usize = 256;

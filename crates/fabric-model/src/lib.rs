@@ -22,6 +22,7 @@
 mod builder;
 pub mod decisions;
 mod document;
+mod function;
 pub mod generate;
 pub mod ibnetdiscover;
 pub mod intent;
@@ -40,6 +41,7 @@ mod topology;
 pub use builder::{BuildError, NewNode, TopologyBuilder};
 pub use decisions::Decisions;
 pub use document::Document;
+pub use function::{DropReason, FunctionKey};
 pub use intent::Intents;
 pub use link_rate::{LinkRate, ParseLinkRateError, Speed, Width};
 pub use mac::{MacAddress, ParseMacAddressError};

@@ -49,11 +49,10 @@ pub use adapter_send::BareDatagram;
 pub use capacities::{BadCapacity, Capacities};
 pub use counters::Counters;
 pub use device::{DeviceId, PortId};
-pub use fabric::{DropReason, Fabric, FabricOutput};
+pub use fabric::{Fabric, FabricOutput};
+pub use fabric_model::{DropReason, FunctionKey};
 pub use faults::{InvalidProbability, Probability};
 pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
 pub use recable::RecableError;
-pub use vf_frames::{
-    AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, FunctionKey, VirtualFunction,
-};
+pub use vf_frames::{AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, VirtualFunction};

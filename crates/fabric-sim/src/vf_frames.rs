@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::MacAddress;
+use fabric_model::{FunctionKey, MacAddress};
 use ib_wire::{LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::counters::CastKind;
@@ -42,17 +42,6 @@ impl FunctionId {
     pub const fn number(self) -> u8 {
         self.number
     }
-}
-
-/// A partition that a function belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FunctionKey {
-    /// The P_Key for sending and receiving. Has effect only while the port's table contains it.
-    pub pkey: Pkey,
-    /// The multicast group that the function sends multicast frames to and receives them from.
-    #[serde(default)]
-    pub group: Option<MulticastLid>,
 }
 
 /// P_Keys of a function: the minimum that real adapters reserve per function.

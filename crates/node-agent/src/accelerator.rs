@@ -18,7 +18,6 @@ use uuid::Uuid;
 use crate::context::remove_logs;
 use crate::cpu_set::CpuSet;
 use crate::domain::{CpuPlacement, DirectBoot, Domain, DomainMetadata};
-use crate::durable;
 use crate::error_chain;
 use crate::hypervisor::{DomainState, HaltReason, Hypervisor, HypervisorError};
 use crate::reports::Reports;
@@ -201,7 +200,7 @@ impl AcceleratorProbe {
         }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let hypervisor = self.hypervisor.version().await.unwrap_or_default();
-        let known = durable::read(&self.state_dir.accelerator_path(), FILE_BYTES_MAX).ok().flatten();
+        let known = durable_file::read(&self.state_dir.accelerator_path(), FILE_BYTES_MAX).ok().flatten();
         let known = known.and_then(|bytes| serde_json::from_slice::<StoredResult>(&bytes).ok());
         if let Some(known) = known.filter(|known| known.boot == boot && known.hypervisor == hypervisor) {
             return known.accelerator;
@@ -218,7 +217,7 @@ impl AcceleratorProbe {
         };
         let result = StoredResult { boot, hypervisor, accelerator };
         let bytes = serde_json::to_vec(&result).expect("the result serializes to JSON");
-        if let Err(error) = durable::replace(&self.state_dir.accelerator_path(), &bytes) {
+        if let Err(error) = durable_file::replace(&self.state_dir.accelerator_path(), &bytes) {
             tracing::warn!("cannot store the result of the KVM probe: {error}");
         }
         accelerator
@@ -276,7 +275,7 @@ impl AcceleratorProbe {
     async fn wait_for_init(&self, id: Uuid, console: &Path) -> Result<(), ProbeError> {
         let end = Instant::now() + PROBE_TIMEOUT;
         while Instant::now() < end {
-            let log = durable::read(console, CONSOLE_BYTES_MAX).ok().flatten().unwrap_or_default();
+            let log = durable_file::read(console, CONSOLE_BYTES_MAX).ok().flatten().unwrap_or_default();
             if log.windows(PROBE_LINE.len()).any(|window| window == PROBE_LINE) {
                 return Ok(());
             }
@@ -299,7 +298,7 @@ fn newest_kernel(images: &Path) -> Option<ProbeKernel> {
         Some((modified, path))
     });
     let (_, path) = manifests.max()?;
-    let bytes = durable::read(&path, FILE_BYTES_MAX).ok()??;
+    let bytes = durable_file::read(&path, FILE_BYTES_MAX).ok()??;
     let manifest: Manifest = serde_json::from_slice(&bytes).ok()?;
     let beside = |file: &str| path.parent().map(|directory| directory.join(file));
     Some(ProbeKernel { kernel: beside(&manifest.kernel.file)?, initrd: beside(&manifest.initrd.file)? })

@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use crate::capacity::Allocation;
 use crate::context::{AgentContext, HypervisorSurvey, RunningVms};
-use crate::durable;
 use crate::host_spec::{self, InvalidHostSpec, StoredSpec};
 use crate::hypervisor::HypervisorError;
 use crate::image::ImageCache;
@@ -116,7 +115,7 @@ impl Agent {
         check_served(&context, &hosts)?;
         for host in &hosts {
             let path = context.state_dir.spec_path(host);
-            let bytes = durable::read(&path, SPEC_BYTES_MAX)
+            let bytes = durable_file::read(&path, SPEC_BYTES_MAX)
                 .map_err(|source| AgentStartError::UnreadableSpec { path: path.clone(), source })?;
             let stored = match bytes {
                 Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
@@ -172,7 +171,7 @@ impl Agent {
         fleet.unsynced.insert(host.clone());
         let written = {
             let path = path.clone();
-            tokio::task::spawn_blocking(move || durable::replace(&path, &bytes))
+            tokio::task::spawn_blocking(move || durable_file::replace(&path, &bytes))
                 .await
                 .expect("writing does not panic")
         };
@@ -184,7 +183,7 @@ impl Agent {
         if self.context.is_surveyed() {
             self.reconcile(&mut fleet);
         }
-        durable::kill_point("before-reply", &self.context.state_dir.spec_path(host));
+        durable_file::kill_point("before-reply", &self.context.state_dir.spec_path(host));
         Ok(())
     }
 
@@ -530,7 +529,7 @@ fn check_served(context: &AgentContext, hosts: &[Name]) -> Result<(), AgentStart
         if host.is_none_or(|host| hosts.contains(&host)) {
             continue;
         }
-        let bytes = durable::read(&path, SPEC_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
+        let bytes = durable_file::read(&path, SPEC_BYTES_MAX).map_err(unreadable)?.unwrap_or_default();
         let empty =
             serde_json::from_slice::<StoredSpec>(&bytes).is_ok_and(|stored| stored.all().next().is_none());
         if !empty {

@@ -14,7 +14,6 @@ use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::durable;
 use crate::image::VerifiedImage;
 use crate::state_dir::{GroupOwner, QemuUser, StateDirError, VmFiles, chown_to_qemu};
 
@@ -73,7 +72,7 @@ pub async fn make_seed(files: &VmFiles, order: &VmSpec, user: Option<QemuUser>) 
         finish(&temporary, &files.seed, user)
     }
     .await;
-    durable::remove(&private).map_err(io_error(&private))?;
+    durable_file::remove(&private).map_err(io_error(&private))?;
     created
 }
 
@@ -120,7 +119,7 @@ fn class_level(class: &controller_api::agent::ClassLevel) -> ClassLevel {
 
 /// Writes the documents readable by their owner only. A private key is never passed as an argument.
 fn write_documents(private: &Path, documents: &Path, seed: &Seed) -> io::Result<()> {
-    durable::remove(private)?;
+    durable_file::remove(private)?;
     for directory in [private, documents] {
         fs::DirBuilder::new().mode(0o700).create(directory)?;
     }
@@ -141,7 +140,7 @@ fn write_documents(private: &Path, documents: &Path, seed: &Seed) -> io::Result<
 fn finish(temporary: &Path, path: &Path, user: Option<QemuUser>) -> Result<(), DiskError> {
     fs::set_permissions(temporary, fs::Permissions::from_mode(0o600)).map_err(io_error(temporary))?;
     chown_to_qemu(temporary, user, GroupOwner::Qemu)?;
-    durable::install(temporary, path).map_err(io_error(path))
+    durable_file::install(temporary, path).map_err(io_error(path))
 }
 
 async fn run(tool: &'static str, package: &'static str, mut command: Command) -> Result<(), DiskError> {

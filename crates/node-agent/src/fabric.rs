@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use control_protocol::sim::FunctionStatus;
+use control_protocol::{SimRequest, read_reply};
 use controller_api::Name;
-use controller_api::agent::{AdapterSpec, PacketStop, PartitionKeySpec};
-use fabric_model::MacAddress;
-use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
+use controller_api::agent::{AdapterSpec, PacketStop};
+use fabric_model::FunctionKey;
+use ib_wire::ServiceLevel;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -26,7 +27,6 @@ use uuid::Uuid;
 
 use crate::error_chain;
 use crate::state_dir::StateDir;
-use packet_stops::{DropLocation, FrameCounts};
 
 /// Interval of reconciliation: a restarted emulation has no attachments.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
@@ -93,57 +93,6 @@ enum SimControlError {
     Unreachable { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
-}
-
-/// Requests of the control protocol of `heddle sim`; see `heddle sim-ctl`.
-#[derive(Serialize)]
-#[serde(tag = "command", rename_all = "kebab-case")]
-enum SimRequest<'a> {
-    Attach {
-        node: &'a str,
-        port: PortNum,
-        function: u8,
-        mac: MacAddress,
-        pkey: Pkey,
-        sl: ServiceLevel,
-        group: Option<MulticastLid>,
-        further: &'a [PartitionKeySpec],
-        guest: &'a Path,
-        fabric: &'a Path,
-    },
-    Detach {
-        node: &'a str,
-        port: PortNum,
-        function: u8,
-    },
-    Functions {},
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum SimReply<T> {
-    Ok(T),
-    Error(String),
-}
-
-/// A virtual function, as listed by the emulation. Other fields are ignored.
-#[derive(Deserialize)]
-struct ListedFunction {
-    node: String,
-    port: PortNum,
-    function: u8,
-    mac: MacAddress,
-    pkey: Pkey,
-    #[serde(default)]
-    sl: ServiceLevel,
-    group: Option<MulticastLid>,
-    #[serde(default)]
-    further: Vec<PartitionKeySpec>,
-    guest: Option<PathBuf>,
-    #[serde(default)]
-    frames: FrameCounts,
-    #[serde(default)]
-    stops: BTreeMap<String, DropLocation>,
 }
 
 impl FabricAttachments {
@@ -221,7 +170,7 @@ impl FabricAttachments {
     }
 
     async fn reconcile(&self, desired: &BTreeMap<Uuid, Attachment>) -> Result<AttachmentStatus, SimControlError> {
-        let found: Vec<ListedFunction> = self.request(&SimRequest::Functions {}).await?;
+        let found: Vec<FunctionStatus> = self.request(&SimRequest::Functions {}).await?;
         let mut next = AttachmentStatus { is_reachable: true, ..AttachmentStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
             desired.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
@@ -231,7 +180,7 @@ impl FabricAttachments {
                 continue;
             };
             match by_guest.get(guest) {
-                Some(id) if desired.get(id).is_some_and(|desired| function.matches(desired)) => {
+                Some(id) if desired.get(id).is_some_and(|desired| desired.matches(function)) => {
                     next.attached.insert(*id);
                     next.stops.extend(self.update_drop_watch(*id, function).map(|stop| (*id, stop)));
                 }
@@ -244,7 +193,7 @@ impl FabricAttachments {
         for (id, attachment) in
             desired.iter().filter(|(id, _)| !next.attached.contains(id)).collect::<Vec<_>>()
         {
-            match self.request::<serde_json::Value>(&attachment.request()).await {
+            match self.request::<String>(&attachment.request()).await {
                 Ok(_) => drop(next.attached.insert(*id)),
                 Err(SimControlError::Refused(why)) => drop(next.refused.insert(*id, why)),
                 Err(error) => return Err(error),
@@ -254,7 +203,7 @@ impl FabricAttachments {
     }
 
     /// Updates the drop counters of a function; returns where its packets are dropped now.
-    fn update_drop_watch(&self, id: Uuid, function: &ListedFunction) -> Option<PacketStop> {
+    fn update_drop_watch(&self, id: Uuid, function: &FunctionStatus) -> Option<PacketStop> {
         let mut drop_watches = self.drop_watches();
         drop_watches.entry(id).or_default().update(&function.frames, &function.stops, Instant::now())
     }
@@ -263,25 +212,24 @@ impl FabricAttachments {
         self.drop_watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn detach_function(&self, function: &ListedFunction) -> Result<(), SimControlError> {
-        let (node, port, function) = (function.node.as_str(), function.port, function.function);
-        match self.request::<serde_json::Value>(&SimRequest::Detach { node, port, function }).await {
-            Err(SimControlError::Refused(error)) => tracing::warn!("cannot detach {node}: {error}"),
+    async fn detach_function(&self, function: &FunctionStatus) -> Result<(), SimControlError> {
+        let (node, port, number) = (function.node.clone(), function.port, function.function);
+        match self.request::<String>(&SimRequest::Detach { node, port, function: number }).await {
+            Err(SimControlError::Refused(error)) => {
+                tracing::warn!("cannot detach {}: {error}", function.node);
+            }
             Err(error) => return Err(error),
             Ok(_) => {}
         }
         Ok(())
     }
 
-    async fn request<T: DeserializeOwned>(&self, request: &SimRequest<'_>) -> Result<T, SimControlError> {
+    async fn request<T: DeserializeOwned>(&self, request: &SimRequest) -> Result<T, SimControlError> {
         let unreachable = |source| SimControlError::Unreachable { path: self.control.clone(), source };
         let asked = timeout(REPLY_TIMEOUT, exchange(&self.control, request)).await;
         let line = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
-        match serde_json::from_str(&line) {
-            Ok(SimReply::Ok(answer)) => Ok(answer),
-            Ok(SimReply::Error(why)) => Err(SimControlError::Refused(why)),
-            Err(error) => Err(unreachable(error.into())),
-        }
+        let malformed = |error| unreachable(io::Error::new(io::ErrorKind::InvalidData, error));
+        read_reply(&line).map_err(malformed)?.map_err(|error| SimControlError::Refused(error.text))
     }
 
     fn desired(&self) -> std::sync::MutexGuard<'_, DesiredAttachments> {
@@ -289,7 +237,7 @@ impl FabricAttachments {
     }
 }
 
-async fn exchange(control: &Path, request: &SimRequest<'_>) -> io::Result<String> {
+async fn exchange(control: &Path, request: &SimRequest) -> io::Result<String> {
     let mut stream = UnixStream::connect(control).await?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
@@ -300,18 +248,30 @@ async fn exchange(control: &Path, request: &SimRequest<'_>) -> io::Result<String
 }
 
 impl Attachment {
-    fn request(&self) -> SimRequest<'_> {
-        let AdapterSpec { port, function, mac, pkey, group, inner_keys: ref further, .. } = self.adapter;
-        let (guest, fabric) = (self.guest.as_path(), self.fabric.as_path());
-        let (node, sl) = (self.node.as_str(), self.sl);
-        SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric }
+    fn request(&self) -> SimRequest {
+        let AdapterSpec { port, function, mac, pkey, group, .. } = self.adapter;
+        SimRequest::Attach {
+            node: self.node.to_string(),
+            port,
+            function,
+            mac,
+            pkey,
+            sl: self.sl,
+            group,
+            further: self.inner_keys(),
+            guest: self.guest.clone(),
+            fabric: self.fabric.clone(),
+        }
     }
-}
 
-impl ListedFunction {
-    fn matches(&self, desired: &Attachment) -> bool {
-        let AdapterSpec { port, function, mac, pkey, group, inner_keys: ref further, .. } = desired.adapter;
-        (self.port, self.function, self.mac, self.pkey, self.sl, self.group, &self.further)
-            == (port, function, mac, pkey, desired.sl, group, further)
+    fn inner_keys(&self) -> Vec<FunctionKey> {
+        self.adapter.inner_keys.iter().map(|key| FunctionKey { pkey: key.pkey, group: key.group }).collect()
+    }
+
+    /// Whether the emulation has this attachment.
+    fn matches(&self, found: &FunctionStatus) -> bool {
+        let AdapterSpec { port, function, mac, pkey, group, .. } = self.adapter;
+        (found.port, found.function, found.mac, found.pkey, found.sl, found.group, &found.further)
+            == (port, function, mac, Some(pkey), self.sl, group, &self.inner_keys())
     }
 }

@@ -133,7 +133,7 @@ pub fn listen(path: &Path) -> Result<UnixListener, AgentSocketError> {
     }
     // Created under a temporary name, so that it never has another mode under its own.
     let beside = path.with_extension("new");
-    crate::durable::remove(&beside).map_err(failed)?;
+    durable_file::remove(&beside).map_err(failed)?;
     let listener = UnixListener::bind(&beside).map_err(failed)?;
     fs::set_permissions(&beside, Permissions::from_mode(0o600)).map_err(failed)?;
     fs::rename(&beside, path).map_err(failed)?;

@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::durable;
-
 /// Most bytes of `image.json`.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
@@ -82,7 +80,7 @@ struct CachedChecksum {
 impl ImageCache {
     /// Loads the cache. An unreadable cache counts as empty: files are read again.
     pub fn open(path: PathBuf) -> Self {
-        let cached = match durable::read(&path, CACHE_BYTES_MAX) {
+        let cached = match durable_file::read(&path, CACHE_BYTES_MAX) {
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
             _ => BTreeMap::new(),
         };
@@ -131,7 +129,7 @@ impl ImageCache {
             }
             self.cached.insert(path.to_owned(), CachedChecksum { sha256: sha256.clone(), ..before });
             let list = serde_json::to_vec(&self.cached).expect("paths of images are UTF-8");
-            if let Err(error) = durable::replace(&self.path, &list) {
+            if let Err(error) = durable_file::replace(&self.path, &list) {
                 tracing::warn!("cannot store checksums in {}: {error}", self.path.display());
             }
         }
@@ -143,7 +141,7 @@ impl ImageCache {
 pub fn manifest(order: &ImageSpec) -> Result<Manifest, ImageError> {
     let manifest_path = order.directory.join("image.json");
     let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };
-    let bytes = durable::read(&manifest_path, MANIFEST_BYTES_MAX).map_err(unreadable)?;
+    let bytes = durable_file::read(&manifest_path, MANIFEST_BYTES_MAX).map_err(unreadable)?;
     let bytes = bytes.ok_or_else(|| unreadable(io::ErrorKind::NotFound.into()))?;
     let found = hex(&Sha256::digest(&bytes));
     if !found.eq_ignore_ascii_case(&order.digest) {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`agent`], [`host_spec`] | accepted host specs, and the virtual machines that follow from them |
 //! | [`vm`], [`context`] | life cycle of one virtual machine; state shared by all |
-//! | [`state_dir`], [`durable`], [`users`] | files and sockets; durable writes; user ids of QEMU processes |
+//! | [`state_dir`], [`users`] | files and sockets; user ids of QEMU processes |
 //! | [`image`], [`disk`], [`disk_space`], [`retention`] | verified images; overlays and seeds; space accounting; disks of removed virtual machines |
 //! | [`capacity`], [`cpu_set`], [`pinning_check`] | cores and memory of the machine; whether guarantees are met |
 //! | [`domain`], [`xml`], [`hypervisor`], [`accelerator`] | libvirt domains; whether KVM works |
@@ -25,7 +25,6 @@ pub mod cpu_set;
 pub mod disk;
 pub mod disk_space;
 pub mod domain;
-pub mod durable;
 pub mod fabric;
 pub mod host_spec;
 pub mod http;

@@ -10,8 +10,6 @@ use controller_api::agent::{Accelerator, HostReport, ResourceUse, SpecVersion, U
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::durable;
-
 /// Report numbers per millisecond of the clock, so that a restart usually continues above all earlier numbers.
 const NUMBERS_PER_MS: u64 = 1 << 20;
 
@@ -125,13 +123,14 @@ fn report(machine: &MachineStatus, host: &SpecStatus, vms: Vec<VmReport>, number
 
 /// A number above all earlier report numbers, even if the clock was set back. Stored in the file `path`.
 pub fn next_report_number(path: &Path) -> std::io::Result<u64> {
-    let kept = durable::read(path, 64)?.and_then(|bytes| String::from_utf8(bytes).ok()?.trim().parse().ok());
+    let kept =
+        durable_file::read(path, 64)?.and_then(|bytes| String::from_utf8(bytes).ok()?.trim().parse().ok());
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let by_clock = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX).saturating_mul(NUMBERS_PER_MS);
     // Far more than one run of the agent uses.
     let by_file = kept.map_or(0, |kept: u64| kept.saturating_add(1 << 40));
     let number = by_clock.max(by_file);
-    durable::replace(path, number.to_string().as_bytes())?;
+    durable_file::replace(path, number.to_string().as_bytes())?;
     Ok(number)
 }
 

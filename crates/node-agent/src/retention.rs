@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::durable;
 use crate::state_dir::{StateDir, VmFiles};
 
 /// Most bytes of the file with the ages; an entry has 60 bytes.
@@ -30,7 +29,7 @@ pub struct RetainedDisks {
 impl RetainedDisks {
     /// Loads the retained disks. Each is kept for `grace`; 0 means that disks are deleted at once.
     pub fn open(state_dir: Arc<StateDir>, grace: Duration) -> io::Result<Self> {
-        let kept = durable::read(&state_dir.retention_path(), FILE_BYTES_MAX)?;
+        let kept = durable_file::read(&state_dir.retention_path(), FILE_BYTES_MAX)?;
         // An unreadable file only prolongs the retention.
         let mut kept: BTreeMap<Uuid, u64> =
             kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -48,10 +47,10 @@ impl RetainedDisks {
     pub fn retain(&self, id: Uuid, files: &VmFiles) -> io::Result<()> {
         let mut seconds = self.seconds();
         if self.grace.is_zero() || !files.overlay.exists() {
-            return durable::remove(&files.directory);
+            return durable_file::remove(&files.directory);
         }
         // The seed holds a private key and can be recreated from the order.
-        durable::remove(&files.seed)?;
+        durable_file::remove(&files.seed)?;
         // Another file system may have been mounted since the start.
         self.state_dir.make_retained_directory().map_err(io::Error::other)?;
         let target = self.state_dir.retained_directory().join(id.to_string());
@@ -92,7 +91,7 @@ impl RetainedDisks {
     }
 
     fn delete(&self, seconds: &mut BTreeMap<Uuid, u64>, id: Uuid) -> io::Result<()> {
-        durable::remove(&self.state_dir.retained_directory().join(id.to_string()))?;
+        durable_file::remove(&self.state_dir.retained_directory().join(id.to_string()))?;
         seconds.remove(&id);
         tracing::info!(vm = %id, "deleted a retained disk");
         Ok(())
@@ -100,7 +99,7 @@ impl RetainedDisks {
 
     fn write(&self, seconds: &BTreeMap<Uuid, u64>) -> io::Result<()> {
         let text = serde_json::to_vec(seconds).map_err(io::Error::other)?;
-        durable::replace(&self.state_dir.retention_path(), &text)
+        durable_file::replace(&self.state_dir.retention_path(), &text)
     }
 
     fn seconds(&self) -> MutexGuard<'_, BTreeMap<Uuid, u64>> {

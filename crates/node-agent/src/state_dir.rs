@@ -26,8 +26,6 @@ use nix::unistd::{Gid, Uid, chown};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::durable;
-
 /// Longest path of a Unix socket, without the terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -249,13 +247,13 @@ impl VmFiles {
 
     /// Removes the sockets; succeeds if there are none.
     pub fn remove_sockets(&self) -> Result<(), StateDirError> {
-        durable::remove(&self.sockets).map_err(at(&self.sockets))
+        durable_file::remove(&self.sockets).map_err(at(&self.sockets))
     }
 
     /// Removes all files; succeeds if there are none.
     pub fn remove(&self) -> Result<(), StateDirError> {
         self.remove_sockets()?;
-        durable::remove(&self.directory).map_err(at(&self.directory))
+        durable_file::remove(&self.directory).map_err(at(&self.directory))
     }
 }
 
@@ -311,7 +309,7 @@ fn check_access(wanted: &Path, user: QemuUser, access: Access) -> Result<(), Sta
 }
 
 fn instance(path: &Path) -> Result<String, StateDirError> {
-    match durable::read(path, 64).map_err(at(path))? {
+    match durable_file::read(path, 64).map_err(at(path))? {
         Some(bytes) => {
             let text = String::from_utf8(bytes).unwrap_or_default();
             let plain = text.len() == INSTANCE_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -320,7 +318,7 @@ fn instance(path: &Path) -> Result<String, StateDirError> {
         None => {
             let mut instance = Uuid::new_v4().simple().to_string();
             instance.truncate(INSTANCE_DIGITS);
-            durable::replace(path, instance.as_bytes()).map_err(at(path))?;
+            durable_file::replace(path, instance.as_bytes()).map_err(at(path))?;
             Ok(instance)
         }
     }

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
 
-use crate::durable;
 use crate::state_dir::{QemuUser, StateDir};
 
 /// Number of ids in the range: many times the virtual machines and retained disks of a machine.
@@ -37,7 +36,7 @@ struct Assignments {
 impl QemuUsers {
     /// Loads the assignments; new ids are assigned from `first` on.
     pub fn open(state_dir: Arc<StateDir>, first: u32) -> io::Result<Self> {
-        let users = match durable::read(&state_dir.users_path(), FILE_BYTES_MAX)? {
+        let users = match durable_file::read(&state_dir.users_path(), FILE_BYTES_MAX)? {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other)?,
             None => BTreeMap::new(),
         };
@@ -63,7 +62,7 @@ impl QemuUsers {
         users.insert(id, uid);
         let text = serde_json::to_vec(users).map_err(io::Error::other)?;
         // Stored before a file owned by this id exists.
-        durable::replace(&self.state_dir.users_path(), &text)?;
+        durable_file::replace(&self.state_dir.users_path(), &text)?;
         Ok(QemuUser { uid, ..qemu })
     }
 

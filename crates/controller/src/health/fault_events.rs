@@ -4,7 +4,7 @@ use controller_api::Name;
 use controller_api::cluster::Phase;
 use jiff::Timestamp;
 
-use super::Fault;
+use crate::faults::Fault;
 use crate::store::{ClusterRow, EventRecord};
 
 /// Most host names in one event; the rest are counted.

@@ -1,9 +1,10 @@
 //! Limits and times, by clocks that the tests set.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::*;
-use crate::site::ObservedFabric;
+use crate::observed::ObservedFabric;
 
 fn observed() -> Observed {
     let fabric = ObservedFabric { state: FabricState::Programmed, ..ObservedFabric::default() };

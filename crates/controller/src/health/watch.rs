@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Monitor;
 use super::fault_events::{FaultChange, fault_events};
-use super::{ClockReading, Fault, Faults, Monitor};
+use crate::clock::ClockReading;
+use crate::faults::{Fault, Faults};
 use crate::site::Site;
 use crate::store::StoreError;
 

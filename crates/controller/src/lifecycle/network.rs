@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::{AdvanceOutcome, Observations, VmObservation, node_name};
 use crate::clock::Moment;
 use crate::network::node_keys;
-use crate::reconcile::ipv4_address;
+use crate::node_address::ipv4_address;
 use crate::store::{ClusterNetwork, ClusterRow, EventRecord, NodeRow};
 
 /// Longest duration of the check once every guest is up: probes are repeated every four seconds, and emulated guests on a

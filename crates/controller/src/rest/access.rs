@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::error::ApiError;
 use super::lease::Lease;
-use super::rate;
+use crate::rate;
 use crate::site::Site;
 use crate::store::{StoreError, TenantRef};
 

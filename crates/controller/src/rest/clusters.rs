@@ -21,14 +21,16 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, Json, Path, Query};
 use crate::admission::{AdmissionError, admit};
-use crate::health::{Audience, Fault, Faults, cluster_health, node_fault};
+use crate::faults::{Fault, Faults};
+use crate::health::{Audience, cluster_health, node_fault};
 use crate::lifecycle::{AdvanceOutcome, finish, network_state, node_name, packet_stop, reach, shortfall};
-use crate::network::PlanningError;
+use crate::node_address::{CLUSTER_SIZE_MAX, address};
+use crate::planning::PlanningError;
 use crate::quota::usage;
-use crate::reconcile::{CLUSTER_SIZE_MAX, address, image_spec};
+use crate::reconcile::image_spec;
 use crate::site::Site;
 use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, NodeRow};
-use crate::{keys, manager, network, quota};
+use crate::{keys, network, quota};
 
 /// Least memory with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
@@ -506,24 +508,23 @@ async fn try_plan(
     if cluster.class == Class::BestEffort && cluster.inner.is_empty() {
         return Ok(());
     }
-    let fabric = site.with_observed(|observed| observed.fabric.clone());
-    let Some(discovered) = fabric.discovered.clone() else { return Ok(()) };
+    let Some(discovered) = site.with_observed(|observed| observed.fabric.discovered.clone()) else {
+        return Ok(());
+    };
     let others = others.iter().filter(|other| other.id != cluster.id);
     let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
-    let planned =
-        manager::compile(site, discovered, Arc::new(network::fabric_intent(&clusters)), &fabric).await;
-    match planned {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error @ PlanningError::Compile(CompileError::NotAdmitted { .. }))) => {
+    let intent = Arc::new(network::fabric_intent(&clusters));
+    match site.planning.propose(discovered, intent).await {
+        Ok(_) => Ok(()),
+        Err(error @ PlanningError::Compile(CompileError::NotAdmitted { .. })) => {
             Err(ApiError::conflict("cannot-guarantee", caller.disclose(&error))
                 .field("class")
                 .hint("request less bandwidth, fewer nodes, or best effort"))
         }
-        Ok(Err(error)) => Err(ApiError::conflict("cannot-be-planned", caller.disclose(&error))),
-        Err(error) => {
-            tracing::error!("cannot check the plan of a cluster: {error:#}");
+        Err(PlanningError::Panicked) => {
             Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be checked"))
         }
+        Err(error) => Err(ApiError::conflict("cannot-be-planned", caller.disclose(&error))),
     }
 }
 

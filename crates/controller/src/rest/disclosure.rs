@@ -9,8 +9,8 @@ use fabric_compiler::CompileError;
 
 use super::access::Caller;
 use crate::admission::AdmissionError;
-use crate::network::PlanningError;
 use crate::placement::NodePlacementError;
+use crate::planning::PlanningError;
 use crate::store::ImageRow;
 
 /// A message with a full text for operators, and one without facts about the site for tenants.
@@ -77,7 +77,9 @@ impl Disclose for PlanningError {
             Self::Compile(CompileError::NotAdmitted { .. }) => {
                 "the network has too little capacity left for this guarantee".to_owned()
             }
-            Self::Compile(_) | Self::Unsound { .. } => "the network cannot carry this cluster now".to_owned(),
+            Self::Compile(_) | Self::Unsound { .. } | Self::Panicked => {
+                "the network cannot carry this cluster now".to_owned()
+            }
         }
     }
 
@@ -86,7 +88,7 @@ impl Disclose for PlanningError {
             Self::Compile(CompileError::NotAdmitted { reason, .. }) => {
                 format!("the guarantee is not possible: {reason}")
             }
-            Self::Compile(_) | Self::Unsound { .. } => self.to_string(),
+            Self::Compile(_) | Self::Unsound { .. } | Self::Panicked => self.to_string(),
         }
     }
 }

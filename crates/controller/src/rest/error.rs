@@ -11,13 +11,13 @@ use controller_api::Problem;
 use serde::de::DeserializeOwned;
 
 use super::REQUEST_BYTES_MAX;
+use crate::rate::RateExceeded;
 use crate::store::StoreError;
 
 /// Error response: problem details.
 #[derive(Debug)]
 pub struct ApiError(Box<Problem>);
 
-/// Details are logged for operators and not sent to the caller.
 impl ApiError {
     /// An error with a stable type and a description of this occurrence.
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
@@ -68,7 +68,6 @@ impl ApiError {
     }
 }
 
-/// Details are logged for operators and not sent to the caller.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -92,7 +91,14 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// Details are logged for operators and not sent to the caller.
+impl From<RateExceeded> for ApiError {
+    fn from(refused: RateExceeded) -> Self {
+        let seconds = refused.retry_after.as_secs() + 1;
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "the tenant exceeds its request rate")
+            .hint(format!("send the request again after {seconds} s; sequential requests are never rejected"))
+    }
+}
+
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         let status = match rejection.status() {
@@ -104,14 +110,12 @@ impl From<JsonRejection> for ApiError {
     }
 }
 
-/// Details are logged for operators and not sent to the caller.
 impl From<PathRejection> for ApiError {
     fn from(rejection: PathRejection) -> Self {
         Self::invalid("path", rejection.body_text())
     }
 }
 
-/// Details are logged for operators and not sent to the caller.
 impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
         Self::invalid("query", rejection.body_text())

@@ -17,7 +17,7 @@ use super::access::Caller;
 use super::error::{ApiError, Json, Query};
 use super::lease::Lease;
 use crate::event_waiters::WAITING_MAX;
-use crate::health::Fault;
+use crate::faults::Fault;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;

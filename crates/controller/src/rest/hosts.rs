@@ -13,8 +13,9 @@ use ib_wire::Guid;
 use super::access::Caller;
 use super::error::{ApiError, Json, Path};
 use crate::binding::choose;
-use crate::health::{Fault, Faults};
-use crate::site::{Observed, ObservedAgent, Site};
+use crate::faults::{Fault, Faults};
+use crate::observed::{Observed, ObservedAgent};
+use crate::site::Site;
 use crate::store::HostAllocation;
 
 /// Least memory of a host.

@@ -7,7 +7,6 @@ mod error;
 mod fabric;
 mod hosts;
 mod lease;
-mod rate;
 mod sessions;
 mod site;
 mod tenants;
@@ -35,7 +34,6 @@ use crate::site::Site;
 
 pub use access::{NewSecret, issue, read_token};
 use error::ApiError;
-pub use rate::Rates;
 
 /// Largest request: a cluster with many keys is far smaller.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;

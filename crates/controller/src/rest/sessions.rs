@@ -14,7 +14,7 @@ use super::error::{ApiError, Json, Path, Query};
 use super::lease::Lease;
 use super::upgrade::Upgrade;
 use crate::agents::AgentClient;
-use crate::health::Fault;
+use crate::faults::Fault;
 use crate::site::Site;
 
 /// Most bytes of all arguments of a command.

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use super::codec::Columns;
 use super::records::EventRecord;
 use super::{Store, StoreError, parsed};
-use crate::health::{Fault, Faults};
+use crate::faults::{Fault, Faults};
 
 impl Store {
     /// Faults as last saved.

@@ -5,9 +5,9 @@
 //! key.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use chacha20poly1305::aead::{Aead as _, Payload};
@@ -118,8 +118,7 @@ pub(super) async fn open(change: &mut SqliteConnection, path: &Path) -> Result<S
         (Some(mark), Some(seal)) if seal.knows(&mark) => seal,
         // A rekey was killed before the new key got its final name.
         (Some(mark), _) if read_key(&beside(path))?.is_some_and(|next| next.knows(&mark)) => {
-            fs::rename(beside(path), path)
-                .map_err(|source| SealError::Io { path: path.to_owned(), source })?;
+            finish(path)?;
             return Ok(read_key(path)?.ok_or_else(|| SealError::Lost { path: path.to_owned() })?);
         }
         (Some(_), Some(_)) => return Err(SealError::Wrong { path: path.to_owned() }.into()),
@@ -146,8 +145,9 @@ pub(super) async fn change(change: &mut SqliteConnection, path: &Path) -> Result
 
 /// Gives the new key its final name, after the transaction is committed.
 pub(super) fn finish(path: &Path) -> Result<(), StoreError> {
-    fs::rename(beside(path), path).map_err(|source| SealError::Io { path: path.to_owned(), source })?;
-    sync_directory(path)
+    durable_file::install(&beside(path), path)
+        .map_err(|source| SealError::Io { path: path.to_owned(), source })?;
+    Ok(())
 }
 
 async fn mark(read: &mut SqliteConnection) -> Result<Option<Vec<u8>>, StoreError> {
@@ -209,13 +209,7 @@ fn new_key(path: &Path) -> Result<Seal, StoreError> {
     let mut key = [0; KEY_BYTES];
     getrandom::fill(&mut key).map_err(|_| StoreError::Random)?;
     let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    // Written atomically: a partial key would look like a lost one.
-    let draft = path.with_extension("draft");
-    let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft).map_err(io)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
-    fs::rename(&draft, path).map_err(io)?;
-    sync_directory(path)?;
+    durable_file::replace(path, text.as_bytes()).map_err(io)?;
     Ok(Seal::of(key))
 }
 
@@ -224,10 +218,4 @@ fn beside(path: &Path) -> PathBuf {
     let mut next = path.as_os_str().to_owned();
     next.push(".next");
     next.into()
-}
-
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    Ok(synced.map_err(|source| SealError::Io { path: path.to_owned(), source })?)
 }

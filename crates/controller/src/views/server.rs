@@ -13,8 +13,7 @@ use tenant_view::{
 };
 use uuid::Uuid;
 
-use super::Task;
-use super::overlays::OverlayQueue;
+use super::{OverlayQueue, Task};
 
 /// Most streams of a cluster beyond one per node (held by its guest): tools and subnet managers that a tenant runs from
 /// outside.

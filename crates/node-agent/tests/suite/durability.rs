@@ -6,9 +6,9 @@ use std::path::Path;
 
 use controller_api::agent::{HostReport, HostSpec, SpecVersion, VmState};
 use controller_api::cluster::CpuMode;
+use durable_file::KILL_POINTS;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use node_agent::durable::KILL_POINTS;
 use node_agent::host_spec::StoredSpec;
 use tempfile::TempDir;
 use uuid::Uuid;

@@ -11,10 +11,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use tokio::time::Instant;
-
-use super::error::ApiError;
 
 /// Units that a tenant may use at once: some minutes of a person at work, or a script that creates 40 clusters.
 const BURST: u32 = 400;
@@ -51,14 +49,6 @@ impl<K> Default for Rates<K> {
 pub struct RateExceeded {
     /// Time after which it would be accepted.
     pub retry_after: Duration,
-}
-
-impl From<RateExceeded> for ApiError {
-    fn from(refused: RateExceeded) -> Self {
-        let seconds = refused.retry_after.as_secs() + 1;
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "the tenant exceeds its request rate")
-            .hint(format!("send the request again after {seconds} s; sequential requests are never rejected"))
-    }
 }
 
 /// Units of a request.

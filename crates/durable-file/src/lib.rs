@@ -1,6 +1,6 @@
 //! Files that survive crashes and power failures once they are written.
 //!
-//! [`replace`] is the one way in which the agent replaces a file: temporary file, fsync, rename, fsync of the directory. Files
+//! [`replace`] is the one way in which Heddle replaces a file: temporary file, fsync, rename, fsync of the directory. Files
 //! that external tools write are moved into place by [`install`], its second half.
 
 use std::fs::{self, File, OpenOptions};
@@ -8,24 +8,35 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Atomically replaces the content of a file, with mode 0600. When it returns, the content is on disk; after an error or a
-/// crash, the file has either the old or the new content.
+/// Mode of files that only their owner may read.
+pub const PRIVATE: u32 = 0o600;
+
+/// Mode of files that every user may read.
+pub const PUBLIC: u32 = 0o644;
+
+/// Atomically replaces the content of a file, which only its owner may read. When it returns, the content is on disk; after
+/// an error or a crash, the file has either the old or the new content.
 ///
 /// The temporary file is `path` with the suffix `.new`. Concurrent calls for the same path must be serialized by the caller.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+    replace_with_mode(path, bytes, PRIVATE)
+}
+
+/// [`replace`], with another mode.
+pub fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let Some(name) = path.file_name() else {
         return Err(io::Error::new(ErrorKind::InvalidInput, "the path has no file name"));
     };
     let mut temporary = name.to_owned();
     temporary.push(".new");
-    let temporary = directory.join(temporary);
+    let temporary = path.with_file_name(temporary);
     // A leftover of a killed writer may have another mode.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     kill_point("before-open", path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     kill_point("after-open", path);
     let written = (|| {
         let (first, rest) = bytes.split_at(bytes.len() / 2);
@@ -45,13 +56,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Atomically moves a complete file from `temporary` to `path`, which must be in the same directory tree and file system. When
 /// it returns, content and name are on disk. After an error, `temporary` may still exist.
 pub fn install(temporary: &Path, path: &Path) -> io::Result<()> {
-    let Some(directory) = path.parent() else {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "the path has no parent directory"));
-    };
     File::open(temporary)?.sync_all()?;
     kill_point("after-sync", path);
     fs::rename(temporary, path)?;
     kill_point("after-rename", path);
+    // The rename is durable only after an fsync of the directory.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory)?.sync_all()?;
     kill_point("after-directory-sync", path);
     Ok(())
@@ -126,6 +136,16 @@ mod tests {
         replace(&path, b"new").unwrap();
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"new");
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_has_the_mode_that_was_given() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("address");
+        replace_with_mode(&path, b"x", PUBLIC).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        replace(&path, b"y").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

@@ -4,8 +4,8 @@
 //! match that plan. Why the physical network cannot carry it is logged for operators: a tenant learns only what concerns
 //! its own nodes.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,44 +15,21 @@ use fabric_model::plan::PlanFinding;
 use ib_wire::PartitionNumber;
 use tenant_view::{Adaptation, OverlayChange, PhysicalOverlay, ViewManager, fold_classes};
 use thiserror::Error;
-use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::lifecycle::node_name;
 use crate::network;
+use crate::planning::PlanningError;
 use crate::quota::{self, QuotaExceeded, usage};
 use crate::site::Site;
 use crate::store::{ClusterRow, EventRecord, StoredOverlay, ViewPartition};
+use crate::views::ViewServer;
 
 /// Time for a tenant's subnet manager to return after a start of the controller, before its overlay is withdrawn.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Changes that wait to be applied. A newer change of a cluster replaces an older one.
-#[derive(Debug, Default)]
-pub struct OverlayQueue {
-    changes: Mutex<BTreeMap<Uuid, OverlayChange>>,
-    come: Notify,
-}
-
-impl OverlayQueue {
-    /// Adds a change and wakes [`apply_overlays`].
-    pub fn put(&self, cluster: Uuid, change: OverlayChange) {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster, change);
-        self.come.notify_one();
-    }
-
-    /// Returns a change that could not be applied, unless there is a newer one.
-    fn put_back(&self, cluster: Uuid, change: OverlayChange) {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).entry(cluster).or_insert(change);
-    }
-
-    fn take(&self) -> BTreeMap<Uuid, OverlayChange> {
-        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 /// Control loop: applies changes, and reports to the views when the devices are programmed with them.
-pub async fn apply_overlays(site: Arc<Site>) -> ! {
+pub async fn run(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     // Numbers of the changes that the fabric is being programmed with.
     let mut in_progress: HashMap<Uuid, u64> = HashMap::new();
@@ -60,7 +37,7 @@ pub async fn apply_overlays(site: Arc<Site>) -> ! {
     let mut is_grace_over = false;
     loop {
         tokio::select! {
-            () = site.views.overlay_queue.come.notified() => {}
+            () = site.views.overlay_queue.wait() => {}
             // The sender lives in the site, so this never fails.
             _ = woken.changed() => {}
             () = &mut forgetting, if !is_grace_over => {
@@ -236,13 +213,14 @@ async fn check_plan(
     cluster: &ClusterRow,
     all: &[ClusterRow],
 ) -> anyhow::Result<Result<(), OverlayRejection>> {
-    let fabric = site.with_observed(|observed| observed.fabric.clone());
-    let discovered = fabric.discovered.clone().context("the fabric has not been discovered")?;
+    let discovered = site.with_observed(|observed| observed.fabric.discovered.clone());
+    let discovered = discovered.context("the fabric has not been discovered")?;
     let changed = |other: &ClusterRow| if other.id == cluster.id { cluster.clone() } else { other.clone() };
     let clusters: Vec<ClusterRow> = all.iter().map(changed).collect();
     let intent = Arc::new(network::fabric_intent(&clusters));
-    let plan = match crate::manager::compile(site, discovered, intent, &fabric).await? {
-        Ok(plan) => plan,
+    let candidate = match site.planning.propose(discovered, intent).await {
+        Ok(candidate) => candidate,
+        Err(error @ PlanningError::Panicked) => return Err(error.into()),
         Err(error) => {
             tracing::info!(cluster = %cluster.name, "overlay rejected: {error}");
             return Ok(Err(OverlayRejection::Fabric));
@@ -250,7 +228,7 @@ async fn check_plan(
     };
     let own = cluster.overlay.as_ref().map(|overlay| &overlay.routes);
     let id = cluster.id.to_string();
-    let left = plan.findings().iter().find_map(|finding| match finding {
+    let left = candidate.plan().findings().iter().find_map(|finding| match finding {
         PlanFinding::RouteOverrideRejected { port, .. } if own.is_some_and(|own| own.contains_key(port)) => {
             let node = cluster.nodes.iter().find(|node| node.port_guid == *port);
             let node = node.map(|node| node_name(cluster, node)).unwrap_or_default();
@@ -271,14 +249,14 @@ async fn check_plan(
 }
 
 async fn adapt(site: &Site, cluster: Uuid, number: u64, adaptation: Adaptation) {
-    let tell = move |server: &mut super::ViewServer, _| {
+    let tell = move |server: &mut ViewServer, _| {
         server.with(cluster, |view| view.adapt(number, adaptation));
     };
     site.views.with(tell).await;
 }
 
 async fn refuse(site: &Site, cluster: Uuid, number: u64, reason: String) {
-    let tell = move |server: &mut super::ViewServer, _| {
+    let tell = move |server: &mut ViewServer, _| {
         server.with(cluster, |view| view.refuse(number, reason));
     };
     site.views.with(tell).await;
@@ -295,7 +273,7 @@ async fn report_in_force(site: &Site, in_progress: &mut HashMap<Uuid, u64>) -> a
         return Ok(());
     }
     for (cluster, number) in in_progress.drain() {
-        let tell = move |server: &mut super::ViewServer, _| {
+        let tell = move |server: &mut ViewServer, _| {
             server.with(cluster, |view| view.put_in_force(number));
         };
         site.views.with(tell).await;

@@ -1,0 +1,116 @@
+//! The control socket of `heddle sim`: faults, counters, and the virtual functions of VMs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use fabric_model::{DropReason, FunctionKey, MacAddress};
+use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A request to a running emulated fabric. Nodes are named by id, description, node GUID or port GUID.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SimRequest {
+    /// Pull a cable.
+    LinkDown { node: String, port: PortNum },
+    /// Plug a cable again.
+    LinkUp { node: String, port: PortNum },
+    /// Pull a cable, and plug it again after a while.
+    LinkFlap { node: String, port: PortNum, down_ms: u64 },
+    /// Restart a node: it loses its tables and keys.
+    Reboot { node: String },
+    /// Change the NodeDescription of a node, as its own software can.
+    Rename { node: String, description: String },
+    /// Lose packets on every link or, with `node` and `port`, on one. `probability` is between 0 and 1. With `data`, subnet
+    /// management is not lost; this needs `node` and `port`.
+    Loss {
+        probability: f64,
+        node: Option<String>,
+        port: Option<PortNum>,
+        #[serde(default)]
+        data: bool,
+    },
+    /// Process requests twice, with a probability between 0 and 1.
+    Duplicate { probability: f64 },
+    /// Delay replies by a random time of up to `longest_ms`.
+    Delay { longest_ms: u64 },
+    /// Check that the emulation works; answered with `"pong"`.
+    Ping {},
+    /// Ports of a node, or one of them, with their counters.
+    Counters { node: String, port: Option<PortNum> },
+    /// Tables of a node.
+    Tables { node: String },
+    /// Drops, traps, clients and their requests since the start.
+    Status {},
+    /// Attach a VM to a virtual function of an adapter, in place of the VM attached there. The VM binds a datagram socket at
+    /// `guest` and sends its frames to `fabric`. Attaching the same VM again changes nothing.
+    Attach {
+        node: String,
+        port: PortNum,
+        function: u8,
+        mac: MacAddress,
+        pkey: Pkey,
+        #[serde(default)]
+        sl: ServiceLevel,
+        #[serde(default)]
+        group: Option<MulticastLid>,
+        /// Further partitions of the function.
+        #[serde(default)]
+        further: Vec<FunctionKey>,
+        guest: PathBuf,
+        fabric: PathBuf,
+    },
+    /// Detach the VM from a virtual function.
+    Detach { node: String, port: PortNum, function: u8 },
+    /// List all virtual functions: [`FunctionStatus`].
+    Functions {},
+}
+
+/// A virtual function with its counters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FunctionStatus {
+    /// Id of the node in the topology file.
+    pub node: String,
+    pub port: PortNum,
+    pub function: u8,
+    pub mac: MacAddress,
+    /// The first P_Key; none if the function has none.
+    pub pkey: Option<Pkey>,
+    #[serde(default)]
+    pub sl: ServiceLevel,
+    /// Multicast LID of its broadcasts.
+    pub group: Option<MulticastLid>,
+    /// Its other P_Keys.
+    #[serde(default)]
+    pub further: Vec<FunctionKey>,
+    /// Sockets of the VM and of the emulator; none while no VM is attached.
+    pub guest: Option<PathBuf>,
+    #[serde(default)]
+    pub fabric: Option<PathBuf>,
+    #[serde(default)]
+    pub frames: FrameCounts,
+    /// The port at which the last frame stopped, by reason.
+    #[serde(default)]
+    pub stops: BTreeMap<DropReason, PortLocation>,
+    /// Events at the VM's socket, for people.
+    #[serde(default)]
+    pub socket: Value,
+}
+
+/// Frames of a virtual function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrameCounts {
+    pub sent: u64,
+    pub received: u64,
+    /// Frames it sent, or copies of them, that were not delivered, by reason.
+    pub drops: BTreeMap<DropReason, u64>,
+}
+
+/// A port of the emulated fabric, by the id of its node in the topology file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortLocation {
+    pub node: String,
+    pub port: PortNum,
+}

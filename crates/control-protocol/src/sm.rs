@@ -1,0 +1,199 @@
+//! The control socket of `heddle sm`: plans go in, events of the fabric come out.
+
+use std::sync::Arc;
+
+use fabric_model::FabricPlan;
+use fabric_model::intent::{Capabilities, PortName};
+use ib_wire::{Guid, PortNum};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+/// A request to a running subnet manager.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", try_from = "Fields")]
+pub enum SmRequest {
+    /// Check that the manager works. The thread that programs the fabric answers `"pong"`.
+    Ping {},
+    /// Statistics, as JSON for people and scripts.
+    Status {},
+    /// Stream [`FabricEvent`]s; the first one describes the fabric as it is now.
+    Watch {},
+    /// Program a plan, and take plans only from this socket from now on. Answered when the fabric equals the plan, also if it
+    /// already did. After a [`PlanRejection`], the client has to plan again for the next fabric that a watcher receives.
+    Plan { plan: Arc<FabricPlan> },
+    /// Read the partitions file again. Answered when the fabric equals the resulting plan.
+    Reload {},
+    /// A node was moved: its M_Key may be sent to whatever is behind this port; without a port, to the manager's own node.
+    AdoptNode { node: Guid, behind: Option<PortName> },
+    /// Statistics in the text format of Prometheus.
+    Metrics {},
+    /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
+    ReadBack {},
+}
+
+/// A request as it is read. The tagged enum of serde would buffer a plan, and lose its integer keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    command: String,
+    plan: Option<Arc<FabricPlan>>,
+    node: Option<Guid>,
+    behind: Option<PortName>,
+}
+
+/// A request whose command is unknown, or that has other fields than its command needs.
+#[derive(Debug, Error)]
+#[error(
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, metrics, read-back"
+)]
+struct UnknownRequest(String);
+
+impl TryFrom<Fields> for SmRequest {
+    type Error = UnknownRequest;
+    fn try_from(fields: Fields) -> Result<Self, UnknownRequest> {
+        let Fields { command, plan, node, behind } = fields;
+        match (command.as_str(), plan, node, behind) {
+            ("plan", Some(plan), None, None) => Ok(Self::Plan { plan }),
+            ("adopt-node", None, Some(node), behind) => Ok(Self::AdoptNode { node, behind }),
+            ("ping", None, None, None) => Ok(Self::Ping {}),
+            ("status", None, None, None) => Ok(Self::Status {}),
+            ("watch", None, None, None) => Ok(Self::Watch {}),
+            ("reload", None, None, None) => Ok(Self::Reload {}),
+            ("metrics", None, None, None) => Ok(Self::Metrics {}),
+            ("read-back", None, None, None) => Ok(Self::ReadBack {}),
+            _ => Err(UnknownRequest(command)),
+        }
+    }
+}
+
+/// Reasons to reject a plan that a client has to tell apart: it has to plan again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanRejection {
+    #[error("the first discovery of the fabric is not complete")]
+    NotDiscovered,
+    #[error("the plan was made for a fabric with other links, devices or manager port")]
+    OtherFabric,
+    #[error("the fabric changed before it equalled the plan")]
+    FabricChanged,
+}
+
+/// An event that watchers of a subnet manager receive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum FabricEvent {
+    /// The first discovery is in progress.
+    Discovering,
+    /// The fabric was discovered, or has changed. Plans for an earlier fabric are rejected from now on.
+    Discovered(Box<DiscoveredTopology>),
+    /// Tables of devices were read, to adopt them.
+    Surveyed,
+    /// Tables of the current plan were read back.
+    ReadBack,
+    /// The fabric was compared with a plan, without writing.
+    Compared { differences: usize },
+    /// No other port answers.
+    Alone,
+    /// The discovered fabric contradicts itself, for example by duplicate GUIDs.
+    Inconsistent { reason: String },
+    /// The fabric equals the plan, after this many requests.
+    Programmed { gets: u64, sets: u64 },
+    /// Programming was interrupted by a change of the fabric, and starts again.
+    Interrupted,
+    /// A port has a link, and nothing behind it answers. `last` is the node that answered there before.
+    SilentLocation { location: Option<PortName>, last: Option<Guid> },
+    /// A node answers as one that was met elsewhere, and does not know its key.
+    Stranger { location: Option<PortName>, claims: Guid },
+    /// A silent location answers again.
+    Answered { location: Option<PortName> },
+    /// A node stopped answering during programming.
+    Silent { node: Guid, attribute: String },
+    /// A device rejected a Set.
+    Refused { node: Guid, attribute: String, modifier: u32, status: Option<u16> },
+    /// A device accepted a Set and did not change.
+    Unsupported { node: Guid, attribute: u16, modifier: u32 },
+    /// A table was changed by somebody else; the manager repairs it.
+    Drift { node: Guid, attribute: u16, modifier: u32 },
+    /// A trap was received.
+    Trap { node: Guid, number: u16 },
+    /// Another subnet manager runs on this port. It has no priority if it does not answer.
+    ForeignManager { node: Guid, port: PortNum, priority: Option<u8> },
+    /// The other subnet manager has gone.
+    ForeignManagerGone { node: Guid, port: PortNum },
+    /// The manager's state cannot be written to disk; the fabric keeps its last plan.
+    StateUnsaved { error: String },
+    /// The manager's state can be written again.
+    StateSaved,
+}
+
+/// A fabric as planners need it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiscoveredTopology {
+    /// GUID of the port of the subnet manager.
+    pub manager: Guid,
+    /// Nodes and links, in the format of ibnetdiscover.
+    pub topology: String,
+    /// Table sizes and abilities of the devices.
+    pub capabilities: Capabilities,
+    /// Nodes and links as JSON, for scripts; Heddle's own programs read `topology`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric_compiler::{compile, partitions_conf};
+    use fabric_model::generate::FatTree;
+    use fabric_model::{Decisions, Intents};
+
+    use super::*;
+
+    #[test]
+    fn a_plan_with_groups_arrives_as_it_was_sent() {
+        let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+        let port = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid;
+        let mut intents = Intents::new(port);
+        intents.partitions = partitions_conf::parse("blue=0x101, ipoib : ALL_CAS=full;").unwrap();
+        let sent =
+            SmRequest::Plan { plan: Arc::new(compile(&tree, &intents, &Decisions::default()).unwrap()) };
+        let received: SmRequest = serde_json::from_str(&serde_json::to_string(&sent).unwrap()).unwrap();
+        assert_eq!(received, sent);
+        let SmRequest::Plan { plan } = received else { panic!("another request") };
+        assert_eq!(plan.groups().len(), 1);
+    }
+
+    #[test]
+    fn requests_with_missing_or_further_fields_are_rejected() {
+        let read = |text: &str| serde_json::from_str::<SmRequest>(text);
+        assert!(read(r#"{"command":"ping"}"#).is_ok());
+        assert!(read(r#"{"command":"adopt-node","node":"0x0002c90300100000"}"#).is_ok());
+        for text in [
+            r#"{"command":"pong"}"#,
+            r#"{"command":"plan"}"#,
+            r#"{"command":"adopt-node"}"#,
+            r#"{"command":"ping","node":"0x0002c90300100000"}"#,
+            r#"{"command":"ping","more":1}"#,
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn events_are_read_as_they_were_written() {
+        let guid = Guid::from_wire(0x0002_c903_0010_0000).unwrap();
+        let port = PortNum::new(3).unwrap();
+        let location = Some(PortName { node: guid, port });
+        let events = [
+            FabricEvent::Discovering,
+            FabricEvent::SilentLocation { location, last: None },
+            FabricEvent::Drift { node: guid, attribute: 0x16, modifier: 1 },
+            FabricEvent::ForeignManager { node: guid, port, priority: Some(4) },
+            FabricEvent::StateUnsaved { error: "no space left on device".to_owned() },
+        ];
+        for event in events {
+            let text = serde_json::to_string(&event).unwrap();
+            assert_eq!(serde_json::from_str::<FabricEvent>(&text).unwrap(), event, "{text}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+use fabric_model::generate::FatTree;
+use fabric_model::intent::PartitionOwners;
+use fabric_model::tenancy::{Bandwidth, Class};
+use ib_wire::Guid;
+use uuid::Uuid;
+
+use super::*;
+use crate::network::fabric_intent;
+use crate::store::ClusterRow;
+
+/// A fabric of 16 hosts, and the ports of those.
+fn fabric() -> (Arc<DiscoveredFabric>, Vec<Guid>) {
+    let topology = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    let ports: Vec<Guid> =
+        topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
+    let intents = Intents::new(ports[0]);
+    (Arc::new(DiscoveredFabric { topology: Arc::new(topology), intents }), ports)
+}
+
+fn cluster(id: u16, partition: u16, ports: &[Guid]) -> ClusterRow {
+    let mut row = crate::lifecycle::tests::cluster(ports.len() as u32);
+    (row.id, row.partition) = (Uuid::from_u128(id.into()), PartitionNumber::from_wire(partition));
+    row.nodes.iter_mut().zip(ports).for_each(|(node, port)| node.port_guid = *port);
+    row
+}
+
+fn guaranteed(id: u16, ports: &[Guid]) -> ClusterRow {
+    let bandwidth = Bandwidth::from_bits_per_s(1_000_000_000);
+    ClusterRow { class: Class::Guaranteed { bandwidth, latency_ns: None }, ..cluster(id, 0x100 + id, ports) }
+}
+
+/// Proposes and commits the plan for each of the intents; a trial precedes each if there is one.
+fn committed(
+    discovered: &Arc<DiscoveredFabric>,
+    steps: &[Vec<ClusterRow>],
+    trial: Option<&[ClusterRow]>,
+) -> (Planning, Vec<Arc<FabricPlan>>) {
+    let planning = Planning::new(Arc::default());
+    let mut plans = Vec::new();
+    for step in steps {
+        if let Some(trial) = trial {
+            planning.propose_blocking(discovered, &fabric_intent(trial)).unwrap();
+        }
+        let candidate = planning.propose_blocking(discovered, &fabric_intent(step)).unwrap();
+        plans.push(Arc::clone(candidate.plan()));
+        planning.commit(candidate).unwrap();
+    }
+    (planning, plans)
+}
+
+#[test]
+fn trials_leave_no_trace_in_later_plans() {
+    let (discovered, ports) = fabric();
+    let (one, two) = (guaranteed(1, &ports[1..4]), guaranteed(2, &ports[4..8]));
+    let steps = [vec![one.clone()], vec![one.clone(), two.clone()], vec![two]];
+    let trial = [guaranteed(9, &ports[1..8]), guaranteed(8, &ports[8..12])];
+    let (_, without) = committed(&discovered, &steps, None);
+    let (_, with) = committed(&discovered, &steps, Some(&trial));
+    assert_eq!(with, without);
+    // Control: a trial that is committed does change what follows.
+    let other: Vec<Vec<ClusterRow>> = [vec![trial.to_vec()], steps.to_vec()].concat();
+    let (_, after_commit) = committed(&discovered, &other, None);
+    assert_ne!(after_commit[1..], without[..]);
+}
+
+#[test]
+fn a_rejected_proposal_leaves_the_current_plan() {
+    let (discovered, ports) = fabric();
+    let one = guaranteed(1, &ports[1..4]);
+    let (planning, plans) = committed(&discovered, &[vec![one.clone()]], None);
+    let taken = [one.clone(), guaranteed(2, &ports[3..5])];
+    let error = planning.propose_blocking(&discovered, &fabric_intent(&taken)).unwrap_err();
+    assert!(matches!(error, PlanningError::Compile(CompileError::NotAdmitted { .. })), "{error}");
+    let again = planning.propose_blocking(&discovered, &fabric_intent(&[one])).unwrap();
+    assert_eq!(again.plan(), &plans[0]);
+}
+
+#[test]
+fn a_trial_that_is_proposed_again_is_not_compiled_again() {
+    let (discovered, ports) = fabric();
+    let intent = fabric_intent(&[guaranteed(1, &ports[1..4])]);
+    let planning = Planning::new(Arc::default());
+    let trial = planning.propose_blocking(&discovered, &intent).unwrap();
+    let candidate = planning.propose_blocking(&discovered, &intent).unwrap();
+    assert!(Arc::ptr_eq(trial.plan(), candidate.plan()));
+}
+
+#[test]
+fn a_stale_candidate_is_not_committed() {
+    let (discovered, ports) = fabric();
+    let planning = Planning::new(Arc::default());
+    let of =
+        |id| planning.propose_blocking(&discovered, &fabric_intent(&[cluster(id, 0x100 + id, &ports[1..3])]));
+    let (first, second) = (of(1).unwrap(), of(2).unwrap());
+    assert_eq!(planning.commit(second), Ok(()));
+    assert_eq!(planning.commit(first), Err(StaleCandidate));
+}
+
+#[test]
+fn two_clusters_with_one_number_are_never_planned() {
+    let (discovered, ports) = fabric();
+    let planned = |intent: &FabricIntent| {
+        let candidate = Planning::new(Arc::default()).propose_blocking(&discovered, intent)?;
+        Ok::<_, PlanningError>(Arc::clone(candidate.plan()))
+    };
+    let apart = fabric_intent(&[cluster(1, 0x101, &ports[1..2]), cluster(2, 0x102, &ports[2..3])]);
+    let sound = planned(&apart).unwrap();
+    assert_eq!(check_tables(&discovered, &apart, &sound), [""; 0]);
+
+    let joined = fabric_intent(&[cluster(1, 0x101, &ports[1..2]), cluster(2, 0x101, &ports[2..3])]);
+    let refused = planned(&joined).unwrap_err();
+    assert!(matches!(refused, PlanningError::Compile(CompileError::NumberShared { .. })), "{refused}");
+    // The verifier also finds it in tables, whoever wrote them.
+    let merged = FabricIntent { owners: PartitionOwners::new(), ..joined.clone() };
+    let held = planned(&merged).unwrap();
+    let found = check_tables(&discovered, &joined, &held);
+    assert!(found.len() == 1 && found[0].contains("partition number 0x0101 belongs to both"), "{found:?}");
+}
