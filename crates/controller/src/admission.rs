@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use controller_api::Name;
 use controller_api::cluster::{CpuMode, NodeState};
 use controller_api::host::NewHost;
-use fabric_compiler::arrangement::find_hosts;
-use fabric_model::MacAddress;
+use fabric_compiler::arrangement::{NodesNotPlaced, find_hosts};
 use fabric_model::intent::PortName;
-use fabric_model::tenancy::Class;
+use fabric_model::tenancy::{Bandwidth, Class};
+use fabric_model::{FabricPlan, MacAddress};
 use ib_wire::{Guid, Pkey};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::network::node_keys;
+use crate::network::{DiscoveredFabric, node_keys};
 use crate::observed::{HostAttachment, Observed, ObservedAgent};
 use crate::placement::{
     Candidate, FUNCTIONS_MAX, NodePlacementError, NodeRequirements, PhysicalMachine, machines_fit,
@@ -42,8 +42,31 @@ pub enum AdmissionError {
     )]
     NoHost { hosts: usize, excluded_hosts: usize, silent: usize, absent: usize },
     /// The usable hosts have too few resources left.
+    #[error("{reason}")]
+    NoCapacity {
+        reason: NodePlacementError,
+        /// Why a guaranteed cluster cannot have hosts of its own either.
+        not_exclusive: Option<NotExclusive>,
+    },
+}
+
+/// Why new nodes of a guaranteed cluster cannot have one unused host each. They may then share hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotExclusive {
+    /// Too few hosts are unused, or their links have too little left.
     #[error(transparent)]
-    NoCapacity(#[from] NodePlacementError),
+    Fabric(#[from] NodesNotPlaced),
+    /// The physical machines behind the hosts have too few cores or too little memory left.
+    #[error("the machines behind {hosts} unused hosts have too few cores or too little memory left")]
+    Machines { hosts: usize },
+}
+
+/// New nodes with their hosts.
+#[derive(Debug)]
+pub struct PlacedNodes {
+    pub nodes: Vec<NodeRow>,
+    /// Why they have no hosts of their own; `None` if they have, or are of a best-effort cluster.
+    pub not_exclusive: Option<NotExclusive>,
 }
 
 /// Chooses hosts for `wanted` more nodes of a cluster, and assigns their numbers, virtual functions and MAC addresses.
@@ -56,10 +79,10 @@ pub fn admit(
     hosts: &[NewHost],
     clusters: &[ClusterRow],
     observed: &Observed,
-) -> Result<Vec<NodeRow>, AdmissionError> {
-    if observed.fabric.discovered.is_none() || observed.fabric.plan.is_none() {
+) -> Result<PlacedNodes, AdmissionError> {
+    let (Some(discovered), Some(plan)) = (&observed.fabric.discovered, &observed.fabric.plan) else {
         return Err(AdmissionError::NotYet);
-    }
+    };
     let is_up = |host: &NewHost| observed.agents.get(&host.name).is_some_and(ObservedAgent::is_up);
     let (machines, machine_of) = machines(hosts, clusters, observed);
     let used = usage(clusters);
@@ -82,37 +105,57 @@ pub fn admit(
     let taken: Vec<Name> = cluster.nodes.iter().map(|node| node.host.clone()).collect();
     let keys = cluster.partition_numbers().count().max(1) as u16;
     let need = NodeRequirements { cores: cluster.cores, memory: cluster.memory, mode: cluster.mode, keys };
-    let exclusive_hosts =
-        exclusive_hosts(cluster, wanted, &candidates, &machines, need, (observed, &host_ports));
-    let chosen = match exclusive_hosts {
-        Some(chosen) => chosen,
-        None => place_nodes(&candidates, &machines, need, wanted, &taken)?,
+    let pack = |not_exclusive| match place_nodes(&candidates, &machines, need, wanted, &taken) {
+        Ok(chosen) => Ok((chosen, not_exclusive)),
+        Err(reason) => Err(AdmissionError::NoCapacity { reason, not_exclusive }),
     };
-    Ok(nodes(cluster, &chosen, &used, (observed, &host_ports)))
+    let (chosen, not_exclusive) = match cluster.class {
+        Class::BestEffort => pack(None)?,
+        Class::Guaranteed { bandwidth, .. } => {
+            let fabric = FabricLinks { discovered, plan, host_ports: &host_ports };
+            match fabric.exclusive_hosts(cluster, bandwidth, wanted, &candidates, &machines, need) {
+                Ok(chosen) => (chosen, None),
+                Err(reason) => pack(Some(reason))?,
+            }
+        }
+    };
+    Ok(PlacedNodes { nodes: nodes(cluster, &chosen, &used, observed, &host_ports), not_exclusive })
 }
 
-/// One unused host per node of a guaranteed cluster, chosen so that the links can guarantee its bandwidth. `None` for a
-/// best-effort cluster, and if there is no such choice: the nodes may then share hosts.
-fn exclusive_hosts(
-    cluster: &ClusterRow,
-    wanted: u32,
-    candidates: &[Candidate],
-    machines: &[PhysicalMachine],
-    need: NodeRequirements,
-    (observed, host_ports): (&Observed, &HostAttachments<'_>),
-) -> Option<Vec<Name>> {
-    let Class::Guaranteed { bandwidth, .. } = cluster.class else { return None };
-    let (discovered, plan) = (observed.fabric.discovered.as_ref()?, observed.fabric.plan.as_ref()?);
-    let is_free = |candidate: &&Candidate| candidate.nodes == 0 && node_capacity(candidate, need, false) > 0;
-    let by_port: HashMap<Guid, &Candidate> = (candidates.iter().filter(is_free))
-        .filter_map(|candidate| Some((host_ports.get(&candidate.host)?.port_guid, candidate)))
-        .collect();
-    let name = cluster.id.to_string();
-    let (topology, fabric) = (&discovered.topology, &discovered.intents);
-    let suits = |port| by_port.contains_key(&port);
-    let ports = find_hosts(topology, fabric, plan, (&name, bandwidth), wanted as usize, suits).ok()?;
-    let chosen: Vec<&Candidate> = ports.iter().filter_map(|port| by_port.get(port).copied()).collect();
-    machines_fit(machines, &chosen, need).then(|| chosen.iter().map(|it| it.host.clone()).collect())
+/// The links that guaranteed clusters share, and where hosts are on them.
+struct FabricLinks<'a> {
+    discovered: &'a DiscoveredFabric,
+    plan: &'a FabricPlan,
+    host_ports: &'a HostAttachments<'a>,
+}
+
+impl FabricLinks<'_> {
+    /// One unused host per new node of a guaranteed cluster, chosen so that the links can guarantee its bandwidth.
+    fn exclusive_hosts(
+        &self,
+        cluster: &ClusterRow,
+        bandwidth: Bandwidth,
+        wanted: u32,
+        candidates: &[Candidate],
+        machines: &[PhysicalMachine],
+        need: NodeRequirements,
+    ) -> Result<Vec<Name>, NotExclusive> {
+        let is_free =
+            |candidate: &&Candidate| candidate.nodes == 0 && node_capacity(candidate, need, false) > 0;
+        let by_port: HashMap<Guid, &Candidate> = (candidates.iter().filter(is_free))
+            .filter_map(|candidate| Some((self.host_ports.get(&candidate.host)?.port_guid, candidate)))
+            .collect();
+        let name = cluster.id.to_string();
+        let DiscoveredFabric { topology, intents } = self.discovered;
+        let suits = |port| by_port.contains_key(&port);
+        let ports = find_hosts(topology, intents, self.plan, (&name, bandwidth), wanted as usize, suits)?;
+        let chosen: Vec<&Candidate> = ports.iter().filter_map(|port| by_port.get(port).copied()).collect();
+        if machines_fit(machines, &chosen, need) {
+            Ok(chosen.iter().map(|it| it.host.clone()).collect())
+        } else {
+            Err(NotExclusive::Machines { hosts: chosen.len() })
+        }
+    }
 }
 
 /// Hosts that a cluster must not use because of other clusters there: a port of a guaranteed cluster is never shared.
@@ -225,7 +268,8 @@ fn nodes(
     cluster: &ClusterRow,
     chosen: &[Name],
     used: &HashMap<Name, HostUsage>,
-    (observed, host_ports): (&Observed, &HostAttachments<'_>),
+    observed: &Observed,
+    host_ports: &HostAttachments<'_>,
 ) -> Vec<NodeRow> {
     let mut functions: HashMap<&Name, BTreeSet<u8>> = HashMap::new();
     let mut numbers = (1..).filter(|number| cluster.nodes.iter().all(|node| node.number != *number));

@@ -16,6 +16,7 @@ mod admission;
 mod agents;
 mod binding;
 mod clock;
+mod clusters;
 mod event_waiters;
 mod faults;
 mod health;

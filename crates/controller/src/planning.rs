@@ -71,18 +71,18 @@ struct Cache {
     /// The compiler with its intermediate results for `planner.plan()`, whichever that is.
     planner: Option<Planner>,
     /// The last candidate.
-    candidate: Option<Candidate>,
+    candidate: Option<PlanCandidate>,
 }
 
 /// A verified plan that follows the current one. See [`Planning`].
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct PlanCandidate {
     /// The revision that it follows.
     follows: u64,
     next: Arc<VerifiedPlan>,
 }
 
-impl Candidate {
+impl PlanCandidate {
     pub fn plan(&self) -> &Arc<FabricPlan> {
         self.next.verified.plan()
     }
@@ -119,7 +119,7 @@ impl Planning {
         self: &Arc<Self>,
         discovered: Arc<DiscoveredFabric>,
         intent: Arc<FabricIntent>,
-    ) -> Result<Candidate, PlanningError> {
+    ) -> Result<PlanCandidate, PlanningError> {
         let planning = Arc::clone(self);
         let compiled = tokio::task::spawn_blocking(move || planning.propose_blocking(&discovered, &intent));
         match compiled.await {
@@ -132,7 +132,7 @@ impl Planning {
     }
 
     /// Makes a candidate the current plan.
-    pub fn commit(&self, candidate: Candidate) -> Result<(), StaleCandidate> {
+    pub fn commit(&self, candidate: PlanCandidate) -> Result<(), StaleCandidate> {
         let mut current = lock(&self.current);
         if current.revision != candidate.follows {
             return Err(StaleCandidate);
@@ -145,11 +145,11 @@ impl Planning {
         &self,
         discovered: &Arc<DiscoveredFabric>,
         intent: &FabricIntent,
-    ) -> Result<Candidate, PlanningError> {
+    ) -> Result<PlanCandidate, PlanningError> {
         let mut cache = lock(&self.cache);
         let Current { revision, basis } = lock(&self.current).clone();
         let intents = intents(discovered, intent);
-        let is_same = |known: &&Candidate| {
+        let is_same = |known: &&PlanCandidate| {
             let is_same_fabric = Arc::ptr_eq(&known.next.discovered, discovered);
             known.follows == revision && is_same_fabric && known.next.intents == intents
         };
@@ -170,7 +170,7 @@ impl Planning {
         };
         check_sound(&verified)?;
         let next = VerifiedPlan { discovered: Arc::clone(discovered), intents, verified };
-        let candidate = Candidate { follows: revision, next: Arc::new(next) };
+        let candidate = PlanCandidate { follows: revision, next: Arc::new(next) };
         cache.candidate = Some(candidate.clone());
         Ok(candidate)
     }

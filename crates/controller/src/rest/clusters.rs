@@ -4,33 +4,24 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::agent::ImageSpec;
 use controller_api::cluster::{
-    Cluster, ClusterNode, ClusterShape, NewCluster, PartitionsUpdate, Phase, ResizeRequest, SubPartition,
-    SubPartitionStatus, check_partitions,
+    Cluster, ClusterNode, ClusterShape, NewCluster, PartitionsUpdate, ResizeRequest, check_partitions,
 };
-use controller_api::operation::{Operation, OperationKind, OperationState, PhaseChange};
+use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name, Problem};
-use fabric_compiler::CompileError;
 use fabric_model::tenancy::{Bandwidth, Class};
-use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::{ApiError, Json, Path, Query};
-use crate::admission::{AdmissionError, admit};
-use crate::faults::{Fault, Faults};
+use crate::clusters::{self, ClusterError, Deletion};
 use crate::health::{Audience, cluster_health, node_fault};
-use crate::lifecycle::{AdvanceOutcome, finish, network_state, node_name, packet_stop, reach, shortfall};
+use crate::lifecycle::{network_state, node_name, packet_stop, shortfall};
 use crate::node_address::{CLUSTER_SIZE_MAX, address};
-use crate::planning::PlanningError;
-use crate::quota::usage;
-use crate::reconcile::image_spec;
 use crate::site::Site;
-use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, NodeRow};
-use crate::{keys, network, quota};
+use crate::store::{ClusterRow, NodeRow};
 
 /// Least memory with which an image boots.
 const MEMORY_MIN: MemorySize = MemorySize::from_mib(128);
@@ -108,70 +99,7 @@ pub async fn create(
 ) -> Result<Accepted, ApiError> {
     check(&new)?;
     let tenant = caller.tenant(&site, new.tenant.as_ref()).await.map_err(|error| error.field("tenant"))?;
-    let key = keys::generate().map_err(|error| {
-        tracing::error!("cannot generate the key pair of a cluster: {error:#}");
-        ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "cannot generate the key pair of the cluster",
-        )
-    })?;
-    let _writer = site.writer.lock().await;
-    let image = image(&site, &new.image).await?;
-    let clusters = site.store.cluster_list().await?;
-    if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
-        return Err(
-            ApiError::conflict("name-taken", format!("cluster {} exists already", new.name)).field("name")
-        );
-    }
-    let now = site.store.now().wall;
-    let mut cluster = ClusterRow {
-        id: Uuid::new_v4(),
-        tenant,
-        name: new.name,
-        size: new.size,
-        cores: new.cores,
-        memory: new.memory,
-        mode: new.mode,
-        class: new.class,
-        sl_mode: new.sl_mode,
-        image,
-        phase: Phase::Requested,
-        reason: None,
-        network: ClusterNetwork::default(),
-        partition: None,
-        inner: Vec::new(),
-        overlay: None,
-        generation: 1,
-        created: now,
-        nodes: Vec::new(),
-        operation: None,
-        began: site.store.uptime(),
-    };
-    let mut operation = operation(&cluster, OperationKind::Create, now);
-    operation.steps.push(PhaseChange { phase: Phase::Requested, at: now });
-    assign_partitions(&site, &mut cluster, &new.partitions).await?;
-    cluster.nodes = place_nodes(&site, &caller, &cluster, new.size, &clusters).await?;
-    check_quota(&site, None, &cluster, &clusters).await?;
-    try_plan(&site, &caller, &cluster, &clusters).await?;
-    cluster.phase = Phase::Placed;
-    operation.steps.push(PhaseChange { phase: Phase::Placed, at: now });
-    cluster.operation = Some(operation.clone());
-    let event = EventRecord {
-        at: now,
-        tenant: Some(cluster.tenant.clone()),
-        cluster: Some(cluster.name.clone()),
-        kind: "cluster.placed",
-        text: format!(
-            "requested and placed: {} nodes with {} cores and {} each",
-            cluster.size, cluster.cores, cluster.memory
-        ),
-    };
-    let keys = ClusterKeys { ssh_keys: new.ssh_keys, key };
-    site.store.cluster_create(&cluster, &keys, &event).await?;
-    site.noted(Some(&cluster.tenant));
-    site.wake();
-    Ok((StatusCode::ACCEPTED, Json(operation)))
+    accepted(&caller, clusters::create(&site, tenant, new).await)
 }
 
 /// Resize a cluster
@@ -186,35 +114,8 @@ pub async fn resize(
     Json(resize): Json<ResizeRequest>,
 ) -> Result<Accepted, ApiError> {
     check_size(resize.size)?;
-    let _writer = site.writer.lock().await;
-    let before = find_idle(&site, &caller, &name, &tenant_query).await?;
-    let (mut after, now) = (before.clone(), site.store.now().wall);
-    after.size = resize.size;
-    // The resized cluster may use other links: its subnet manager writes the routes again.
-    let is_routed =
-        after.overlay.as_mut().is_some_and(|overlay| !std::mem::take(&mut overlay.routes).is_empty());
-    let staying = after.nodes.iter().filter(|node| !node.leaving).count() as u32;
-    if resize.size > staying {
-        let clusters = site.store.cluster_list().await?;
-        let mut new = place_nodes(&site, &caller, &before, resize.size - staying, &clusters).await?;
-        new.iter_mut().for_each(|node| node.joined = false);
-        after.nodes.extend(new);
-        check_quota(&site, Some(&before), &after, &clusters).await?;
-        try_plan(&site, &caller, &after, &clusters).await?;
-    } else if resize.size < staying {
-        let leaving = after.nodes.iter_mut().rev().filter(|node| !node.leaving);
-        leaving.take((staying - resize.size) as usize).for_each(|node| node.leaving = true);
-        after.generation += 1;
-    }
-    let operation = operation(&after, OperationKind::Resize, now);
-    (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text = format!("resize from {} to {} nodes requested", before.size, after.size);
-    save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.resizing", text), now).await?;
-    if is_routed {
-        let id = after.id;
-        site.views.with(move |server, now| server.with(id, |view| view.judge_again(now))).await;
-    }
-    Ok((StatusCode::ACCEPTED, Json(operation)))
+    let owner = owner(&site, &caller, &name, &tenant_query).await?;
+    accepted(&caller, clusters::resize(&site, owner, &name, resize.size).await)
 }
 
 /// Replace the sub-partitions of a cluster
@@ -228,21 +129,8 @@ pub async fn partition(
     Query(tenant_query): Query<TenantQuery>,
     Json(wanted): Json<PartitionsUpdate>,
 ) -> Result<Accepted, ApiError> {
-    let _writer = site.writer.lock().await;
-    let before = find_idle(&site, &caller, &name, &tenant_query).await?;
-    check_sub_partitions(&wanted.partitions, before.size)?;
-    let (mut after, now) = (before.clone(), site.store.now().wall);
-    let clusters = site.store.cluster_list().await?;
-    assign_partitions(&site, &mut after, &wanted.partitions).await?;
-    check_quota(&site, Some(&before), &after, &clusters).await?;
-    try_plan(&site, &caller, &after, &clusters).await?;
-    after.generation += 1;
-    let operation = operation(&after, OperationKind::Partition, now);
-    (after.operation, after.began) = (Some(operation.clone()), site.store.uptime());
-    let text =
-        format!("change to {} sub-partitions requested, from {}", after.inner.len(), before.inner.len());
-    save(&site, &before, &after, AdvanceOutcome::default(), ("cluster.partitioning", text), now).await?;
-    Ok((StatusCode::ACCEPTED, Json(operation)))
+    let owner = owner(&site, &caller, &name, &tenant_query).await?;
+    accepted(&caller, clusters::partition(&site, owner, &name, &wanted.partitions).await)
 }
 
 /// Delete a cluster
@@ -256,52 +144,12 @@ pub async fn delete(
     Path(name): Path<Name>,
     Query(DeleteQuery { tenant, force }): Query<DeleteQuery>,
 ) -> Result<Accepted, ApiError> {
-    if force {
+    let deletion = if force { Deletion::Forced } else { Deletion::Orderly };
+    if deletion == Deletion::Forced {
         caller.operator()?;
     }
-    let tenant_query = TenantQuery { tenant };
-    let _writer = site.writer.lock().await;
-    let mut before = find(&site, &caller, &name, &tenant_query).await?;
-    if let (Phase::Deleting, Some(operation)) = (before.phase, before.operation.clone()) {
-        if force {
-            let mut after = before.clone();
-            let text = fence(&mut after, &site.faults());
-            if after != before {
-                save(
-                    &site,
-                    &before,
-                    &after,
-                    AdvanceOutcome::default(),
-                    ("cluster.fenced", text),
-                    site.store.now().wall,
-                )
-                .await?;
-            }
-        }
-        return Ok((StatusCode::ACCEPTED, Json(operation)));
-    }
-    let now = site.store.now().wall;
-    if before.operation.is_some() {
-        // End the operation in progress first: a cluster has at most one.
-        let mut ended = before.clone();
-        finish(&mut ended, OperationState::Failed, Some("the cluster was deleted".to_owned()), now);
-        site.store.cluster_save(&before, &ended, false, &[]).await?;
-        before = ended;
-    }
-    let mut after = before.clone();
-    (after.operation, after.began) =
-        (Some(operation(&after, OperationKind::Delete, now)), site.store.uptime());
-    let mut outcome = AdvanceOutcome::default();
-    reach(&mut after, Phase::Deleting, now, &mut outcome);
-    let operation = after.operation.clone();
-    let requested = match force {
-        true => ("cluster.fenced", fence(&mut after, &site.faults())),
-        false => ("cluster.delete-requested", "deletion requested".to_owned()),
-    };
-    save(&site, &before, &after, outcome, requested, now).await?;
-    operation
-        .map(|operation| (StatusCode::ACCEPTED, Json(operation)))
-        .ok_or_else(|| ApiError::not_found("cluster", name))
+    let owner = owner(&site, &caller, &name, &TenantQuery { tenant }).await?;
+    accepted(&caller, clusters::delete(&site, owner, &name, deletion).await)
 }
 
 /// List operations
@@ -330,34 +178,39 @@ pub async fn find(
     name: &Name,
     tenant_query: &TenantQuery,
 ) -> Result<ClusterRow, ApiError> {
-    let missing = || ApiError::not_found("cluster", name);
-    let tenant = match (caller, &tenant_query.tenant) {
-        (Caller::Tenant(own), Some(named)) if own.name != *named => return Err(missing()),
-        (Caller::Tenant(own), _) => own.id,
-        (Caller::Operator, Some(named)) => site.store.tenant_find(named).await?.ok_or_else(missing)?.id,
-        (Caller::Operator, None) => caller.tenant(site, None).await?.id,
-    };
-    site.store.cluster_find(tenant, name).await?.ok_or_else(missing)
+    let owner = owner(site, caller, name, tenant_query).await?;
+    site.store.cluster_find(owner, name).await?.ok_or_else(|| ApiError::not_found("cluster", name))
 }
 
-/// A ready cluster without an operation in progress.
-async fn find_idle(
+/// Id of the tenant that a request for a cluster concerns, if the caller may act for it. A cluster of another tenant is
+/// reported as not found.
+async fn owner(
     site: &Site,
     caller: &Caller,
     name: &Name,
     tenant_query: &TenantQuery,
-) -> Result<ClusterRow, ApiError> {
-    let cluster = find(site, caller, name, tenant_query).await?;
-    if cluster.operation.is_some() || cluster.phase != Phase::Ready {
-        let detail = format!("cluster {name} is {}; only a ready cluster can be changed", cluster.phase);
-        return Err(ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show"));
+) -> Result<Uuid, ApiError> {
+    let missing = || ApiError::not_found("cluster", name);
+    match (caller, &tenant_query.tenant) {
+        (Caller::Tenant(own), Some(named)) if own.name != *named => Err(missing()),
+        (Caller::Tenant(own), _) => Ok(own.id),
+        (Caller::Operator, Some(named)) => Ok(site.store.tenant_find(named).await?.ok_or_else(missing)?.id),
+        (Caller::Operator, None) => Ok(caller.tenant(site, None).await?.id),
     }
-    Ok(cluster)
+}
+
+/// The answer to a request that the control loops complete.
+fn accepted(caller: &Caller, operation: Result<Operation, ClusterError>) -> Result<Accepted, ApiError> {
+    match operation {
+        Ok(operation) => Ok((StatusCode::ACCEPTED, Json(operation))),
+        Err(error) => Err(caller.refuse(error)),
+    }
 }
 
 fn check(new: &NewCluster) -> Result<(), ApiError> {
     check_size(new.size)?;
-    check_sub_partitions(&new.partitions, new.size)?;
+    check_partitions(&new.partitions, new.size)
+        .map_err(|error| ApiError::invalid("partitions", error.to_string()))?;
     if !(1..=CORES_MAX).contains(&new.cores) {
         return Err(ApiError::invalid(
             "cores",
@@ -400,182 +253,11 @@ fn check(new: &NewCluster) -> Result<(), ApiError> {
 }
 
 fn check_size(size: u32) -> Result<(), ApiError> {
-    match (1..=CLUSTER_SIZE_MAX).contains(&size) {
-        true => Ok(()),
-        false => Err(ApiError::invalid(
-            "size",
-            format!("size must be between 1 and {CLUSTER_SIZE_MAX} nodes, got {size}"),
-        )),
-    }
-}
-
-fn check_sub_partitions(partitions: &[SubPartition], size: u32) -> Result<(), ApiError> {
-    check_partitions(partitions, size).map_err(|error| ApiError::invalid("partitions", error.to_string()))
-}
-
-async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ApiError> {
-    let images = site.store.image_list().await?;
-    let names: Vec<String> = images.iter().map(|image| image.name.to_string()).collect();
-    let image = images.into_iter().find(|image| image.name == *name).ok_or_else(|| {
-        let hint = if names.is_empty() {
-            "there are no images yet".to_owned()
-        } else {
-            format!("images: {}", names.join(", "))
-        };
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", format!("there is no image {name}"))
-            .field("image")
-            .hint(hint)
-    })?;
-    Ok(image_spec(image))
-}
-
-/// Assigns partition numbers: one for the cluster if it has none, and one for each new sub-partition. Known names keep
-/// theirs.
-async fn assign_partitions(
-    site: &Site,
-    cluster: &mut ClusterRow,
-    wanted: &[SubPartition],
-) -> Result<(), ApiError> {
-    let had = std::mem::take(&mut cluster.inner);
-    let kept = |name: &Name| had.iter().find(|inner| inner.name == *name).map(|inner| inner.number);
-    let new = wanted.iter().filter(|partition| kept(&partition.name).is_none()).count();
-    let count = new + usize::from(cluster.partition.is_none());
-    let numbers = site.store.number_free(count).await?.map_err(|error| {
-        ApiError::conflict("no-capacity", error.to_string()).hint("delete a cluster, or wait ten minutes")
-    })?;
-    let mut next = numbers.into_iter();
-    cluster.partition = cluster.partition.or_else(|| next.next());
-    for SubPartition { name, full, limited } in wanted.iter().cloned() {
-        if let Some(number) = kept(&name).or_else(|| next.next()) {
-            cluster.inner.push(SubPartitionStatus { name, number, full, limited });
-        }
-    }
-    Ok(())
-}
-
-/// Rejects a cluster that exceeds the quota of its tenant.
-async fn check_quota(
-    site: &Site,
-    before: Option<&ClusterRow>,
-    after: &ClusterRow,
-    clusters: &[ClusterRow],
-) -> Result<(), ApiError> {
-    let tenant = &after.tenant;
-    let row = site.store.tenant_show(tenant.id).await?;
-    let quota = row.ok_or_else(|| ApiError::not_found("tenant", &tenant.name))?.quota.quota();
-    let own = || clusters.iter().filter(|cluster| cluster.tenant.id == tenant.id);
-    let others = own().filter(|cluster| cluster.id != after.id);
-    let numbers = site.store.number_count(tenant.id).await?;
-    let had = |number| before.is_some_and(|before| before.partition_numbers().any(|it| it == number));
-    let new = after.partition_numbers().filter(|number| !had(*number)).count() as u32;
-    let (has, would_have) = (usage(own(), numbers), usage(others.chain([after]), numbers + new));
-    let hosts = site.store.host_list().await?.len();
-    quota::check(&tenant.name, &quota, hosts, &has, &would_have).map_err(|error| {
-        ApiError::conflict("quota-exceeded", error.to_string())
-            .hint("request less or delete something; heddle tenant show lists the usage, and operators change quotas with heddle tenant quota")
-    })
-}
-
-/// Places `wanted` more nodes.
-async fn place_nodes(
-    site: &Site,
-    caller: &Caller,
-    cluster: &ClusterRow,
-    wanted: u32,
-    clusters: &[ClusterRow],
-) -> Result<Vec<NodeRow>, ApiError> {
-    let hosts = site.store.host_list().await?;
-    admit(cluster, wanted, &hosts, clusters, &site.observed()).map_err(|error| match error {
-        AdmissionError::NotYet => {
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", error.to_string()).hint("try again in a moment")
-        }
-        AdmissionError::NoHost { .. } => {
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", caller.disclose(&error))
-                .hint("try again later; operators see details with heddle host list")
-        }
-        AdmissionError::NoCapacity(_) => ApiError::conflict("no-capacity", caller.disclose(&error))
-            .hint("request fewer nodes, or less memory or cores per node; operators see what is left with heddle host list"),
-    })
-}
-
-/// Rejects a cluster for which there is no verified plan beside all others.
-async fn try_plan(
-    site: &Site,
-    caller: &Caller,
-    cluster: &ClusterRow,
-    others: &[ClusterRow],
-) -> Result<(), ApiError> {
-    if cluster.class == Class::BestEffort && cluster.inner.is_empty() {
+    if (1..=CLUSTER_SIZE_MAX).contains(&size) {
         return Ok(());
     }
-    let Some(discovered) = site.with_observed(|observed| observed.fabric.discovered.clone()) else {
-        return Ok(());
-    };
-    let others = others.iter().filter(|other| other.id != cluster.id);
-    let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
-    let intent = Arc::new(network::fabric_intent(&clusters));
-    match site.planning.propose(discovered, intent).await {
-        Ok(_) => Ok(()),
-        Err(error @ PlanningError::Compile(CompileError::NotAdmitted { .. })) => {
-            Err(ApiError::conflict("cannot-guarantee", caller.disclose(&error))
-                .field("class")
-                .hint("request less bandwidth, fewer nodes, or best effort"))
-        }
-        Err(PlanningError::Panicked) => {
-            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plan cannot be checked"))
-        }
-        Err(error) => Err(ApiError::conflict("cannot-be-planned", caller.disclose(&error))),
-    }
-}
-
-/// Marks all nodes as leaving and fences those on silent hosts; returns the text of the event.
-fn fence(cluster: &mut ClusterRow, faults: &Faults) -> String {
-    let mut fenced = Vec::new();
-    for node in &mut cluster.nodes {
-        node.leaving = true;
-        node.fenced |= faults.contains_key(&Fault::AgentSilent(node.host.clone()));
-        if node.fenced {
-            fenced.push(node.number.to_string());
-        }
-    }
-    match fenced.as_slice() {
-        [] => "forced deletion requested; all its hosts respond".to_owned(),
-        fenced => format!(
-            "forced deletion requested; nodes on silent hosts leave the network first: {}",
-            fenced.join(", ")
-        ),
-    }
-}
-
-fn operation(cluster: &ClusterRow, kind: OperationKind, now: Timestamp) -> Operation {
-    Operation {
-        id: Uuid::new_v4(),
-        tenant: cluster.tenant.name.clone(),
-        cluster: cluster.name.clone(),
-        cluster_id: cluster.id,
-        kind,
-        state: OperationState::Running,
-        reason: None,
-        started: now,
-        ended: None,
-        steps: Vec::new(),
-    }
-}
-
-async fn save(
-    site: &Site,
-    before: &ClusterRow,
-    after: &ClusterRow,
-    mut outcome: AdvanceOutcome,
-    (kind, text): (&'static str, String),
-    at: Timestamp,
-) -> Result<(), ApiError> {
-    let (tenant, cluster) = (Some(after.tenant.clone()), Some(after.name.clone()));
-    outcome.events.insert(0, EventRecord { at, tenant, cluster, kind, text });
-    site.store.cluster_save(before, after, false, &outcome.events).await?;
-    site.noted(Some(&after.tenant));
-    site.wake();
-    Ok(())
+    let detail = format!("size must be between 1 and {CLUSTER_SIZE_MAX} nodes, got {size}");
+    Err(ApiError::invalid("size", detail))
 }
 
 /// A cluster as the caller sees it; hosts and packet drops are for operators.

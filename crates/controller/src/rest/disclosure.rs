@@ -9,6 +9,7 @@ use fabric_compiler::CompileError;
 
 use super::access::Caller;
 use crate::admission::AdmissionError;
+use crate::clusters::NotPlanned;
 use crate::placement::NodePlacementError;
 use crate::planning::PlanningError;
 use crate::store::ImageRow;
@@ -54,15 +55,17 @@ impl Disclose for AdmissionError {
         match self {
             Self::NotYet => self.to_string(),
             Self::NoHost { .. } => "no capacity is left now".to_owned(),
-            Self::NoCapacity(NodePlacementError::Capacity { wanted, cores, memory, .. }) => {
-                format!("there is no capacity now for {wanted} nodes of {cores} cores and {memory}")
-            }
-            Self::NoCapacity(NodePlacementError::Memory { wanted, memory, .. }) => {
-                format!("there is no capacity now for {wanted} nodes of {memory}")
-            }
-            Self::NoCapacity(NodePlacementError::Dedicated { wanted, cores, .. }) => {
-                format!("there is no capacity now for {wanted} nodes with {cores} dedicated cores each")
-            }
+            Self::NoCapacity { reason, .. } => match reason {
+                NodePlacementError::Capacity { wanted, cores, memory, .. } => {
+                    format!("there is no capacity now for {wanted} nodes of {cores} cores and {memory}")
+                }
+                NodePlacementError::Memory { wanted, memory, .. } => {
+                    format!("there is no capacity now for {wanted} nodes of {memory}")
+                }
+                NodePlacementError::Dedicated { wanted, cores, .. } => {
+                    format!("there is no capacity now for {wanted} nodes with {cores} dedicated cores each")
+                }
+            },
         }
     }
 
@@ -71,24 +74,27 @@ impl Disclose for AdmissionError {
     }
 }
 
-impl Disclose for PlanningError {
+impl Disclose for NotPlanned {
     fn for_tenants(&self) -> String {
-        match self {
-            Self::Compile(CompileError::NotAdmitted { .. }) => {
-                "the network has too little capacity left for this guarantee".to_owned()
+        let text = match &self.reason {
+            PlanningError::Compile(CompileError::NotAdmitted { .. }) => {
+                "the network has too little capacity left for this guarantee"
             }
-            Self::Compile(_) | Self::Unsound { .. } | Self::Panicked => {
-                "the network cannot carry this cluster now".to_owned()
+            PlanningError::Compile(_) | PlanningError::Unsound { .. } => {
+                "the network cannot carry this cluster now"
             }
-        }
+            PlanningError::Panicked => "the plan cannot be checked",
+        };
+        text.to_owned()
     }
 
     fn for_operators(&self) -> String {
-        match self {
-            Self::Compile(CompileError::NotAdmitted { reason, .. }) => {
+        match &self.reason {
+            PlanningError::Compile(CompileError::NotAdmitted { reason, .. }) => {
                 format!("the guarantee is not possible: {reason}")
             }
-            Self::Compile(_) | Self::Unsound { .. } | Self::Panicked => self.to_string(),
+            PlanningError::Compile(_) | PlanningError::Unsound { .. } => self.reason.to_string(),
+            PlanningError::Panicked => self.for_tenants(),
         }
     }
 }

@@ -48,6 +48,11 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, kind, detail)
     }
 
+    /// 500: a defect; the cause is in the log.
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    }
+
     /// 503: the store is not the latest, so its clusters and tokens may be outdated.
     pub fn superseded() -> Self {
         let detail = "the store is older than the specs that hosts follow: requests of tenants and changes are rejected until an \

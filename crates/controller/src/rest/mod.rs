@@ -7,6 +7,7 @@ mod error;
 mod fabric;
 mod hosts;
 mod lease;
+mod refusals;
 mod sessions;
 mod site;
 mod tenants;

@@ -33,6 +33,7 @@ use crate::clock::{Clock, Moment, Uptime};
 pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, StoredOverlay, ViewPartition};
 pub use identity::{SpecSequences, StoreIdentity, Tombstone};
 pub use lock::StoreLock;
+pub use numbers::PartitionNumbersExhausted;
 pub use records::EventRecord;
 pub use site::{HostAllocation, ImageRow, TenantRef, TenantRow};
 pub use tokens::Revoked;

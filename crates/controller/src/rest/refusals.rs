@@ -1,0 +1,79 @@
+//! Error responses to requests that a use case rejects.
+
+use axum::http::StatusCode;
+use fabric_compiler::CompileError;
+
+use super::access::Caller;
+use super::error::ApiError;
+use crate::admission::AdmissionError;
+use crate::clusters::{ClusterError, NotPlanned};
+use crate::planning::PlanningError;
+
+impl Caller {
+    /// The response to a request for a cluster that is rejected, with what the caller may learn of the reason.
+    pub fn refuse(&self, error: ClusterError) -> ApiError {
+        let detail = error.to_string();
+        match error {
+            ClusterError::NoSuchCluster(name) => ApiError::not_found("cluster", name),
+            ClusterError::NoSuchTenant(name) => ApiError::not_found("tenant", name),
+            ClusterError::NameTaken(_) => ApiError::conflict("name-taken", detail).field("name"),
+            ClusterError::NoSuchImage { known, .. } => {
+                let names: Vec<&str> = known.iter().map(|name| name.as_str()).collect();
+                let hint = if names.is_empty() {
+                    "there are no images yet".to_owned()
+                } else {
+                    format!("images: {}", names.join(", "))
+                };
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", detail).field("image").hint(hint)
+            }
+            ClusterError::Busy { .. } => {
+                ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show")
+            }
+            ClusterError::InvalidSubPartition(_) => ApiError::invalid("partitions", detail),
+            ClusterError::NumbersExhausted(_) => {
+                ApiError::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
+            }
+            ClusterError::Quota(_) => ApiError::conflict("quota-exceeded", detail).hint(
+                "request less or delete something; heddle tenant show lists the usage, and operators change quotas with \
+                 heddle tenant quota",
+            ),
+            ClusterError::NotPlaced(error) => self.refuse_placement(&error),
+            ClusterError::NotPlanned(error) => self.refuse_plan(&error),
+            ClusterError::NoKeys(error) => {
+                tracing::error!("{detail}: {error:#}");
+                ApiError::internal(detail)
+            }
+            ClusterError::Store(error) => error.into(),
+        }
+    }
+
+    fn refuse_placement(&self, error: &AdmissionError) -> ApiError {
+        let detail = self.disclose(error);
+        match error {
+            AdmissionError::NotYet => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-yet", detail)
+                .hint("try again in a moment"),
+            AdmissionError::NoHost { .. } => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-usable-host", detail)
+                    .hint("try again later; operators see details with heddle host list")
+            }
+            AdmissionError::NoCapacity { .. } => ApiError::conflict("no-capacity", detail).hint(
+                "request fewer nodes, or less memory or cores per node; operators see what is left with heddle host list",
+            ),
+        }
+    }
+
+    fn refuse_plan(&self, error: &NotPlanned) -> ApiError {
+        let detail = self.disclose(error);
+        match &error.reason {
+            PlanningError::Compile(CompileError::NotAdmitted { .. }) => {
+                ApiError::conflict("cannot-guarantee", detail)
+                    .field("class")
+                    .hint("request less bandwidth, fewer nodes, or best effort")
+            }
+            PlanningError::Compile(_) | PlanningError::Unsound { .. } => {
+                ApiError::conflict("cannot-be-planned", detail)
+            }
+            PlanningError::Panicked => ApiError::internal(detail),
+        }
+    }
+}
