@@ -28,7 +28,7 @@ use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
-use ready::{OfferedCapacity, ImageSource};
+use ready::{ImageSource, OfferedCapacity};
 use site::{Adapters, HostPort, SiteDir};
 use supervisor::{Program, Supervisor};
 

@@ -181,7 +181,9 @@ fn a_secret_that_others_can_read_or_guess_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("secret");
-    for (bytes, mode, reason) in [(32, 0o644, "can be read by others"), (31, 0o600, "at least 32 random bytes")] {
+    for (bytes, mode, reason) in
+        [(32, 0o644, "can be read by others"), (31, 0o600, "at least 32 random bytes")]
+    {
         std::fs::write(&path, vec![7; bytes]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         let output =

@@ -136,7 +136,7 @@ fn an_invalid_scenario_is_rejected_in_one_line() {
             "duration = \"1ms\"\nworkloads = [{ cluster = \"acme/blue\", send = \"dance\" }]",
             "unknown variant `dance`",
         ),
-        ("duration = \"1ms\"\nbuffer = 64\nworkloads = []", "the largest packet needs"),
+        ("duration = \"1ms\"\nbuffer = 64\nworkloads = []", "must have at least 65 blocks"),
         ("duration = \"soon\"\nworkloads = []", "invalid time"),
     ];
     for (scenario, why) in cases {

@@ -10,7 +10,7 @@ use crate::sm::PlanRejection;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct ControlError {
-    /// For people.
+    /// The reason in words, for people.
     pub text: String,
     /// For programs, where they have to distinguish reasons.
     pub code: Option<PlanRejection>,

@@ -68,7 +68,7 @@ impl Default for DeviceShape {
     }
 }
 
-/// Desired cluster.
+/// A cluster of an intents file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSpec {

@@ -44,7 +44,7 @@ pub struct Planning {
 /// What candidates follow.
 #[derive(Clone, Debug)]
 struct Current {
-    /// Counts commits.
+    /// Number of commits so far.
     revision: u64,
     basis: PlanBasis,
 }

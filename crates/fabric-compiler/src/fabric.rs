@@ -156,7 +156,7 @@ fn ends(switches: &[Switch], adapter_ports: &[AdapterPort]) -> Vec<(Guid, EndPor
 struct Reached {
     switches: Vec<NodeIndex>,
     ends: Vec<Endpoint>,
-    /// By node.
+    /// Indexed by node.
     seen: Vec<bool>,
 }
 

@@ -52,7 +52,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub enum AcceleratorChoice {
     /// KVM if a probe guest boots with it, else TCG
     Auto,
-    /// Hardware virtualization
+    /// Hardware virtualization with KVM
     Kvm,
     /// Emulation by QEMU
     Tcg,

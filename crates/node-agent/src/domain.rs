@@ -70,7 +70,6 @@ pub struct Domain<'a> {
 /// CPU placement of a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CpuPlacement {
-    /// No affinity.
     Unpinned,
     /// All threads share these cores.
     Shared(CpuSet),
@@ -128,7 +127,6 @@ pub struct DomainMetadata {
     pub host: Name,
     /// Digest of the order; see [`order_digest`].
     pub order_digest: String,
-    /// Dedicated cores.
     pub cores: CpuSet,
     pub memory: MemorySize,
 }

@@ -169,7 +169,10 @@ impl FabricAttachments {
         }
     }
 
-    async fn reconcile(&self, desired: &BTreeMap<Uuid, Attachment>) -> Result<AttachmentStatus, SimControlError> {
+    async fn reconcile(
+        &self,
+        desired: &BTreeMap<Uuid, Attachment>,
+    ) -> Result<AttachmentStatus, SimControlError> {
         let found: Vec<FunctionStatus> = self.request(&SimRequest::Functions {}).await?;
         let mut next = AttachmentStatus { is_reachable: true, ..AttachmentStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =

@@ -56,7 +56,6 @@ pub struct StateDir {
 pub struct VmFiles {
     pub directory: PathBuf,
     pub overlay: PathBuf,
-    /// Seed volume.
     pub seed: PathBuf,
     /// Log of the serial console.
     pub console: PathBuf,

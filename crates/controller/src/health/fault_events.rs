@@ -10,6 +10,7 @@ use crate::store::{ClusterRow, EventRecord};
 /// Most host names in one event; the rest are counted.
 const NAMED_MAX: usize = 4;
 
+/// Beginning or end of a fault, for which an event is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultChange {
     Begins,

@@ -20,7 +20,7 @@ const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
 type Shared = State<Arc<Site>>;
 
-/// List images
+/// List all images
 #[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
 pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
     let images = site.store.image_list().await?;

@@ -1,4 +1,4 @@
-//! API tokens.
+//! Requests for API tokens.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Upgraded connections.
+//! Connections that leave HTTP after an upgrade.
 
 use std::sync::Arc;
 

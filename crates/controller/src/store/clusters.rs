@@ -43,7 +43,6 @@ pub struct ClusterRow {
     pub reason: Option<String>,
     pub network: ClusterNetwork,
     pub partition: Option<PartitionNumber>,
-    /// Sub-partitions.
     pub inner: Vec<SubPartitionStatus>,
     /// Changes of the tenant in its view that the fabric is to be programmed with.
     pub overlay: Option<StoredOverlay>,
@@ -140,7 +139,7 @@ pub struct ViewPartition {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeRow {
     pub id: Uuid,
-    /// From 1.
+    /// Counted from 1.
     pub number: u32,
     pub host: Name,
     pub port_guid: Guid,

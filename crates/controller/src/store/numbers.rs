@@ -45,7 +45,6 @@ pub(super) const NUMBERS_OF: &str = "SELECT \
 pub enum NumberKind {
     /// The cluster's own partition.
     Own,
-    /// A sub-partition.
     Inner,
     /// A partition created in the view.
     View,

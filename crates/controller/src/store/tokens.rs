@@ -1,4 +1,4 @@
-//! API tokens.
+//! Rows of API tokens.
 
 use controller_api::tenant::Token;
 use jiff::Timestamp;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ib_transport::{ClientDatagram, FabricBackend, Outbox, Vendor};
 use ib_wire::{Gid, Guid, Lid, ManagementClass, PortState};
 use tenant_view::{
-    AdapterId, Names, NodeAlias, Slice, TokenBucket, UngrantedRoutes, View, ViewError, ViewOutput,
-    ViewStatus, WireClass, WireParameters,
+    AdapterId, Names, NodeAlias, OverlayStatus, Slice, TokenBucket, UngrantedRoutes, View, ViewError,
+    ViewOutput, WireClass, WireParameters,
 };
 use uuid::Uuid;
 
@@ -65,7 +65,7 @@ struct ServedView {
 /// Status of a view.
 #[derive(Clone, Debug)]
 pub struct ViewSummary {
-    pub status: ViewStatus,
+    pub status: OverlayStatus,
     pub aliases: Vec<NodeAlias>,
     pub wire: WireParameters,
     pub classes: Vec<WireClass>,

@@ -21,7 +21,7 @@ const ROOTS_TRIED_MAX: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Order {
     pub scheme: HeightScheme,
-    /// By switch.
+    /// Indexed by switch.
     pub heights: Vec<i32>,
     /// The switches, highest first; of equal ones the one with the higher GUID.
     pub descending: Vec<SwitchIndex>,

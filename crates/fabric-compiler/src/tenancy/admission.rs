@@ -113,7 +113,7 @@ pub struct Admission {
     graph: Arc<LinkGraph>,
     reservations: Reservations,
     demand: LinkDemands,
-    /// By host.
+    /// Indexed by host.
     owners: Vec<Option<ClusterNumber>>,
     grants: BTreeMap<ClusterNumber, Grant>,
     /// Whether the two directions of a path have service levels of their own.

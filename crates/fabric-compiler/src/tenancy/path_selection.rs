@@ -148,13 +148,13 @@ struct Search<'a> {
     pod_tier: Tier,
     /// By leaf: the index of its first host.
     starts: Vec<usize>,
-    /// By leaf.
+    /// Indexed by leaf.
     pods: Vec<usize>,
     /// The up-ports of a pod's switch if the cluster spans pods; else 1.
     pod_ups: usize,
     /// Whether the cluster has a rate.
     is_spread: bool,
-    /// By host.
+    /// Indexed by host.
     up_ports: Vec<Option<UpPorts>>,
     /// By host: whether its path must stay. Hosts beyond the end need not.
     kept: Vec<bool>,

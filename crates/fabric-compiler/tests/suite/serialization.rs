@@ -115,7 +115,11 @@ fn invalid_plans_are_rejected_with_the_field_at_fault() {
         ("/adapter_ports/0/peer/port", json!(77), "does not name this port as its peer"),
         ("/adapter_ports/0/pkeys", json!(999), "P_Key table 999"),
         ("/switches/0/ports/0/number", json!(0), "port 0"),
-        ("/switches/0/ports/0/peer", value["switches"][0]["ports"][1]["peer"].clone(), "does not name this port as its peer"),
+        (
+            "/switches/0/ports/0/peer",
+            value["switches"][0]["ports"][1]["peer"].clone(),
+            "does not name this port as its peer",
+        ),
         ("/switches/0/ports/0/mtu", json!(0), "MTU"),
         ("/switches/0/linear", json!("!"), "linear table of switch"),
         // Port 77 three times and 384 empty entries, beyond the highest LID.

@@ -286,7 +286,6 @@ fn share<T: PartialEq>(table: &mut Arc<T>, older: &Arc<T>) {
 /// The port of the subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerPort {
-    /// Port GUID.
     pub guid: Guid,
     /// PortInfo:MasterSMLID of every end port.
     pub lid: Lid,
@@ -295,7 +294,6 @@ pub struct ManagerPort {
 /// Configuration of a port of an adapter or a router. The port becomes Active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterPortPlan {
-    /// Port GUID.
     pub guid: Guid,
     pub name: PortName,
     /// The port at the other end of the cable.

@@ -11,7 +11,6 @@ use crate::intent::PortName;
 /// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPlan {
-    /// Node GUID.
     pub guid: Guid,
     /// Port GUID of port 0.
     pub port_guid: Guid,

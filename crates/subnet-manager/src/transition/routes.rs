@@ -34,6 +34,7 @@ pub struct RouteStep {
     pub drain: bool,
 }
 
+/// What a step of a route change does to the entries of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepKind {
     /// Entries become empty and tops are lowered.
