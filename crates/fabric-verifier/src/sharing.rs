@@ -133,15 +133,32 @@ impl PortResult {
     }
 }
 
-/// The service levels that arrive; `None` if there is no path at all.
-type Carried = Option<ServiceLevelSet>;
+/// The service levels that arrive over a path.
+#[derive(Clone, Copy)]
+struct Carried {
+    levels: ServiceLevelSet,
+    /// Whether there is a path at all; if not, `levels` is empty.
+    arrives: bool,
+}
+
+impl Carried {
+    const NO_PATH: Self = Self { levels: ServiceLevelSet::EMPTY, arrives: false };
+    /// A path without hops.
+    const ALL: Self = Self { levels: ServiceLevelSet::ALL, arrives: true };
+
+    /// What arrives if the path also has to pass a hop that carries `levels`.
+    #[inline]
+    fn through(self, levels: ServiceLevelSet) -> Self {
+        Self { levels: self.levels & levels, ..self }
+    }
+}
 
 /// Service level 0, which is checked port by port.
 const BEST_EFFORT: ServiceLevelSet = ServiceLevelSet::from_bits(1);
 
 fn set_of(map: &SlToVl, lanes: u8) -> ServiceLevelSet {
     let taken = levels(map).filter(|(_, lane)| *lane != VirtualLane::MANAGEMENT && lane.to_wire() < lanes);
-    taken.map(|(sl, _)| sl).collect()
+    taken.fold(ServiceLevelSet::EMPTY, |set, (sl, _)| set | sl.into())
 }
 
 /// The service levels that each hop (input-output pair) of a switch carries.
@@ -253,13 +270,14 @@ impl<'a> CarriedLevels<'a> {
             .collect();
         let count = leaves.iter().map(|(_, ends)| ends.len()).sum::<usize>();
         // By leaf switch, then end port: what arrives from the leaf's exit at the end port.
-        let mut carried: Vec<Carried> = vec![None; leaves.len() * count];
+        let mut carried: Vec<Carried> = vec![Carried::NO_PATH; leaves.len() * count];
         for (index, end) in leaves.iter().flat_map(|(_, ends)| ends).enumerate() {
             let column = self.column(*end);
             for (leaf, (switch_index, _)) in leaves.iter().enumerate() {
                 carried[leaf * count + index] = column[*switch_index];
             }
         }
+        let is_by_pairs = |a: usize, b: usize| by_pairs[a].is_some() && by_pairs[a] == by_pairs[b];
         let mut reported: BTreeSet<(ServiceLevel, PortName, Option<PortNum>)> = BTreeSet::new();
         for (leaf, (_, ends)) in leaves.iter().enumerate() {
             for (other, (_, others)) in leaves.iter().enumerate().skip(leaf) {
@@ -267,11 +285,13 @@ impl<'a> CarriedLevels<'a> {
                     for (b, second) in others.iter().zip(firsts[other]..) {
                         let there = self.carried(*a, *b, carried[leaf * count + second]);
                         let back = self.carried(*b, *a, carried[other * count + first]);
-                        let is_by_pairs = by_pairs[*a].is_some() && by_pairs[*a] == by_pairs[*b];
-                        if let (Some(there), Some(back)) = (there, back)
-                            && there != back
-                            && !is_by_pairs
+                        // Few pairs differ: all else is looked up only for those.
+                        if there.levels != back.levels
+                            && there.arrives
+                            && back.arrives
+                            && !is_by_pairs(*a, *b)
                         {
+                            let (there, back) = (there.levels, back.levels);
                             self.report_one_way(*a, *b, there, back, &mut reported, findings);
                         }
                     }
@@ -313,13 +333,13 @@ impl<'a> CarriedLevels<'a> {
                     break known;
                 }
                 // A loop finds itself here, and carries nothing.
-                column[here] = Some(None);
+                column[here] = Some(Carried::NO_PATH);
                 path.push(here);
-                let Some(exit) = network.exit(here, lid) else { break None };
+                let Some(exit) = network.exit(here, lid) else { break Carried::NO_PATH };
                 match network.next(here, exit) {
                     NextHop::Switch(there, _) => here = there as SwitchIndex,
-                    NextHop::EndPort(end) if end as usize == to => break Some(ServiceLevelSet::ALL),
-                    _ => break None,
+                    NextHop::EndPort(end) if end as usize == to => break Carried::ALL,
+                    _ => break Carried::NO_PATH,
                 }
             };
             // Backwards from the switch whose result is known, or from the last switch, whose exit leads to the end
@@ -327,18 +347,19 @@ impl<'a> CarriedLevels<'a> {
             let mut before = (path.last() != Some(&here)).then_some(here);
             for switch_index in path.iter().rev() {
                 if let Some(there) = before {
-                    carried =
-                        carried.and_then(|carried| Some(carried & self.onward(*switch_index, there, lid)?));
+                    let levels = self.onward(*switch_index, there, lid);
+                    carried = levels.map_or(Carried::NO_PATH, |levels| carried.through(levels));
                 }
                 column[*switch_index] = Some(carried);
                 before = Some(*switch_index);
             }
         }
-        column.into_iter().map(Option::flatten).collect()
+        column.into_iter().map(|carried| carried.unwrap_or(Carried::NO_PATH)).collect()
     }
 
-    /// The service levels that the hop at `here` carries for packets that come from `before`.
-    fn onward(&self, before: SwitchIndex, here: SwitchIndex, lid: Lid) -> Carried {
+    /// The service levels that the hop at `here` carries for packets that come from `before`; `None` if there is no
+    /// such hop.
+    fn onward(&self, before: SwitchIndex, here: SwitchIndex, lid: Lid) -> Option<ServiceLevelSet> {
         let network = self.network;
         let input = match network.exit(before, lid).map(|exit| network.next(before, exit)) {
             Some(NextHop::Switch(_, input)) => input,
@@ -350,9 +371,10 @@ impl<'a> CarriedLevels<'a> {
     /// The service levels that arrive from one end port at another, given what arrives from the exit of its switch.
     #[inline]
     fn carried(&self, from: usize, to: usize, onward: Carried) -> Carried {
-        let (home, input) = self.network.ends()[from].home?;
-        let exit = self.network.exit(home, self.network.ends()[to].lid)?;
-        Some((onward? & self.sent[from] & self.hop(home, input, exit)) - BEST_EFFORT)
+        let Some((home, input)) = self.network.ends()[from].home else { return Carried::NO_PATH };
+        let lid = self.network.ends()[to].lid;
+        let Some(exit) = self.network.exit(home, lid) else { return Carried::NO_PATH };
+        onward.through((self.sent[from] & self.hop(home, input, exit)) - BEST_EFFORT)
     }
 
     /// The port that discards a service level on the path between two end ports, and the input port there.
