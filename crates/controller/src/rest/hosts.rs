@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
-use controller_api::{MemorySize, Name, Problem};
+use controller_api::{ApiProblem, MemorySize, Name};
 use ib_wire::Guid;
 
 use super::access::Caller;
@@ -26,7 +26,7 @@ type Shared = State<Arc<Site>>;
 /// List hosts
 ///
 /// With their used and available resources. For operators.
-#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, ApiError> {
     caller.operator()?;
     Ok(Json(hosts(&site).await?))
@@ -90,7 +90,7 @@ async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
 /// Add a host
 ///
 /// Replaces the properties of a known host. For operators.
-#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn add(
     State(site): Shared,
     caller: Caller,
@@ -105,7 +105,7 @@ pub async fn add(
 ///
 /// All or none; replaces the properties of known hosts. Returns the names of those that are new or have changed. For
 /// operators.
-#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn add_all(
     State(site): Shared,
     caller: Caller,
@@ -161,7 +161,7 @@ fn check_host(new: &NewHost) -> Result<(), ApiError> {
 /// Remove a host
 ///
 /// Fails if nodes are placed on it. For operators.
-#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): Shared,
     caller: Caller,
@@ -185,7 +185,7 @@ pub async fn remove(
 /// Bind a host to another port
 ///
 /// After its adapter was replaced. Fails if nodes are placed on the host. For operators.
-#[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn bind(
     State(site): Shared,
     caller: Caller,

@@ -5,6 +5,7 @@ use fabric_compiler::CompileError;
 
 use super::access::Caller;
 use super::error::ApiError;
+use super::limits::limit_of;
 use crate::admission::AdmissionError;
 use crate::clusters::{ClusterError, NotPlanned};
 use crate::planning::PlanningError;
@@ -12,6 +13,11 @@ use crate::planning::PlanningError;
 impl Caller {
     /// The response to a request for a cluster that is rejected, with what the caller may learn of the reason.
     pub fn refuse(&self, error: ClusterError) -> ApiError {
+        let limit = limit_of(&error).map(|limit| self.disclose_limit(limit));
+        self.problem(error).limit(limit)
+    }
+
+    fn problem(&self, error: ClusterError) -> ApiError {
         let detail = error.to_string();
         match error {
             ClusterError::NoSuchCluster(name) => ApiError::not_found("cluster", name),
@@ -30,9 +36,8 @@ impl Caller {
                 ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show")
             }
             ClusterError::InvalidSubPartition(_) => ApiError::invalid("partitions", detail),
-            ClusterError::NumbersExhausted(_) => {
-                ApiError::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
-            }
+            ClusterError::NumbersExhausted(error) => ApiError::conflict("no-capacity", self.disclose(&error))
+                .hint("delete a cluster, or wait ten minutes"),
             ClusterError::Quota(_) => ApiError::conflict("quota-exceeded", detail).hint(
                 "request less or delete something; heddle tenant show lists the usage, and operators change quotas with \
                  heddle tenant quota",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::{Name, Problem, session};
+use controller_api::{ApiProblem, Name, session};
 
 use super::access::Caller;
 use super::clusters::{TenantQuery, find};
@@ -29,7 +29,7 @@ const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
     operation_id = "session_open",
     params(("name" = String, Path), ("number" = u32, Path), TenantQuery),
     request_body = session::NewSession,
-    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,

@@ -271,7 +271,7 @@ fn tenant_routes_are_applied_and_loops_rejected() {
     let last = refused.last_change.unwrap();
     assert_eq!(
         (&last["verdict"], &last["refusal"]["refusal"]),
-        (&"refused".into(), &"loop".into()),
+        (&"refused".into(), &"forwarding-loop".into()),
         "{last}"
     );
     assert_eq!(refused.in_force, None);
