@@ -4,6 +4,7 @@
 //! others are for operators. Texts that are stored for tenants (reasons, events) are written without such facts in the
 //! first place: see `lifecycle`.
 
+use controller_api::Name;
 use controller_api::image::Image;
 use controller_api::limit::Limit;
 use fabric_compiler::CompileError;
@@ -26,6 +27,10 @@ pub trait Disclose {
 /// A session could not be opened.
 #[derive(Debug)]
 pub struct NodeUnreachable(pub anyhow::Error);
+
+/// The host of a node, which does not respond.
+#[derive(Debug)]
+pub struct SilentHost<'a>(pub &'a Name);
 
 impl Caller {
     /// The text that the caller may see.
@@ -167,6 +172,16 @@ impl Disclose for PartitionNumbersExhausted {
 
     fn for_operators(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Disclose for SilentHost<'_> {
+    fn for_tenants(&self) -> String {
+        "its host".to_owned()
+    }
+
+    fn for_operators(&self) -> String {
+        format!("host {}", self.0)
     }
 }
 

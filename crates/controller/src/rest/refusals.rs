@@ -8,6 +8,7 @@ use super::error::ApiError;
 use super::limits::limit_of;
 use crate::admission::AdmissionError;
 use crate::clusters::{ClusterError, NotPlanned};
+use crate::hosts::HostError;
 use crate::planning::PlanningError;
 
 impl Caller {
@@ -79,6 +80,24 @@ impl Caller {
                 ApiError::conflict("cannot-be-planned", detail)
             }
             PlanningError::Panicked => ApiError::internal(detail),
+        }
+    }
+}
+
+/// All facts: requests that change hosts are for operators.
+impl From<HostError> for ApiError {
+    fn from(error: HostError) -> Self {
+        let detail = error.to_string();
+        match error {
+            HostError::NoSuchHost(name) => Self::not_found("host", name),
+            HostError::RunsNodes(_) | HostError::RunsNodesBehindPort { .. } => {
+                Self::conflict("in-use", detail).hint("delete the clusters first")
+            }
+            HostError::PortTaken { .. } => Self::conflict("port-taken", detail).field("port_guid"),
+            HostError::BoundElsewhere { .. } => Self::conflict("bound-elsewhere", detail)
+                .field("port_guid")
+                .hint("bind it to a new adapter with heddle host bind"),
+            HostError::Store(error) => error.into(),
         }
     }
 }

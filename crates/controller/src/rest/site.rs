@@ -96,8 +96,9 @@ pub async fn image_remove(
     Path(name): Path<Name>,
 ) -> Result<StatusCode, ApiError> {
     caller.operator()?;
-    match site.store.image_remove(&name).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(ApiError::not_found("image", name)),
+    if site.store.image_remove(&name).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found("image", name))
     }
 }

@@ -64,9 +64,12 @@ pub async fn create(
     check(&new.quota)?;
     let tenant = TenantRef { id: Uuid::new_v4(), name: new.name.clone() };
     let row = TenantRow { tenant, created: site.store.now().wall, quota: new.quota };
-    site.store.tenant_create(&row).await.map_err(|error| match error.is_taken() {
-        true => ApiError::conflict("name-taken", format!("tenant {} exists already", new.name)).field("name"),
-        false => error.into(),
+    site.store.tenant_create(&row).await.map_err(|error| {
+        if error.is_taken() {
+            ApiError::conflict("name-taken", format!("tenant {} exists already", new.name)).field("name")
+        } else {
+            error.into()
+        }
     })?;
     site.note("tenant.created", format!("tenant {} created", new.name)).await?;
     Ok((StatusCode::CREATED, Json(tenant_status(&site, row, &[]).await?)))
@@ -105,9 +108,12 @@ pub async fn delete(
 ) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     let _writer = site.writer.lock().await;
-    let removed = site.store.tenant_delete(&name).await.map_err(|error| match error.is_needed() {
-        true => ApiError::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first"),
-        false => error.into(),
+    let removed = site.store.tenant_delete(&name).await.map_err(|error| {
+        if error.is_needed() {
+            ApiError::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first")
+        } else {
+            error.into()
+        }
     })?;
     if !removed {
         return Err(ApiError::not_found("tenant", name));
