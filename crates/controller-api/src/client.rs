@@ -28,7 +28,7 @@ use crate::image::{Image, NewImage};
 use crate::operation::Operation;
 use crate::tenant::{IssuedToken, NewTenant, NewToken, Tenant, TenantChange, Token};
 use crate::view::{self, ViewStatus};
-use crate::{Name, Problem, session};
+use crate::{ApiProblem, Name, session};
 
 /// Most bytes of a response: the topology of the largest fabric takes some tens of MiB.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -49,7 +49,7 @@ pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 pub enum ClientError {
     /// The controller rejected the request.
     #[error(transparent)]
-    Refused(#[from] Box<Problem>),
+    Refused(#[from] Box<ApiProblem>),
     /// No response: connecting, sending or receiving failed.
     #[error("cannot reach a controller at {base}")]
     Unreachable {
@@ -384,7 +384,7 @@ impl ApiClient {
 
     async fn problem(&self, response: Response<Incoming>) -> ClientError {
         let status = response.status();
-        match self.read(response.into_body()).await.map(|body| serde_json::from_slice::<Problem>(&body)) {
+        match self.read(response.into_body()).await.map(|body| serde_json::from_slice::<ApiProblem>(&body)) {
             Ok(Ok(problem)) => ClientError::Refused(Box::new(problem)),
             Ok(Err(_)) => self.unexpected(format_args!("status {status} without problem details")),
             Err(error) => error,

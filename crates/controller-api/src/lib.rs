@@ -4,7 +4,7 @@
 //! * [`quota`]: resource limits of tenants and their usage.
 //! * [`view`]: the network of a cluster as its tenant sees it.
 //! * [`session`]: the stream behind `exec` and `ssh`.
-//! * [`Problem`]: errors of the REST interface.
+//! * [`ApiProblem`]: errors of the REST interface, with the [`limit`] that a request exceeds; [`Problem`]: those of agents.
 //! * [`agent`]: the protocol between the controller and the agent of a host.
 //! * [`intents`]: the desired state of a whole fabric, as a file.
 //! * [`ApiClient`]: sends requests to the controller at a [`ControllerAddress`].
@@ -20,6 +20,7 @@ pub mod fabric;
 pub mod host;
 pub mod image;
 pub mod intents;
+pub mod limit;
 mod name;
 pub mod operation;
 mod problem;
@@ -32,5 +33,5 @@ pub mod view;
 pub use address::{ControllerAddress, InvalidControllerAddress, TrustedUsers, UntrustedSocket};
 pub use client::{ApiClient, ClientError, ClusterRef, Upgraded};
 pub use name::{InvalidResourceName, Name};
-pub use problem::Problem;
+pub use problem::{ApiProblem, Problem};
 pub use quantity::{InvalidMemorySize, MemorySize};

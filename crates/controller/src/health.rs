@@ -144,10 +144,12 @@ pub fn cluster_health(cluster: &ClusterRow, faults: &Faults, audience: Audience)
     }
     let is_unknown = |(_, fault): &(u32, NodeFault)| fault.state == NodeState::Unknown;
     let unknown = of_nodes.iter().filter(|fault| is_unknown(fault)).count();
-    let state = match sinces.is_empty() {
-        true => HealthState::Ok,
-        false if unknown > 0 && unknown == nodes.count() => HealthState::Unknown,
-        false => HealthState::Degraded,
+    let state = if sinces.is_empty() {
+        HealthState::Ok
+    } else if unknown > 0 && unknown == nodes.count() {
+        HealthState::Unknown
+    } else {
+        HealthState::Degraded
     };
     Health { state, since: sinces.into_iter().min(), reasons }
 }

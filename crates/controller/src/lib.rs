@@ -20,6 +20,7 @@ mod clusters;
 mod event_waiters;
 mod faults;
 mod health;
+mod hosts;
 mod keys;
 mod lifecycle;
 mod loops;
@@ -113,7 +114,8 @@ pub async fn serve(
     let sequences = store.spec_sequence_begin().await?;
     let site = Arc::new(Site::new(
         store,
-        (identity, sequences),
+        identity,
+        sequences,
         sidecar,
         decisions,
         settings.sm_control.clone(),

@@ -41,7 +41,7 @@ pub struct Planning {
     cache: Mutex<Cache>,
 }
 
-/// What candidates follow.
+/// The state that candidates follow.
 #[derive(Clone, Debug)]
 struct Current {
     /// Number of commits so far.
@@ -70,7 +70,7 @@ struct VerifiedPlan {
 struct Cache {
     /// The compiler with its intermediate results for `planner.plan()`, whichever that is.
     planner: Option<Planner>,
-    /// The last candidate.
+    /// The last candidate, committed or not.
     candidate: Option<PlanCandidate>,
 }
 
@@ -83,6 +83,7 @@ pub struct PlanCandidate {
 }
 
 impl PlanCandidate {
+    /// The plan, not current yet.
     pub fn plan(&self) -> &Arc<FabricPlan> {
         self.next.verified.plan()
     }

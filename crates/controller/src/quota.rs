@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use controller_api::limit::QuotaResource;
 use controller_api::quota::{Quota, QuotaUsage};
 use controller_api::{MemorySize, Name};
 use fabric_model::tenancy::{Bandwidth, Class};
@@ -9,14 +10,40 @@ use thiserror::Error;
 
 use crate::store::ClusterRow;
 
-/// A limit that would be exceeded.
+/// A limit that would be exceeded. Memory is in MiB and bandwidth in bit/s; all others are counts.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the quota of tenant {tenant} allows {allowed} {what}, but {wanted} would be used")]
+#[error(
+    "the quota of tenant {tenant} allows {} {}, but {} would be used",
+    amount(*.resource, *.allowed),
+    noun(*.resource),
+    amount(*.resource, *.requested)
+)]
 pub struct QuotaExceeded {
-    tenant: Name,
-    what: &'static str,
-    allowed: String,
-    wanted: String,
+    pub tenant: Name,
+    pub resource: QuotaResource,
+    pub allowed: u64,
+    /// What would be used with the request.
+    pub requested: u64,
+}
+
+fn amount(resource: QuotaResource, amount: u64) -> String {
+    match resource {
+        QuotaResource::Memory => MemorySize::from_mib(amount.try_into().unwrap_or(u32::MAX)).to_string(),
+        QuotaResource::Bandwidth => Bandwidth::from_bits_per_s(amount).to_string(),
+        _ => amount.to_string(),
+    }
+}
+
+fn noun(resource: QuotaResource) -> &'static str {
+    match resource {
+        QuotaResource::Clusters => "clusters",
+        QuotaResource::Nodes => "nodes",
+        QuotaResource::Cores => "cores",
+        QuotaResource::Partitions => "partition numbers (those released in the last ten minutes count)",
+        QuotaResource::ExclusiveHosts => "hosts for guaranteed clusters alone",
+        QuotaResource::Memory => "of memory",
+        QuotaResource::Bandwidth => "of guaranteed bandwidth",
+    }
 }
 
 /// Usage of a tenant with these clusters, and with `partitions` numbers in use or in quarantine.
@@ -50,32 +77,32 @@ pub fn check(
     before: &QuotaUsage,
     after: &QuotaUsage,
 ) -> Result<(), QuotaExceeded> {
-    let exclusive = exclusive_max(quota, site_hosts);
-    let exceeded = |what, allowed: String, wanted: String| {
-        Err(QuotaExceeded { tenant: tenant.clone(), what, allowed, wanted })
+    let mib = |memory: MemorySize| u64::from(memory.mib());
+    let amounts = |usage: &QuotaUsage| {
+        [
+            (QuotaResource::Clusters, usage.clusters.into()),
+            (QuotaResource::Nodes, usage.nodes.into()),
+            (QuotaResource::Cores, usage.cores.into()),
+            (QuotaResource::Partitions, usage.partitions.into()),
+            (QuotaResource::ExclusiveHosts, usage.exclusive_hosts.into()),
+            (QuotaResource::Memory, mib(usage.memory)),
+            (QuotaResource::Bandwidth, usage.bandwidth.bits_per_s()),
+        ]
     };
-    let counts = [
-        ("clusters", quota.clusters, before.clusters, after.clusters),
-        ("nodes", quota.nodes, before.nodes, after.nodes),
-        ("cores", quota.cores, before.cores, after.cores),
-        (
-            "partition numbers (those released in the last ten minutes count)",
-            quota.partitions,
-            before.partitions,
-            after.partitions,
-        ),
-        ("hosts for guaranteed clusters alone", exclusive, before.exclusive_hosts, after.exclusive_hosts),
-    ];
-    for (what, limit, had, has) in counts {
-        if has > limit && has > had {
-            return exceeded(what, limit.to_string(), has.to_string());
+    let allowed = |resource| match resource {
+        QuotaResource::Clusters => quota.clusters.into(),
+        QuotaResource::Nodes => quota.nodes.into(),
+        QuotaResource::Cores => quota.cores.into(),
+        QuotaResource::Partitions => quota.partitions.into(),
+        QuotaResource::ExclusiveHosts => exclusive_max(quota, site_hosts).into(),
+        QuotaResource::Memory => mib(quota.memory),
+        QuotaResource::Bandwidth => quota.bandwidth.bits_per_s(),
+    };
+    for ((resource, requested), (_, had)) in amounts(after).into_iter().zip(amounts(before)) {
+        let allowed = allowed(resource);
+        if requested > allowed && requested > had {
+            return Err(QuotaExceeded { tenant: tenant.clone(), resource, allowed, requested });
         }
-    }
-    if after.memory > quota.memory && after.memory > before.memory {
-        return exceeded("of memory", quota.memory.to_string(), after.memory.to_string());
-    }
-    if after.bandwidth > quota.bandwidth && after.bandwidth > before.bandwidth {
-        return exceeded("of guaranteed bandwidth", quota.bandwidth.to_string(), after.bandwidth.to_string());
     }
     Ok(())
 }

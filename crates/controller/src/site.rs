@@ -59,7 +59,8 @@ impl Site {
     /// A site of which nothing has been observed yet.
     pub fn new(
         store: Store,
-        (identity, sequences): (StoreIdentity, SpecSequences),
+        identity: StoreIdentity,
+        sequences: SpecSequences,
         sidecar: Sidecar,
         decisions: Decisions,
         sm_control: PathBuf,

@@ -1,4 +1,4 @@
-//! Creates a cluster.
+//! Creates a cluster: places it, and stores it.
 
 use controller_api::Name;
 use controller_api::agent::ImageSpec;

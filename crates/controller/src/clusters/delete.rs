@@ -1,4 +1,4 @@
-//! Deletes a cluster.
+//! Deletes a cluster, orderly or by force.
 
 use controller_api::Name;
 use controller_api::cluster::Phase;
@@ -12,7 +12,7 @@ use crate::lifecycle::{AdvanceOutcome, finish, reach};
 use crate::site::Site;
 use crate::store::ClusterRow;
 
-/// How nodes leave.
+/// How the nodes of a deleted cluster leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// Each when its host has reported that it is gone.

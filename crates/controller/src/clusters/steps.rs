@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{ClusterError, NotPlanned};
-use crate::admission::{NotExclusive, PlacedNodes, admit};
+use crate::admission::{AdmissionError, NotExclusive, PlacedNodes, admit};
 use crate::lifecycle::AdvanceOutcome;
 use crate::network::fabric_intent;
 use crate::quota::{self, usage};
@@ -61,11 +61,17 @@ pub async fn place_nodes(
     all: &[ClusterRow],
 ) -> Result<PlacedNodes, ClusterError> {
     let hosts = site.store.host_list().await?;
-    let placed = admit(cluster, count, &hosts, all, &site.observed())?;
-    if let Some(reason) = &placed.not_exclusive {
+    let placed = admit(cluster, count, &hosts, all, &site.observed());
+    let not_exclusive = match &placed {
+        Ok(PlacedNodes { not_exclusive, .. }) | Err(AdmissionError::NoCapacity { not_exclusive, .. }) => {
+            *not_exclusive
+        }
+        Err(AdmissionError::NotYet | AdmissionError::NoHost { .. }) => None,
+    };
+    if let Some(reason) = not_exclusive {
         tracing::info!(cluster = %cluster.id, "new nodes have no hosts of their own: {reason}");
     }
-    Ok(placed)
+    Ok(placed?)
 }
 
 /// Checks a cluster against the quota of its tenant, and that there is a verified plan for it beside all others.

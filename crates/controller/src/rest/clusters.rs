@@ -8,7 +8,7 @@ use controller_api::cluster::{
     Cluster, ClusterNode, ClusterShape, NewCluster, PartitionsUpdate, ResizeRequest, check_partitions,
 };
 use controller_api::operation::Operation;
-use controller_api::{MemorySize, Name, Problem};
+use controller_api::{ApiProblem, MemorySize, Name};
 use fabric_model::tenancy::{Bandwidth, Class};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -66,7 +66,7 @@ pub struct DeleteQuery {
 /// List clusters
 ///
 /// Clusters of the caller, or all clusters for an operator.
-#[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/clusters", operation_id = "cluster_list", responses((status = 200, body = Vec<Cluster>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluster>>, ApiError> {
     let clusters = match caller.scope() {
         Some(tenant) => site.store.cluster_list_of(tenant).await?,
@@ -76,7 +76,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Cluste
 }
 
 /// Show a cluster
-#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = Cluster), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/clusters/{name}", operation_id = "cluster_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = Cluster), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
     caller: Caller,
@@ -91,7 +91,7 @@ pub async fn show(
 /// Create a cluster
 ///
 /// The request is rejected at once if the cluster cannot be placed.
-#[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/clusters", operation_id = "cluster_create", request_body = NewCluster, responses((status = 202, body = Operation), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
     caller: Caller,
@@ -105,7 +105,7 @@ pub async fn create(
 /// Resize a cluster
 ///
 /// Nodes that stay keep running.
-#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), TenantQuery), request_body = ResizeRequest, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(patch, path = "/v1/clusters/{name}", operation_id = "cluster_resize", params(("name" = String, Path), TenantQuery), request_body = ResizeRequest, responses((status = 202, body = Operation), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn resize(
     State(site): Shared,
     caller: Caller,
@@ -121,7 +121,7 @@ pub async fn resize(
 /// Replace the sub-partitions of a cluster
 ///
 /// A sub-partition whose name is known keeps its partition number.
-#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), TenantQuery), request_body = PartitionsUpdate, responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/clusters/{name}/partitions", operation_id = "cluster_partition", params(("name" = String, Path), TenantQuery), request_body = PartitionsUpdate, responses((status = 202, body = Operation), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn partition(
     State(site): Shared,
     caller: Caller,
@@ -137,7 +137,7 @@ pub async fn partition(
 ///
 /// Allowed in every phase. An operator may force the deletion: nodes on silent hosts are then dropped once their ports
 /// have left the partitions.
-#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), DeleteQuery), responses((status = 202, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/clusters/{name}", operation_id = "cluster_delete", params(("name" = String, Path), DeleteQuery), responses((status = 202, body = Operation), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
     caller: Caller,
@@ -155,13 +155,13 @@ pub async fn delete(
 /// List operations
 ///
 /// Newest first, at most 1000.
-#[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/operations", operation_id = "operation_list", responses((status = 200, body = Vec<Operation>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn operation_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Operation>>, ApiError> {
     Ok(Json(site.store.operation_list(caller.scope()).await?))
 }
 
 /// Show an operation
-#[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/operations/{id}", operation_id = "operation_show", params(("id" = Uuid, Path)), responses((status = 200, body = Operation), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn operation_show(
     State(site): Shared,
     caller: Caller,

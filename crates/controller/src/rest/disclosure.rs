@@ -4,7 +4,9 @@
 //! others are for operators. Texts that are stored for tenants (reasons, events) are written without such facts in the
 //! first place: see `lifecycle`.
 
+use controller_api::Name;
 use controller_api::image::Image;
+use controller_api::limit::Limit;
 use fabric_compiler::CompileError;
 
 use super::access::Caller;
@@ -12,7 +14,7 @@ use crate::admission::AdmissionError;
 use crate::clusters::NotPlanned;
 use crate::placement::NodePlacementError;
 use crate::planning::PlanningError;
-use crate::store::ImageRow;
+use crate::store::{ImageRow, PartitionNumbersExhausted};
 
 /// A message with a full text for operators, and one without facts about the site for tenants.
 pub trait Disclose {
@@ -25,6 +27,10 @@ pub trait Disclose {
 /// A session could not be opened.
 #[derive(Debug)]
 pub struct NodeUnreachable(pub anyhow::Error);
+
+/// The host of a node, which does not respond.
+#[derive(Debug)]
+pub struct SilentHost<'a>(pub &'a Name);
 
 impl Caller {
     /// The text that the caller may see.
@@ -43,10 +49,70 @@ impl Caller {
         }
     }
 
+    /// A limit as the caller sees it: tenants learn what they requested and what their own quota is, not what the site
+    /// has, who uses it and where it is short.
+    pub fn disclose_limit(&self, limit: Limit) -> Limit {
+        match self {
+            Self::Operator => limit,
+            Self::Tenant(_) => limit_for_tenants(limit),
+        }
+    }
+
     /// An image as the caller sees it; its directory is a fact about the site.
     pub fn image(&self, image: ImageRow) -> Image {
         let ImageRow { name, directory, digest, created } = image;
         Image { name, directory: self.fact(directory), digest, created }
+    }
+}
+
+/// Every member is named here, so that a new one cannot be forgotten.
+fn limit_for_tenants(limit: Limit) -> Limit {
+    match limit {
+        Limit::Quota { resource, allowed, requested } => Limit::Quota { resource, allowed, requested },
+        Limit::PartitionNumbers { in_use: _, quarantined: _ } => {
+            Limit::PartitionNumbers { in_use: None, quarantined: None }
+        }
+        Limit::UsableHosts { hosts: _ } => Limit::UsableHosts { hosts: None },
+        Limit::HostCapacity {
+            requested_nodes,
+            requested_cores,
+            requested_memory,
+            nodes_that_fit: _,
+            available: _,
+        } => Limit::HostCapacity {
+            requested_nodes,
+            requested_cores,
+            requested_memory,
+            nodes_that_fit: None,
+            available: None,
+        },
+        Limit::MachineMemory { requested_nodes, requested_memory, nodes_that_fit: _ } => {
+            Limit::MachineMemory { requested_nodes, requested_memory, nodes_that_fit: None }
+        }
+        Limit::DedicatedCores { requested_nodes, requested_cores, available_cores: _, total_cores: _ } => {
+            Limit::DedicatedCores {
+                requested_nodes,
+                requested_cores,
+                available_cores: None,
+                total_cores: None,
+            }
+        }
+        Limit::Guarantee {
+            requested_nodes,
+            requested,
+            requested_latency_ns,
+            nodes_that_fit: _,
+            cause: _,
+            placement: _,
+        } => Limit::Guarantee {
+            requested_nodes,
+            requested,
+            requested_latency_ns,
+            nodes_that_fit: None,
+            cause: None,
+            placement: None,
+        },
+        Limit::PkeyTable { table: _ } => Limit::PkeyTable { table: None },
     }
 }
 
@@ -96,6 +162,26 @@ impl Disclose for NotPlanned {
             PlanningError::Compile(_) | PlanningError::Unsound { .. } => self.reason.to_string(),
             PlanningError::Panicked => self.for_tenants(),
         }
+    }
+}
+
+impl Disclose for PartitionNumbersExhausted {
+    fn for_tenants(&self) -> String {
+        "no partition number is free now".to_owned()
+    }
+
+    fn for_operators(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Disclose for SilentHost<'_> {
+    fn for_tenants(&self) -> String {
+        "its host".to_owned()
+    }
+
+    fn for_operators(&self) -> String {
+        format!("host {}", self.0)
     }
 }
 

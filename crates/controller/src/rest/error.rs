@@ -7,7 +7,8 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use controller_api::Problem;
+use controller_api::limit::Limit;
+use controller_api::{ApiProblem, Problem};
 use serde::de::DeserializeOwned;
 
 use super::REQUEST_BYTES_MAX;
@@ -16,21 +17,15 @@ use crate::store::StoreError;
 
 /// Error response: problem details.
 #[derive(Debug)]
-pub struct ApiError(Box<Problem>);
+pub struct ApiError(Box<ApiProblem>);
 
 impl ApiError {
     /// An error with a stable type and a description of this occurrence.
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Refused").to_owned();
         let detail = Some(detail.into());
-        Self(Box::new(Problem {
-            kind: kind.to_owned(),
-            title,
-            status: status.as_u16(),
-            detail,
-            field: None,
-            hint: None,
-        }))
+        let (kind, status) = (kind.to_owned(), status.as_u16());
+        Self(Box::new(Problem { kind, title, status, detail, field: None, hint: None }.into()))
     }
 
     /// 422: a field of the request is invalid.
@@ -62,22 +57,28 @@ impl ApiError {
 
     /// Names the invalid field.
     pub fn field(mut self, field: &str) -> Self {
-        self.0.field = Some(field.to_owned());
+        self.0.problem.field = Some(field.to_owned());
         self
     }
 
     /// Adds a suggestion.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.0.hint = Some(hint.into());
+        self.0.problem.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the limit that the request exceeds, as far as the caller may know it.
+    pub fn limit(mut self, limit: Option<Limit>) -> Self {
+        self.0.limit = limit;
         self
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(self.0.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
-        let mut response = (status, [(header::CONTENT_TYPE, Problem::MEDIA_TYPE)], body).into_response();
+        let mut response = (status, [(header::CONTENT_TYPE, ApiProblem::MEDIA_TYPE)], body).into_response();
         if status == StatusCode::UNAUTHORIZED {
             response
                 .headers_mut()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::Problem;
+use controller_api::ApiProblem;
 use controller_api::event::Event;
 use controller_api::fabric::{FabricState, FabricStatus, PartitionMember, PartitionStatus, Proof};
 use fabric_model::ibnetdiscover;
@@ -29,7 +29,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Show the fabric
 ///
 /// As last discovered and programmed. For operators.
-#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/fabric", operation_id = "fabric_show", responses((status = 200, body = FabricStatus), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<FabricStatus>, ApiError> {
     caller.operator()?;
     let fabric = site.with_observed(|observed| observed.fabric.clone());
@@ -78,7 +78,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
 /// Verify the fabric
 ///
 /// Reads all tables back from the devices and verifies them. For operators.
-#[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/fabric/proof", operation_id = "fabric_proof", responses((status = 200, body = Proof), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Proof>, ApiError> {
     caller.operator()?;
     match manager::proof(&site).await {
@@ -111,7 +111,7 @@ pub struct EventQuery {
 /// List events
 ///
 /// Events of the caller, or all events for an operator; at most 1000.
-#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", params(EventQuery), responses((status = 200, body = Vec<Event>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn event_list(
     State(site): State<Arc<Site>>,
     caller: Caller,

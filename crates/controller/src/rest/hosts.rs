@@ -7,13 +7,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
-use controller_api::{MemorySize, Name, Problem};
-use ib_wire::Guid;
+use controller_api::{ApiProblem, MemorySize, Name};
 
 use super::access::Caller;
 use super::error::{ApiError, Json, Path};
-use crate::binding::choose;
 use crate::faults::{Fault, Faults};
+use crate::hosts;
 use crate::observed::{Observed, ObservedAgent};
 use crate::site::Site;
 use crate::store::HostAllocation;
@@ -26,13 +25,13 @@ type Shared = State<Arc<Site>>;
 /// List hosts
 ///
 /// With their used and available resources. For operators.
-#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", responses((status = 200, body = Vec<Host>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Host>>, ApiError> {
     caller.operator()?;
-    Ok(Json(hosts(&site).await?))
+    Ok(Json(statuses(&site).await?))
 }
 
-async fn hosts(site: &Site) -> Result<Vec<Host>, ApiError> {
+async fn statuses(site: &Site) -> Result<Vec<Host>, ApiError> {
     let mut allocations: HashMap<Name, HostAllocation> = HashMap::new();
     for cluster in site.store.cluster_list().await? {
         for node in &cluster.nodes {
@@ -90,14 +89,15 @@ async fn host_status(site: &Site, name: &Name) -> Result<Host, ApiError> {
 /// Add a host
 ///
 /// Replaces the properties of a known host. For operators.
-#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/hosts", operation_id = "host_add", request_body = NewHost, responses((status = 201, body = Host), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewHost>,
 ) -> Result<(StatusCode, Json<Host>), ApiError> {
     caller.operator()?;
-    put_hosts(&site, std::slice::from_ref(&new)).await?;
+    check_host(&new)?;
+    hosts::put(&site, std::slice::from_ref(&new)).await?;
     Ok((StatusCode::CREATED, Json(host_status(&site, &new.name).await?)))
 }
 
@@ -105,39 +105,15 @@ pub async fn add(
 ///
 /// All or none; replaces the properties of known hosts. Returns the names of those that are new or have changed. For
 /// operators.
-#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/hosts", operation_id = "host_add_all", request_body = Vec<NewHost>, responses((status = 200, body = Vec<Name>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn add_all(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<Vec<NewHost>>,
 ) -> Result<Json<Vec<Name>>, ApiError> {
     caller.operator()?;
-    Ok(Json(put_hosts(&site, &new).await?))
-}
-
-/// Stores hosts; returns those that are new or have changed.
-async fn put_hosts(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, ApiError> {
-    hosts.iter().try_for_each(check_host)?;
-    let writer = site.writer.lock().await;
-    let rows = site.store.host_list().await?;
-    let known: HashMap<&Name, &NewHost> = rows.iter().map(|host| (&host.name, host)).collect();
-    let mut new = bound(site, hosts, &rows)?;
-    new.retain(|host| known.get(&host.name) != Some(&host));
-    let text = match new.as_slice() {
-        [] => return Ok(Vec::new()),
-        [host] => {
-            let port = host
-                .port_guid
-                .map_or_else(|| "not bound to a port".to_owned(), |port| format!("port {port}"));
-            format!("host {} added or changed: {port}, {} cores, {}", host.name, host.cores, host.memory)
-        }
-        [first, .., last] => format!("{} hosts added or changed, {} to {}", new.len(), first.name, last.name),
-    };
-    site.store.host_put(&new).await?;
-    site.note("host.added", text).await?;
-    drop(writer);
-    site.wake();
-    Ok(new.into_iter().map(|host| host.name).collect())
+    new.iter().try_for_each(check_host)?;
+    Ok(Json(hosts::put(&site, &new).await?))
 }
 
 fn check_host(new: &NewHost) -> Result<(), ApiError> {
@@ -161,31 +137,21 @@ fn check_host(new: &NewHost) -> Result<(), ApiError> {
 /// Remove a host
 ///
 /// Fails if nodes are placed on it. For operators.
-#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/hosts/{name}", operation_id = "host_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, ApiError> {
     caller.operator()?;
-    let _writer = site.writer.lock().await;
-    let removed = site.store.host_remove(&name).await.map_err(|error| match error.is_needed() {
-        true => ApiError::conflict("in-use", format!("host {name} runs nodes of clusters"))
-            .hint("delete the clusters first"),
-        false => error.into(),
-    })?;
-    if !removed {
-        return Err(ApiError::not_found("host", name));
-    }
-    site.note("host.removed", format!("host {name} removed")).await?;
-    site.wake();
+    hosts::remove(&site, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Bind a host to another port
 ///
 /// After its adapter was replaced. Fails if nodes are placed on the host. For operators.
-#[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(put, path = "/v1/hosts/{name}/binding", operation_id = "host_bind", params(("name" = String, Path)), request_body = HostBinding, responses((status = 200, body = Host), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn bind(
     State(site): Shared,
     caller: Caller,
@@ -193,64 +159,6 @@ pub async fn bind(
     Json(HostBinding { port_guid }): Json<HostBinding>,
 ) -> Result<Json<Host>, ApiError> {
     caller.operator()?;
-    let writer = site.writer.lock().await;
-    let rows = site.store.host_list().await?;
-    let row = rows.iter().find(|host| host.name == name).ok_or_else(|| ApiError::not_found("host", &name))?;
-    if row.port_guid != Some(port_guid) {
-        let owner = rows.iter().find(|host| host.port_guid == Some(port_guid));
-        owner.map_or(Ok(()), |owner| check_owner(port_guid, &owner.name, &name))?;
-        let clusters = site.store.cluster_list().await?;
-        let nodes =
-            clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.host == name).count();
-        if nodes > 0 {
-            let detail = format!("host {name} runs {nodes} nodes behind the port it is bound to");
-            return Err(ApiError::conflict("in-use", detail).hint("delete the clusters first"));
-        }
-        site.store.host_bind(&[(name.clone(), port_guid)]).await?;
-        site.note("host.bound", format!("host {name} bound to port {port_guid}")).await?;
-    }
-    drop(writer);
-    site.wake();
+    hosts::bind(&site, &name, port_guid).await?;
     host_status(&site, &name).await.map(Json)
-}
-
-/// Hosts with their ports: the current one, the requested one, or that of the only adapter with the name of the host.
-fn bound(site: &Site, hosts: &[NewHost], rows: &[NewHost]) -> Result<Vec<NewHost>, ApiError> {
-    let known: HashMap<&Name, Guid> =
-        rows.iter().filter_map(|host| Some((&host.name, host.port_guid?))).collect();
-    let mut owners: HashMap<Guid, Name> = known.iter().map(|(name, port)| (*port, (*name).clone())).collect();
-    let mut bound = hosts.to_vec();
-    for host in &mut bound {
-        match (host.port_guid, known.get(&host.name)) {
-            (Some(requested), Some(known)) if requested != *known => {
-                let detail = format!("host {} is bound to port {known}, not {requested}", host.name);
-                return Err(ApiError::conflict("bound-elsewhere", detail)
-                    .field("port_guid")
-                    .hint("bind it to a new adapter with heddle host bind"));
-            }
-            (Some(requested), _) => {
-                let owner = owners.entry(requested).or_insert_with(|| host.name.clone());
-                check_owner(requested, owner, &host.name)?;
-            }
-            (None, known) => host.port_guid = known.copied(),
-        }
-    }
-    if let Some(discovered) = site.with_observed(|observed| observed.fabric.discovered.clone()) {
-        let pending = bound.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
-        let others: Vec<NewHost> = rows.iter().chain(&bound).cloned().collect();
-        let chosen: HashMap<Name, Guid> =
-            choose(pending, &discovered.topology, &others).into_iter().collect();
-        for host in bound.iter_mut().filter(|host| host.port_guid.is_none()) {
-            host.port_guid = chosen.get(&host.name).copied();
-        }
-    }
-    Ok(bound)
-}
-
-/// Rejects a port that another host is bound to.
-fn check_owner(port: Guid, owner: &Name, name: &Name) -> Result<(), ApiError> {
-    if owner == name {
-        return Ok(());
-    }
-    Err(ApiError::conflict("port-taken", format!("host {owner} is bound to port {port}")).field("port_guid"))
 }

@@ -7,6 +7,7 @@ mod error;
 mod fabric;
 mod hosts;
 mod lease;
+mod limits;
 mod refusals;
 mod sessions;
 mod site;
@@ -45,7 +46,8 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024;
         title = "Heddle",
         description = "REST interface of Heddle: isolated virtual clusters on a shared InfiniBand fabric. Requests carry a token \
                        as `Authorization: Bearer …`. Errors are problem details (RFC 9457): `type` is stable and machine-readable, \
-                       `detail` describes the occurrence, `field` names the invalid field, `hint` suggests the next step."
+                       `detail` describes the occurrence, `field` names the invalid field, `hint` suggests the next step, and `limit` \
+                       tells programs which limit the request exceeds."
     ),
     modifiers(&Bearer),
     security(("token" = []))

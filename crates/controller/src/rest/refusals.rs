@@ -5,13 +5,20 @@ use fabric_compiler::CompileError;
 
 use super::access::Caller;
 use super::error::ApiError;
+use super::limits::limit_of;
 use crate::admission::AdmissionError;
 use crate::clusters::{ClusterError, NotPlanned};
+use crate::hosts::HostError;
 use crate::planning::PlanningError;
 
 impl Caller {
     /// The response to a request for a cluster that is rejected, with what the caller may learn of the reason.
     pub fn refuse(&self, error: ClusterError) -> ApiError {
+        let limit = limit_of(&error).map(|limit| self.disclose_limit(limit));
+        self.problem(error).limit(limit)
+    }
+
+    fn problem(&self, error: ClusterError) -> ApiError {
         let detail = error.to_string();
         match error {
             ClusterError::NoSuchCluster(name) => ApiError::not_found("cluster", name),
@@ -30,9 +37,8 @@ impl Caller {
                 ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show")
             }
             ClusterError::InvalidSubPartition(_) => ApiError::invalid("partitions", detail),
-            ClusterError::NumbersExhausted(_) => {
-                ApiError::conflict("no-capacity", detail).hint("delete a cluster, or wait ten minutes")
-            }
+            ClusterError::NumbersExhausted(error) => ApiError::conflict("no-capacity", self.disclose(&error))
+                .hint("delete a cluster, or wait ten minutes"),
             ClusterError::Quota(_) => ApiError::conflict("quota-exceeded", detail).hint(
                 "request less or delete something; heddle tenant show lists the usage, and operators change quotas with \
                  heddle tenant quota",
@@ -74,6 +80,24 @@ impl Caller {
                 ApiError::conflict("cannot-be-planned", detail)
             }
             PlanningError::Panicked => ApiError::internal(detail),
+        }
+    }
+}
+
+/// All facts: requests that change hosts are for operators.
+impl From<HostError> for ApiError {
+    fn from(error: HostError) -> Self {
+        let detail = error.to_string();
+        match error {
+            HostError::NoSuchHost(name) => Self::not_found("host", name),
+            HostError::RunsNodes(_) | HostError::RunsNodesBehindPort { .. } => {
+                Self::conflict("in-use", detail).hint("delete the clusters first")
+            }
+            HostError::PortTaken { .. } => Self::conflict("port-taken", detail).field("port_guid"),
+            HostError::BoundElsewhere { .. } => Self::conflict("bound-elsewhere", detail)
+                .field("port_guid")
+                .hint("bind it to a new adapter with heddle host bind"),
+            HostError::Store(error) => error.into(),
         }
     }
 }

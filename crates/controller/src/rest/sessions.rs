@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use controller_api::{Name, Problem, session};
+use controller_api::{ApiProblem, Name, session};
 
 use super::access::Caller;
 use super::clusters::{TenantQuery, find};
-use super::disclosure::NodeUnreachable;
+use super::disclosure::{NodeUnreachable, SilentHost};
 use super::error::{ApiError, Json, Path, Query};
 use super::lease::Lease;
 use super::upgrade::Upgrade;
@@ -29,7 +29,7 @@ const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
     operation_id = "session_open",
     params(("name" = String, Path), ("number" = u32, Path), TenantQuery),
     request_body = session::NewSession,
-    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,
@@ -64,10 +64,7 @@ pub async fn open(
     let fault = Fault::AgentSilent(node.host.clone());
     let agent = AgentClient::new(host).map_err(unavailable)?;
     if site.faults().contains_key(&fault) || !agent.is_alive().await {
-        let host = match caller {
-            Caller::Operator => format!("host {}", node.host),
-            Caller::Tenant(_) => "its host".to_owned(),
-        };
+        let host = caller.disclose(&SilentHost(&node.host));
         let detail = format!("node {number} of cluster {name} cannot be reached: {host} does not respond");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "host-silent", detail)
             .hint("its virtual machine may still run; heddle cluster show says since when"));
@@ -84,15 +81,12 @@ fn check(open: &session::NewSession) -> Result<(), ApiError> {
         }
         session::NewSession::Exec { argv } => {
             let bytes: usize = argv.iter().map(|argument| argument.len() + 1).sum();
-            match bytes <= ARGUMENTS_BYTES_MAX && !argv.iter().any(|argument| argument.contains('\0')) {
-                true => Ok(()),
-                false => Err(ApiError::invalid(
-                    "argv",
-                    format!(
-                        "argv must have at most {ARGUMENTS_BYTES_MAX} bytes and no NUL, got {bytes} bytes"
-                    ),
-                )),
+            if bytes <= ARGUMENTS_BYTES_MAX && !argv.iter().any(|argument| argument.contains('\0')) {
+                return Ok(());
             }
+            let detail =
+                format!("argv must have at most {ARGUMENTS_BYTES_MAX} bytes and no NUL, got {bytes} bytes");
+            Err(ApiError::invalid("argv", detail))
         }
     }
 }

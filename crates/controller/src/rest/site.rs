@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::image::{Image, NewImage};
-use controller_api::{Name, Problem};
+use controller_api::{ApiProblem, Name};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
@@ -21,7 +21,7 @@ const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 type Shared = State<Arc<Site>>;
 
 /// List all images
-#[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
     let images = site.store.image_list().await?;
     Ok(Json(images.into_iter().map(|image| caller.image(image)).collect()))
@@ -30,7 +30,7 @@ pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<
 /// Add an image
 ///
 /// Replaces an image of the same name; running clusters keep theirs. For operators.
-#[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn image_add(
     State(site): Shared,
     caller: Caller,
@@ -89,15 +89,16 @@ async fn check_image(new: &NewImage) -> Result<(), ApiError> {
 /// Remove an image
 ///
 /// Running clusters keep theirs. For operators.
-#[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn image_remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, ApiError> {
     caller.operator()?;
-    match site.store.image_remove(&name).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(ApiError::not_found("image", name)),
+    if site.store.image_remove(&name).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found("image", name))
     }
 }

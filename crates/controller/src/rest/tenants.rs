@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::quota::QuotaChange;
 use controller_api::tenant::{NewTenant, Tenant, TenantChange};
-use controller_api::{Name, Problem};
+use controller_api::{ApiProblem, Name};
 use uuid::Uuid;
 
 use super::access::Caller;
@@ -21,7 +21,7 @@ type Shared = State<Arc<Site>>;
 /// List tenants
 ///
 /// Available to operators only.
-#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "tenant_list", responses((status = 200, body = Vec<Tenant>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant>>, ApiError> {
     caller.operator()?;
     let mut clusters: HashMap<Uuid, Vec<ClusterRow>> = HashMap::new();
@@ -39,7 +39,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Tenant
 /// Show a tenant
 ///
 /// With its quota and usage. A tenant can see itself, an operator all.
-#[utoipa::path(get, path = "/v1/tenants/{name}", operation_id = "tenant_show", params(("name" = String, Path)), responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/tenants/{name}", operation_id = "tenant_show", params(("name" = String, Path)), responses((status = 200, body = Tenant), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): Shared,
     caller: Caller,
@@ -54,7 +54,7 @@ pub async fn show(
 /// Create a tenant
 ///
 /// Available to operators only.
-#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/tenants", operation_id = "tenant_create", request_body = NewTenant, responses((status = 201, body = Tenant), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
     caller: Caller,
@@ -64,9 +64,12 @@ pub async fn create(
     check(&new.quota)?;
     let tenant = TenantRef { id: Uuid::new_v4(), name: new.name.clone() };
     let row = TenantRow { tenant, created: site.store.now().wall, quota: new.quota };
-    site.store.tenant_create(&row).await.map_err(|error| match error.is_taken() {
-        true => ApiError::conflict("name-taken", format!("tenant {} exists already", new.name)).field("name"),
-        false => error.into(),
+    site.store.tenant_create(&row).await.map_err(|error| {
+        if error.is_taken() {
+            ApiError::conflict("name-taken", format!("tenant {} exists already", new.name)).field("name")
+        } else {
+            error.into()
+        }
     })?;
     site.note("tenant.created", format!("tenant {} created", new.name)).await?;
     Ok((StatusCode::CREATED, Json(tenant_status(&site, row, &[]).await?)))
@@ -75,7 +78,7 @@ pub async fn create(
 /// Change the quota of a tenant
 ///
 /// Usage above a new limit stays, and cannot grow. For operators.
-#[utoipa::path(patch, path = "/v1/tenants/{name}", operation_id = "tenant_change", params(("name" = String, Path)), request_body = TenantChange, responses((status = 200, body = Tenant), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(patch, path = "/v1/tenants/{name}", operation_id = "tenant_change", params(("name" = String, Path)), request_body = TenantChange, responses((status = 200, body = Tenant), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn change(
     State(site): Shared,
     caller: Caller,
@@ -97,7 +100,7 @@ pub async fn change(
 /// Delete a tenant
 ///
 /// With its tokens. Fails if it has clusters. For operators.
-#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/tenants/{name}", operation_id = "tenant_delete", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn delete(
     State(site): Shared,
     caller: Caller,
@@ -105,9 +108,12 @@ pub async fn delete(
 ) -> Result<StatusCode, ApiError> {
     caller.operator()?;
     let _writer = site.writer.lock().await;
-    let removed = site.store.tenant_delete(&name).await.map_err(|error| match error.is_needed() {
-        true => ApiError::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first"),
-        false => error.into(),
+    let removed = site.store.tenant_delete(&name).await.map_err(|error| {
+        if error.is_needed() {
+            ApiError::conflict("in-use", format!("tenant {name} has clusters")).hint("delete them first")
+        } else {
+            error.into()
+        }
     })?;
     if !removed {
         return Err(ApiError::not_found("tenant", name));

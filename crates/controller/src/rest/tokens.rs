@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::Problem;
+use controller_api::ApiProblem;
 use controller_api::tenant::{IssuedToken, NewToken, Token, TokenLifetime};
 use uuid::Uuid;
 
@@ -24,7 +24,7 @@ type Shared = State<Arc<Site>>;
 /// List tokens
 ///
 /// Without their secrets. Tokens of the caller, or all tokens for an operator.
-#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "token_list", responses((status = 200, body = Vec<Token>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>>, ApiError> {
     Ok(Json(site.store.token_list(caller.scope()).await?))
 }
@@ -32,7 +32,7 @@ pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Token>
 /// Create a token
 ///
 /// For the tenant of the caller or, by an operator, for anybody. The secret is returned only here.
-#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/tokens", operation_id = "token_create", request_body = NewToken, responses((status = 201, body = IssuedToken), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn create(
     State(site): Shared,
     caller: Caller,
@@ -78,7 +78,7 @@ pub async fn create(
 /// Revoke a token
 ///
 /// A tenant can revoke its own tokens, an operator all. Streams that it opened end at once.
-#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/tokens/{id}", operation_id = "token_revoke", params(("id" = Uuid, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn revoke(
     State(site): Shared,
     caller: Caller,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::Problem;
+use controller_api::ApiProblem;
 use controller_api::host::UnlistedVm;
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -17,7 +17,7 @@ use crate::store::Tombstone;
 /// List unlisted virtual machines
 ///
 /// Those that hosts run and no cluster owns. For operators.
-#[utoipa::path(get, path = "/v1/unlisted", operation_id = "unlisted_list", responses((status = 200, body = Vec<UnlistedVm>), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/unlisted", operation_id = "unlisted_list", responses((status = 200, body = Vec<UnlistedVm>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<Vec<UnlistedVm>>, ApiError> {
     caller.operator()?;
     Ok(Json(unlisted(&site)))
@@ -26,7 +26,7 @@ pub async fn list(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
 /// Remove an unlisted virtual machine
 ///
 /// Its host keeps the disk for the grace period. For operators.
-#[utoipa::path(delete, path = "/v1/unlisted/{id}", operation_id = "unlisted_remove", params(("id" = Uuid, Path)), responses((status = 202), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(delete, path = "/v1/unlisted/{id}", operation_id = "unlisted_remove", params(("id" = Uuid, Path)), responses((status = 202), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn remove(
     State(site): State<Arc<Site>>,
     caller: Caller,

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use controller_api::view::{self, ClassMapping, PartitionMapping, ViewNode, ViewStatus};
-use controller_api::{Name, Problem};
+use controller_api::{ApiProblem, Name};
 
 use super::access::Caller;
 use super::clusters::{TenantQuery, find};
@@ -19,7 +19,7 @@ use crate::store::ClusterRow;
 /// Show the view of a cluster
 ///
 /// Its network under the names of its tenant, who manages it, and the verdict on the last change.
-#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): State<Arc<Site>>,
     caller: Caller,
@@ -33,7 +33,7 @@ pub async fn show(
 /// Commit pending changes of a view
 ///
 /// Evaluates them now instead of after half a second without writes.
-#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE)))]
+#[utoipa::path(post, path = "/v1/clusters/{name}/view/commit", operation_id = "view_commit", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn commit(
     State(site): State<Arc<Site>>,
     caller: Caller,
@@ -54,7 +54,7 @@ pub async fn commit(
     path = "/v1/clusters/{name}/nodes/{number}/view",
     operation_id = "view_open",
     params(("name" = String, Path), ("number" = u32, Path), TenantQuery),
-    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = Problem, content_type = Problem::MEDIA_TYPE))
+    responses((status = 101, description = "Switching protocols; frames follow"), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE))
 )]
 pub async fn open(
     State(site): State<Arc<Site>>,

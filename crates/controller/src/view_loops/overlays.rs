@@ -88,7 +88,8 @@ async fn apply_change(site: &Site, id: Uuid, change: &OverlayChange) -> anyhow::
             let numbers = match site.store.number_free(new).await? {
                 Ok(numbers) => numbers,
                 Err(error) => {
-                    refuse(site, id, *number, error.to_string()).await;
+                    tracing::info!(cluster = %before.name, "overlay rejected: {error}");
+                    refuse(site, id, *number, OverlayRejection::Numbers.to_string()).await;
                     return Ok(None);
                 }
             };
@@ -199,6 +200,8 @@ fn stored_overlay(
 /// Why an overlay is rejected, in terms of the tenant's own nodes. The full reason is logged for operators.
 #[derive(Debug, Error)]
 enum OverlayRejection {
+    #[error("no partition number is free now")]
+    Numbers,
     #[error("the network cannot divide its packets into traffic classes")]
     Classes,
     #[error("the route to {node} is not allowed: it takes a down-to-up hop, which could deadlock the fabric")]

@@ -13,7 +13,7 @@ use crate::lifecycle::node_name;
 use crate::network::DiscoveredFabric;
 use crate::site::Site;
 use crate::store::{ClusterRow, NodeRow};
-use crate::views::ViewServer;
+use crate::views::{ViewOwner, ViewServer};
 
 /// Inputs of a view.
 #[derive(Debug)]
@@ -107,10 +107,9 @@ async fn show(site: &Site, row: &ClusterRow, slice: Slice) -> anyhow::Result<()>
     if names != before {
         site.store.view_save(row.id, &names).await?;
     }
-    let id = row.id;
     let numbers = row.nodes.iter().map(|node| (node.number, node_name(row, node))).collect();
-    let tenant = row.tenant.id;
-    let put = move |server: &mut ViewServer, now| server.put(now, (id, tenant), slice, names, numbers);
+    let owner = ViewOwner { cluster: row.id, tenant: row.tenant.id };
+    let put = move |server: &mut ViewServer, now| server.put(now, owner, slice, names, numbers);
     let shown = site.views.with(put).await;
     Ok(shown.context("views are no longer served")??)
 }

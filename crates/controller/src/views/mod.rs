@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub use overlay_queue::OverlayQueue;
-pub use server::ViewServer;
+pub use server::{ViewOwner, ViewServer};
 
 /// A task for the thread that serves views.
 type Task = Box<dyn FnOnce(&mut ViewServer, Duration) + Send>;

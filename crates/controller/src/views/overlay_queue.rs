@@ -26,7 +26,7 @@ impl OverlayQueue {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).entry(cluster).or_insert(change);
     }
 
-    /// Takes all changes.
+    /// Takes all changes out of the queue.
     pub fn take(&self) -> BTreeMap<Uuid, OverlayChange> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }

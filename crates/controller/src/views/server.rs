@@ -51,6 +51,13 @@ pub struct ViewServer {
     dirty: BTreeSet<u32>,
 }
 
+/// Ids of the cluster of a view and of its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewOwner {
+    pub cluster: Uuid,
+    pub tenant: Uuid,
+}
+
 /// A view with its cluster.
 #[derive(Debug)]
 struct ServedView {
@@ -90,7 +97,7 @@ impl ViewServer {
     pub fn put(
         &mut self,
         now: Duration,
-        (cluster, tenant): (Uuid, Uuid),
+        ViewOwner { cluster, tenant }: ViewOwner,
         slice: Slice,
         names: Names,
         nodes: BTreeMap<u32, String>,
@@ -345,8 +352,8 @@ mod tests {
         for (number, tenant) in (1..).zip(tenants) {
             let cluster = Uuid::from_u128(number);
             let nodes = BTreeMap::from([(1, "1".to_owned())]);
-            let whose = (cluster, Uuid::from_u128(*tenant));
-            server.put(NOW, whose, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
+            let owner = ViewOwner { cluster, tenant: Uuid::from_u128(*tenant) };
+            server.put(NOW, owner, slice(&cluster.to_string()), Names::default(), nodes).unwrap();
             adapters.push(server.find_port(&format!("{cluster}/1")).expect("its node"));
         }
         (server, adapters)

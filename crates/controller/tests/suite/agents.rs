@@ -20,7 +20,7 @@ fn ready(site: &Site, client: &ApiClient, name: &str) {
 fn is_deleted(site: &Site, client: &ApiClient, name: &str) -> bool {
     match site.ask(client.cluster_show(&by_name(name))) {
         Ok(_) => false,
-        Err(ClientError::Refused(problem)) => problem.kind == "no-such-cluster",
+        Err(ClientError::Refused(problem)) => problem.problem.kind == "no-such-cluster",
         Err(error) => panic!("{error}"),
     }
 }
@@ -115,7 +115,7 @@ fn restored() -> Restored {
 fn is_unknown(site: &Site, token: &str) -> bool {
     match site.ask(site.client(token.to_owned()).cluster_list()) {
         Ok(_) => false,
-        Err(ClientError::Refused(problem)) => problem.status == 401,
+        Err(ClientError::Refused(problem)) => problem.problem.status == 401,
         Err(error) => panic!("{error}"),
     }
 }
@@ -183,7 +183,7 @@ fn changes_stop_when_agents_reject_an_older_store() {
     ];
     for refusal in refusals {
         match refusal {
-            Err(ClientError::Refused(problem)) => assert_eq!(problem.kind, "store-superseded"),
+            Err(ClientError::Refused(problem)) => assert_eq!(problem.problem.kind, "store-superseded"),
             other => panic!("{other:?}"),
         }
     }

@@ -18,7 +18,7 @@ use crate::site::{self, Site, by_name, eventually, new_cluster};
 
 fn problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
     match result {
-        Err(ClientError::Refused(problem)) => *problem,
+        Err(ClientError::Refused(problem)) => problem.problem,
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -361,7 +361,7 @@ fn a_killed_controller_continues_where_it_was() {
         // another operation is under way.
         eventually(
             "the site is seen",
-            || !matches!(asked(), Err(ClientError::Refused(problem)) if problem.kind == "not-yet"),
+            || !matches!(asked(), Err(ClientError::Refused(problem)) if problem.problem.kind == "not-yet"),
         );
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(std::time::Duration::from_millis(seed >> 57));

@@ -106,3 +106,60 @@ fn errors_disclose_nothing_of_the_site_to_tenants() {
     assert!(names.iter().any(|name| said("session").contains(name)), "{}", said("session"));
     assert!(said("no guarantee").contains("the guarantee is not possible: "), "{}", said("no guarantee"));
 }
+
+/// The limit in the problem that a request for a cluster gets.
+fn limit(asker: &Asker<'_>, new: &controller_api::cluster::NewCluster) -> Value {
+    let problem: Value = serde_json::from_str(&asker.create(new, 409)).unwrap();
+    problem["limit"].clone()
+}
+
+#[test]
+fn limits_tell_operators_what_is_left_and_tenants_what_they_requested() {
+    let site = Site::new(8);
+    let acme = Asker { site: &site, token: site.tenant_token("acme"), whose: "" };
+    let operator = Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" };
+
+    let large = new_cluster("large", 4000);
+    let of_tenant = limit(&acme, &large);
+    let requested = json!({ "kind": "host-capacity", "requested_nodes": 4000, "requested_cores": 1, "requested_memory": "384M" });
+    assert_eq!(of_tenant, requested);
+    let of_operator = limit(&operator, &large);
+    assert!(of_operator["nodes_that_fit"].as_u64().unwrap() < 4000, "{of_operator}");
+    assert_eq!(of_operator["available"]["hosts"], 8, "{of_operator}");
+    assert_contains(&of_operator, &requested);
+
+    let bandwidth = Bandwidth::from_bits_per_s(9_000_000_000_000);
+    let mut greedy = new_cluster("greedy", 2);
+    greedy.class = Class::Guaranteed { bandwidth, latency_ns: None };
+    let of_tenant = limit(&acme, &greedy);
+    let requested =
+        json!({ "kind": "guarantee", "requested_nodes": 2, "requested_bps": bandwidth.bits_per_s() });
+    assert_eq!(of_tenant, requested);
+    let of_operator = limit(&operator, &greedy);
+    assert_contains(&of_operator, &requested);
+    let cause = &of_operator["cause"];
+    assert_eq!(cause["kind"], "link-bandwidth", "{of_operator}");
+    assert!(cause["port"]["node"].as_str().unwrap().starts_with("0x"), "{cause}");
+    assert!(cause["available_bps"].as_u64() < cause["needed_bps"].as_u64(), "{cause}");
+    assert!(of_operator["nodes_that_fit"].as_u64().unwrap() < 2, "{of_operator}");
+}
+
+#[test]
+fn quotas_are_disclosed_to_their_tenant() {
+    let site = Site::new(8);
+    let acme = Asker { site: &site, token: site.tenant_token("acme"), whose: "" };
+    let operator = Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" };
+    let mut wide = new_cluster("wide", 5);
+    let bandwidth = Bandwidth::from_bits_per_s(1_000_000_000);
+    wide.class = Class::Guaranteed { bandwidth, latency_ns: None };
+    let expected = json!({ "kind": "quota", "resource": "exclusive-hosts", "allowed": 4, "requested": 5 });
+    assert_eq!(limit(&acme, &wide), expected);
+    assert_eq!(limit(&operator, &wide), expected);
+}
+
+/// Whether all members of `part` are members of `whole`.
+fn assert_contains(whole: &Value, part: &Value) {
+    for (name, value) in part.as_object().unwrap() {
+        assert_eq!(&whole[name], value, "{name} in {whole}");
+    }
+}

@@ -33,7 +33,7 @@ fn a_forced_deletion_fences_nodes_on_silent_hosts() {
 
     // It is not for tenants.
     match site.ask(blue.cluster_force_delete(&by_name("one"))) {
-        Err(ClientError::Refused(problem)) => assert_eq!(problem.status, 403, "{problem}"),
+        Err(ClientError::Refused(problem)) => assert_eq!(problem.problem.status, 403, "{problem}"),
         other => panic!("not refused: {other:?}"),
     }
     assert!(is_carried());

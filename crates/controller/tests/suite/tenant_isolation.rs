@@ -14,7 +14,7 @@ use crate::site::{Site, by_name, eventually, new_cluster};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, controller_api::ClientError>) -> String {
     match result {
-        Err(controller_api::ClientError::Refused(problem)) => problem.kind,
+        Err(controller_api::ClientError::Refused(problem)) => problem.problem.kind,
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -118,7 +118,7 @@ fn waiting_event_queries_are_limited_per_tenant() {
         }
         tasks.join_all().await
     });
-    let refused = ended.iter().filter(|it| matches!(it, Err(controller_api::ClientError::Refused(problem)) if problem.kind == "too-many-waiting"));
+    let refused = ended.iter().filter(|it| matches!(it, Err(controller_api::ClientError::Refused(problem)) if problem.problem.kind == "too-many-waiting"));
     assert_eq!(refused.count(), 40 - 16);
     eventually("they are counted out", || site.ask(blue.event_list(Some(1_000_000), true)).is_ok());
     site.ask(red.event_list(Some(1_000_000), true)).expect("another tenant waits");
@@ -138,7 +138,7 @@ fn only_operators_see_who_occupies_hosts() {
     assert_eq!(kind(site.ask(red.tenant_show(&tenant))), "no-such-tenant");
     assert_eq!(kind(site.ask(blue.tenant_change(&tenant, &TenantChange { quota }))), "not-allowed");
     let detail = |client: &ApiClient, new: &NewCluster| match site.ask(client.cluster_create(new)) {
-        Err(controller_api::ClientError::Refused(problem)) => problem.detail.unwrap(),
+        Err(controller_api::ClientError::Refused(problem)) => problem.problem.detail.unwrap(),
         other => panic!("not refused: {other:?}"),
     };
     assert_eq!(detail(&red, &new_cluster("one", 1)), "no capacity is left now");

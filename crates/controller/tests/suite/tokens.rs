@@ -8,7 +8,7 @@ use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
     match result {
-        Err(ClientError::Refused(problem)) => (problem.status, problem.kind),
+        Err(ClientError::Refused(problem)) => (problem.problem.status, problem.problem.kind),
         other => panic!("not refused: {other:?}"),
     }
 }
