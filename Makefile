@@ -14,7 +14,7 @@ export PROPTEST_RNG_SEED ?= 18
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 10
 
-.PHONY: help setup demo image test drill bench fmt lint doc fuzz
+.PHONY: help setup demo image test drill bench fmt lint doc fuzz audit
 
 help: ## List these commands
 	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. README.md has a tour.'
@@ -64,3 +64,7 @@ fuzz: ## Fuzz every parser for a short while (FUZZ_SECONDS=10)
 			{ tail -n 40 fuzz/target/$$target.log; exit 1; }; \
 		tail -n 1 fuzz/target/$$target.log; \
 	done
+
+audit: ## Check licences, sources and known vulnerabilities of dependencies (fetches the RustSec database)
+	@scripts/setup.sh audit
+	cargo deny check

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh          C compiler, stock InfiniBand tools, QEMU and libvirt, test runner
 #   scripts/setup.sh fuzz     the same, and the tools for fuzzing
+#   scripts/setup.sh audit    the same, and the tool that checks dependencies
 #
 # Written for Debian 12. On systems without apt-get it names a missing tool and exits with status 1.
 set -euo pipefail
@@ -20,8 +21,9 @@ case "${1:-}" in
         packages+=(g++)
         cargo_tools+=(cargo-fuzz)
         ;;
+    audit) cargo_tools+=(cargo-deny) ;;
     *)
-        echo "setup: the argument must be fuzz or absent, got '$1'" >&2
+        echo "setup: the argument must be fuzz, audit or absent, got '$1'" >&2
         exit 2
         ;;
 esac

@@ -47,6 +47,9 @@ struct Inner {
     vms: BTreeMap<(Name, Uuid), VmReport>,
     hosts: BTreeMap<Name, SpecStatus>,
     number: u64,
+    /// Reports composed so far, whether they had changed or not.
+    #[cfg(test)]
+    composed: u64,
 }
 
 impl Reports {
@@ -54,7 +57,14 @@ impl Reports {
     pub fn new(hosts: &[Name], machine: MachineStatus, number: u64) -> Self {
         let empty = report(&machine, &SpecStatus::default(), Vec::new(), number);
         let hosts = hosts.iter().map(|host| (host.clone(), watch::Sender::new(Arc::new(empty.clone()))));
-        let inner = Inner { machine, vms: BTreeMap::new(), hosts: BTreeMap::new(), number };
+        let inner = Inner {
+            machine,
+            vms: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            number,
+            #[cfg(test)]
+            composed: 0,
+        };
         Self { inner: Mutex::new(inner), hosts: hosts.collect() }
     }
 
@@ -101,6 +111,10 @@ impl Reports {
         let vms =
             vms.map(|((_, id), vm)| VmReport { unlisted: of_host.unlisted.get(id).cloned(), ..vm.clone() });
         let next = report(&inner.machine, of_host, vms.collect(), inner.number + 1);
+        #[cfg(test)]
+        {
+            inner.composed += 1;
+        }
         reports.send_if_modified(|last| {
             let changed = HostReport { number: next.number, ..HostReport::clone(last) } != next;
             if changed {
@@ -147,14 +161,8 @@ mod tests {
         fabric: false,
     };
 
-    #[test]
-    fn the_number_increases_only_with_changes() {
-        let [one, two] = ["one", "two"].map(|name| name.parse::<Name>().unwrap());
-        let reports = Reports::new(&[one.clone(), two.clone()], MACHINE, 100);
-        let number = |host| reports.subscribe(host).unwrap().borrow().number;
-        assert_eq!((number(&one), number(&two)), (100, 100));
-        let id = Uuid::new_v4();
-        let vm = VmReport {
+    fn running(id: Uuid) -> VmReport {
+        VmReport {
             id,
             state: VmState::Running,
             ready: None,
@@ -163,7 +171,32 @@ mod tests {
             network: None,
             stop: None,
             unlisted: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_change_of_one_host_costs_the_same_with_many_hosts() {
+        for count in [1, 1_000] {
+            let hosts: Vec<Name> = (0..count).map(|index| format!("host-{index}").parse().unwrap()).collect();
+            let reports = Reports::new(&hosts, MACHINE, 100);
+            let id = Uuid::new_v4();
+            reports.set_vm(&hosts[0], running(id));
+            reports.set_spec_status(&hosts[0], SpecStatus::default());
+            reports.remove_vm(&hosts[0], id);
+            assert_eq!(reports.inner().composed, 3, "{count} hosts");
+            reports.set_machine(|machine| machine.fabric = true);
+            assert_eq!(reports.inner().composed, 3 + count, "the machine concerns all of {count} hosts");
+        }
+    }
+
+    #[test]
+    fn the_number_increases_only_with_changes() {
+        let [one, two] = ["one", "two"].map(|name| name.parse::<Name>().unwrap());
+        let reports = Reports::new(&[one.clone(), two.clone()], MACHINE, 100);
+        let number = |host| reports.subscribe(host).unwrap().borrow().number;
+        assert_eq!((number(&one), number(&two)), (100, 100));
+        let id = Uuid::new_v4();
+        let vm = running(id);
         reports.set_vm(&one, vm.clone());
         assert_eq!((number(&one), number(&two)), (101, 100));
         reports.set_vm(&one, vm);
