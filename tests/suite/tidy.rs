@@ -23,7 +23,10 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ("subnet-manager", &["fabric-model", "ib-wire"]),
     ("fabric-sim", &["fabric-model", "ib-wire"]),
     // the tenant's network: emulated devices, a default plan, and the manager's answers about it
-    ("tenant-view", &["fabric-sim", "fabric-compiler", "subnet-manager", "fabric-model", "ib-wire"]),
+    (
+        "tenant-view",
+        &["fabric-sim", "fabric-compiler", "fabric-verifier", "subnet-manager", "fabric-model", "ib-wire"],
+    ),
     // the contracts
     ("controller-api", &["fabric-model", "ib-wire"]),
     ("control-protocol", &["fabric-model", "ib-wire"]),
@@ -89,7 +92,7 @@ const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
     ("control-protocol", &["fabric-compiler"]),
-    ("tenant-view", &["ib-transport", "fabric-verifier"]),
+    ("tenant-view", &["ib-transport"]),
     // The checks that benchmarks and tests share.
     ("heddle", &["bench"]),
 ];

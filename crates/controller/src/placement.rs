@@ -1,9 +1,8 @@
-//! Placement of nodes on hosts: few switches, unused hosts first. No I/O.
-
-use std::collections::BTreeMap;
+//! Placement of nodes on hosts and on the machines that emulate them. No I/O.
 
 use controller_api::cluster::CpuMode;
 use controller_api::{MemorySize, Name};
+use fabric_compiler::packing::{SharedHost, pack};
 use ib_wire::Guid;
 use thiserror::Error;
 
@@ -88,11 +87,7 @@ impl PhysicalMachine {
     }
 }
 
-/// Chooses a host for each of `wanted` nodes; `taken` are the current hosts of the same cluster.
-///
-/// Greedy best fit by switch: first the switches of the cluster itself, then the smallest switch that takes all remaining
-/// nodes, else the largest. Within a switch, unused hosts come first, and every host gets one node before any gets a
-/// second. Sorting dominates: O(n log n) for n candidates.
+/// Chooses a host for each of `wanted` nodes by [`pack`]; `taken` are the current hosts of the same cluster.
 pub fn place_nodes(
     candidates: &[Candidate],
     machines: &[PhysicalMachine],
@@ -100,16 +95,17 @@ pub fn place_nodes(
     wanted: u32,
     taken: &[Name],
 ) -> Result<Vec<Name>, NodePlacementError> {
-    let mut leaves: BTreeMap<Guid, Vec<(&Candidate, u32)>> = BTreeMap::new();
-    for candidate in candidates {
-        let room = node_capacity(candidate, need, taken.contains(&candidate.host));
-        leaves.entry(candidate.leaf).or_default().push((candidate, room));
-    }
-    let fitting: u32 = leaves.values().flatten().map(|(_, room)| room).sum();
-    if fitting < wanted {
+    let shared_host = |candidate: &Candidate| {
+        let is_ours = taken.contains(&candidate.host);
+        let capacity = node_capacity(candidate, need, is_ours) as usize;
+        SharedHost { switch: candidate.leaf, capacity, nodes: candidate.nodes as usize, is_ours }
+    };
+    let hosts: Vec<SharedHost> = candidates.iter().map(shared_host).collect();
+    let fitting: usize = hosts.iter().map(|host| host.capacity).sum();
+    if fitting < wanted as usize {
         return Err(NodePlacementError::Capacity {
             wanted,
-            fitting,
+            fitting: fitting as u32,
             cores: need.cores,
             memory: need.memory,
             hosts: candidates.len(),
@@ -118,12 +114,11 @@ pub fn place_nodes(
         });
     }
     let mut machines = machines.to_vec();
-    let mut chosen = Vec::new();
-    for leaf in in_order(&leaves, wanted, taken) {
-        fill(&leaves[&leaf], &mut machines, need, wanted as usize, &mut chosen);
-        if chosen.len() == wanted as usize {
-            return Ok(chosen);
-        }
+    let chosen = pack(&hosts, wanted as usize, |host| {
+        machines.get_mut(candidates[host].machine).is_some_and(|machine| machine.take(need))
+    });
+    if chosen.len() == wanted as usize {
+        return Ok(chosen.into_iter().map(|host| candidates[host].host.clone()).collect());
     }
     let sum = |part: fn(&PhysicalMachine) -> u32| machines.iter().map(part).sum::<u32>();
     if need.mode == CpuMode::Shared || sum(|machine| machine.left) >= need.cores {
@@ -148,54 +143,6 @@ pub fn node_capacity(candidate: &Candidate, need: NodeRequirements, is_member: b
     let cores = candidate.cores / need.cores.max(1);
     let memory = candidate.memory.mib() / need.memory.mib().max(1);
     cores.min(memory).min(candidate.functions.into())
-}
-
-/// The switches in the order in which [`place_nodes`] fills them.
-fn in_order(leaves: &BTreeMap<Guid, Vec<(&Candidate, u32)>>, wanted: u32, taken: &[Name]) -> Vec<Guid> {
-    let room = |leaf: &Guid| leaves[leaf].iter().map(|(_, room)| room).sum::<u32>();
-    let is_ours = |leaf: &Guid| leaves[leaf].iter().any(|(candidate, _)| taken.contains(&candidate.host));
-    let mut order: Vec<Guid> = leaves.keys().copied().collect();
-    order.sort_by_key(|leaf| (!is_ours(leaf), std::cmp::Reverse(room(leaf)), *leaf));
-    let ours: u32 = order.iter().filter(|leaf| is_ours(leaf)).map(room).sum();
-    if ours < wanted {
-        let rest = wanted - ours;
-        let enough = order.iter().copied().filter(|leaf| !is_ours(leaf) && room(leaf) >= rest);
-        // The smallest one that takes all, so that larger ones stay free; ties go to the lowest GUID.
-        if let Some(best) = enough.min_by_key(|leaf| (room(leaf), *leaf)) {
-            order.retain(|leaf| *leaf != best);
-            let at = order.iter().take_while(|leaf| is_ours(leaf)).count();
-            order.insert(at, best);
-        }
-    }
-    order
-}
-
-/// Assigns nodes to the hosts of a switch round by round, unused hosts first.
-fn fill(
-    hosts: &[(&Candidate, u32)],
-    machines: &mut [PhysicalMachine],
-    need: NodeRequirements,
-    wanted: usize,
-    chosen: &mut Vec<Name>,
-) {
-    let mut hosts: Vec<(&Candidate, u32)> = hosts.to_vec();
-    hosts.sort_by_key(|(candidate, _)| (candidate.nodes, candidate.host.clone()));
-    loop {
-        let before = chosen.len();
-        for (candidate, room) in &mut hosts {
-            if chosen.len() == wanted {
-                return;
-            }
-            let Some(machine) = machines.get_mut(candidate.machine) else { continue };
-            if *room > 0 && machine.take(need) {
-                *room -= 1;
-                chosen.push(candidate.host.clone());
-            }
-        }
-        if chosen.len() == before {
-            return;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -223,16 +170,6 @@ mod tests {
 
     fn names(names: &[&str]) -> Vec<Name> {
         names.iter().map(|name| name.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn placement_prefers_few_switches_and_unused_hosts() {
-        let mut hosts = hosts(&[1, 1, 2, 2, 2], 1);
-        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 2, &[]), Ok(names(&["host-0", "host-1"])));
-        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-2", "host-3", "host-4"])));
-        hosts[2].nodes = 1;
-        hosts[2].cores = 4;
-        assert_eq!(place_nodes(&hosts, &MACHINES, NEED, 3, &[]), Ok(names(&["host-3", "host-4", "host-2"])));
     }
 
     #[test]

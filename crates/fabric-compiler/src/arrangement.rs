@@ -2,7 +2,7 @@
 //!
 //! Clusters that have hosts keep them; a cluster that grows gets hosts near those it has. New clusters are placed in the
 //! order of the list. Guaranteed ones get hosts of their own by [`placement`](crate::tenancy::placement). Best-effort ones
-//! share hosts that no guaranteed cluster owns: hosts in use first, on as few switches as possible.
+//! share hosts that no guaranteed cluster owns, by [`packing`](crate::packing).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use ib_wire::Guid;
 use thiserror::Error;
 
 use crate::guarantees::{link_graph, restored};
+use crate::packing::{SharedHost, pack};
 use crate::tenancy::admission::Grant;
-use crate::tenancy::link_graph::{HostIndex, LinkGraph};
+use crate::tenancy::link_graph::{AttachedHost, HostIndex, LinkGraph};
 use crate::tenancy::placement::{Capacity, PlacementError, PlacementRequest, Placer};
 use crate::{CompileError, compile};
 
@@ -178,6 +179,15 @@ fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> 
     all
 }
 
+/// What a host has left, and how many nodes it has.
+#[derive(Clone, Copy)]
+struct Usage {
+    left: Capacity,
+    /// P_Key entries of its port that clusters may still use.
+    keys: usize,
+    nodes: usize,
+}
+
 /// What hosts have left while clusters are placed.
 struct HostSearch<'a> {
     placer: Placer,
@@ -275,7 +285,8 @@ impl<'a> HostSearch<'a> {
 
     /// Hosts for nodes of a best-effort cluster.
     fn shared_hosts(&self, cluster: &DesiredCluster, nodes: usize) -> Result<Vec<Guid>, NodesNotPlaced> {
-        let mut left: HashMap<Guid, (Capacity, usize)> = HashMap::new();
+        let unused = Usage { left: self.host, keys: self.keys, nodes: 0 };
+        let mut used: HashMap<Guid, Usage> = HashMap::new();
         let mut owned: BTreeSet<Guid> = BTreeSet::from([self.manager]);
         for other in self.clusters {
             let Some(ports) = self.node_ports.get(&other.name) else { continue };
@@ -284,51 +295,37 @@ impl<'a> HostSearch<'a> {
                 continue;
             }
             for port in ports {
-                let (left, _) = left.entry(*port).or_insert((self.host, self.keys));
-                *left = left.without(other.needs);
+                let usage = used.entry(*port).or_insert(unused);
+                usage.left = usage.left.without(other.needs);
+                usage.nodes += 1;
             }
             for port in distinct(ports) {
-                let (_, keys) = left.entry(port).or_insert((self.host, self.keys));
-                *keys = keys.saturating_sub(1 + other.partitions.len());
+                let usage = used.entry(port).or_insert(unused);
+                usage.keys = usage.keys.saturating_sub(1 + other.partitions.len());
             }
         }
         let mine: BTreeSet<Guid> =
             self.node_ports.get(&cluster.name).into_iter().flatten().copied().collect();
-        let candidates = self.graph.hosts().iter().filter(|host| !owned.contains(&host.port)).map(|host| {
-            let is_used = left.contains_key(&host.port);
-            let (left, keys) = left.get(&host.port).copied().unwrap_or((self.host, self.keys));
-            let has_keys = mine.contains(&host.port) || keys > cluster.partitions.len();
-            let fit = if has_keys { left.times(cluster.needs) } else { 0 };
-            (self.graph.switch_of(self.by_port[&host.port]), is_used, host.port, fit)
-        });
-        let candidates: Vec<(u32, bool, Guid, usize)> = candidates.filter(|(.., fit)| *fit > 0).collect();
-        let total: usize = candidates.iter().map(|(.., fit)| fit).sum();
-        if total < nodes {
-            let reason = NoHostsReason::Capacity { requested: nodes, capacity: total };
-            return Err(NodesNotPlaced { reason, largest: mine.len() + total });
+        let (ports, hosts): (Vec<Guid>, Vec<SharedHost>) = (0..)
+            .map(HostIndex)
+            .zip(self.graph.hosts())
+            .filter(|(_, host)| !owned.contains(&host.port))
+            .map(|(index, AttachedHost { port, .. })| {
+                let is_ours = mine.contains(port);
+                let Usage { left, keys, nodes } = used.get(port).copied().unwrap_or(unused);
+                let has_keys = is_ours || keys > cluster.partitions.len();
+                let capacity = if has_keys { left.times(cluster.needs) } else { 0 };
+                (*port, SharedHost { switch: self.graph.switch_guid(index), capacity, nodes, is_ours })
+            })
+            .unzip();
+        let chosen = pack(&hosts, nodes, |_| true);
+        if chosen.len() < nodes {
+            let capacity = chosen.len();
+            let reason = NoHostsReason::Capacity { requested: nodes, capacity };
+            let has = self.node_ports.get(&cluster.name).map_or(0, Vec::len);
+            return Err(NodesNotPlaced { reason, largest: has + capacity });
         }
-        let mut leaves: BTreeMap<u32, Vec<(bool, Guid, usize)>> = BTreeMap::new();
-        for (leaf, is_used, port, fit) in candidates {
-            leaves.entry(leaf).or_default().push((is_used, port, fit));
-        }
-        let total_fit = |hosts: &[(bool, Guid, usize)]| hosts.iter().map(|(.., fit)| fit).sum::<usize>();
-        let mut order: Vec<Vec<(bool, Guid, usize)>> = leaves.into_values().collect();
-        // The switch with the least capacity that takes all nodes, else those with the most capacity first.
-        order.sort_by_key(|hosts| std::cmp::Reverse(total_fit(hosts)));
-        if let Some(best) = order.iter().rposition(|hosts| total_fit(hosts) >= nodes) {
-            order[..=best].rotate_right(1);
-        }
-        let mut chosen = Vec::new();
-        for mut hosts in order {
-            hosts.sort_by_key(|(is_used, port, _)| (!is_used, *port));
-            // Every host gets a first node before any gets a second.
-            let most = hosts.iter().map(|(.., fit)| *fit).max().unwrap_or(0);
-            for round in 0..most {
-                let fitting = hosts.iter().filter(|(.., fit)| *fit > round).map(|(_, port, _)| *port);
-                chosen.extend(fitting.take(nodes - chosen.len()));
-            }
-        }
-        Ok(chosen)
+        Ok(chosen.into_iter().map(|host| ports[host]).collect())
     }
 }
 

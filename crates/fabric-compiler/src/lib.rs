@@ -37,6 +37,7 @@ mod fabric;
 mod guarantees;
 mod list_diff;
 mod multicast;
+pub mod packing;
 mod partitions;
 pub mod partitions_conf;
 mod planner;

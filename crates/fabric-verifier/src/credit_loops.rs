@@ -6,8 +6,6 @@
 //! deadlock-free if the graph has no cycle. Links are examined first, in time linear in the forwarding entries: a
 //! cycle of lanes implies one of links, so lanes are only distinguished on links of a cycle.
 
-mod graph;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -15,9 +13,9 @@ use fabric_model::plan::{PortQos, PortSet};
 use ib_wire::{Lid, MulticastLid, PortNum, ServiceLevel, VirtualLane};
 
 use crate::bits::Bits;
+use crate::graph::{self, cycles};
 use crate::network::{ExitColumns, Link, NextHop, PORTS, PlannedNetwork, SwitchIndex, port_of as port};
 use crate::{Finding, LinkWait, PacketDestination};
-use graph::cycles;
 
 /// A link and a virtual lane; [`ANY_LANE`] where the plan leaves the mapping to the device.
 type Channel = (Link, u8);

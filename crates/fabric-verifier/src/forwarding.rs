@@ -12,6 +12,7 @@ use ib_wire::{Guid, Lid, PartitionNumber};
 
 use crate::bits::Bits;
 use crate::bounded::{PART_FINDINGS_MAX, bounded};
+use crate::graph::{Walk, WalkStep};
 use crate::network::{ExitColumns, NextHop, PlannedNetwork, SwitchIndex};
 use crate::{Finding, Reading, Rule, SwitchExit, is_acknowledged};
 
@@ -85,7 +86,7 @@ impl<'a> Columns<'a> {
     }
 
     fn check_all(&self, exits: &ExitColumns, found: &mut BTreeMap<Lid, Vec<Finding>>) {
-        let mut walk = Walk::new(&self.read.network, exits);
+        let mut walk = ColumnWalk::new(&self.read.network, exits);
         for (column, lid) in exits.lids.iter().enumerate() {
             let mut findings = Vec::new();
             self.check(column, *lid, &mut walk, &mut findings);
@@ -100,7 +101,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn check(&self, column: usize, lid: Lid, walk: &mut Walk<'_>, findings: &mut Vec<Finding>) {
+    fn check(&self, column: usize, lid: Lid, walk: &mut ColumnWalk<'_>, findings: &mut Vec<Finding>) {
         walk.follow(column, lid, findings);
         let Some(owner) = self.read.network.lid_owner(lid) else { return };
         let needed = self.needed(owner);
@@ -187,85 +188,48 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What happens to packets to one LID that are at a switch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Unknown,
-    /// On the path that is being followed.
-    Open,
-    Arrives,
-    Fails,
-}
-
-struct Walk<'a> {
+/// Follows the packets to the LIDs of columns.
+struct ColumnWalk<'a> {
     network: &'a PlannedNetwork<'a>,
     exits: &'a ExitColumns,
-    fates: Vec<Fate>,
-    path: Vec<SwitchIndex>,
+    walk: Walk,
     /// The switches from which packets arrive at the owner.
     arrives: Bits,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ColumnWalk<'a> {
     fn new(network: &'a PlannedNetwork<'a>, exits: &'a ExitColumns) -> Self {
         let count = network.switches.len();
-        Self {
-            network,
-            exits,
-            fates: vec![Fate::Unknown; count],
-            path: Vec::new(),
-            arrives: Bits::new(count),
-        }
+        Self { network, exits, walk: Walk::new(count), arrives: Bits::new(count) }
     }
 
     /// Follows packets to the LID of a column from every switch. Reports loops and exits without a cable.
     fn follow(&mut self, column: usize, lid: Lid, findings: &mut Vec<Finding>) {
-        self.fates.fill(Fate::Unknown);
-        self.arrives.clear();
-        for start in 0..self.fates.len() {
-            let mut here = start;
-            self.path.clear();
-            let fate = loop {
-                match self.fates[here] {
-                    Fate::Unknown => {}
-                    Fate::Open => {
-                        findings.push(self.cycle(lid, here));
-                        break Fate::Fails;
-                    }
-                    known => break known,
+        let network = self.network;
+        let loops = self.walk.follow(|here| {
+            let Some(exit) = self.exits.exit(here, column) else { return WalkStep::Lost };
+            match network.next(here, exit) {
+                NextHop::Switch(there, _) => WalkStep::Switch(there as SwitchIndex),
+                NextHop::EndPort(end) if network.ends()[end as usize].lid == lid => WalkStep::Arrived,
+                NextHop::OwnPort if network.switches[here].lid == lid => WalkStep::Arrived,
+                NextHop::NoCable => {
+                    findings.push(Finding::ExitWithoutCable { lid, exit: network.hop(here, exit) });
+                    WalkStep::Lost
                 }
-                self.fates[here] = Fate::Open;
-                self.path.push(here);
-                let Some(exit) = self.exits.exit(here, column) else { break Fate::Fails };
-                match self.network.next(here, exit) {
-                    NextHop::Switch(there, _) => here = there as SwitchIndex,
-                    NextHop::EndPort(end) if self.network.ends()[end as usize].lid == lid => {
-                        break Fate::Arrives;
-                    }
-                    NextHop::OwnPort if self.network.switches[here].lid == lid => break Fate::Arrives,
-                    NextHop::NoCable => {
-                        findings.push(Finding::ExitWithoutCable { lid, exit: self.network.hop(here, exit) });
-                        break Fate::Fails;
-                    }
-                    NextHop::OwnPort | NextHop::EndPort(_) | NextHop::UnknownPort => break Fate::Fails,
-                }
-            };
-            for switch_index in &self.path {
-                self.fates[*switch_index] = fate;
-                if fate == Fate::Arrives {
-                    self.arrives.insert(*switch_index);
-                }
+                NextHop::OwnPort | NextHop::EndPort(_) | NextHop::UnknownPort => WalkStep::Lost,
             }
-        }
+        });
+        findings.extend(loops.iter().map(|switches| self.forwarding_loop(lid, switches)));
+        self.arrives.clear();
+        let arrivals = self.walk.arrivals().enumerate().filter(|(_, arrives)| *arrives);
+        arrivals.for_each(|(switch_index, _)| self.arrives.insert(switch_index));
     }
 
-    /// The loop that the current path has closed at switch `first`.
-    fn cycle(&self, lid: Lid, first: SwitchIndex) -> Finding {
-        let cycle = self.path.iter().skip_while(|switch_index| **switch_index != first);
+    fn forwarding_loop(&self, lid: Lid, switches: &[SwitchIndex]) -> Finding {
         let hop = |switch_index: &SwitchIndex| {
             let exit = self.network.exit(*switch_index, lid)?;
             Some(self.network.hop(*switch_index, exit))
         };
-        Finding::ForwardingLoop { lid, cycle: cycle.filter_map(hop).collect() }
+        Finding::ForwardingLoop { lid, cycle: switches.iter().filter_map(hop).collect() }
     }
 }

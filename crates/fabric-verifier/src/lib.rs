@@ -26,6 +26,7 @@ mod capacities;
 mod credit_loops;
 mod finding;
 mod forwarding;
+pub mod graph;
 mod guarantees;
 mod intended;
 mod isolation;

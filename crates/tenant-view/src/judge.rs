@@ -11,6 +11,7 @@ use fabric_model::FabricPlan;
 use fabric_model::intent::{PortName, Role};
 use fabric_model::tenancy::Bandwidth;
 use fabric_sim::{DeviceId, Fabric, PortId};
+use fabric_verifier::graph::{Walk, WalkStep, cycles};
 use ib_wire::{Guid, Lid, Membership, PartitionNumber, Pkey, PortNum, PortState};
 
 use crate::classes;
@@ -233,8 +234,7 @@ impl<'a> IndexedTables<'a> {
             let wanted = overlay.partitions.len();
             return Err(OverlayRefusal::TooManyPartitions { wanted, allowed: PARTITIONS_MAX });
         }
-        let arrives: Vec<Vec<bool>> =
-            (0..self.nodes.len()).map(|to| self.check_loops(to)).collect::<Result<_, _>>()?;
+        let arrives = self.check_loops()?;
         let loads = self.check_reach()?;
         self.check_credits(&arrives)?;
         let mut adaptations = kept;
@@ -266,34 +266,23 @@ impl<'a> IndexedTables<'a> {
         exit.and_then(|exit| self.switches[switch_index].next.get(&exit)).copied().unwrap_or(NextHop::Nowhere)
     }
 
-    /// Returns from which switches packets to a node arrive; fails if they loop.
-    fn check_loops(&self, to: usize) -> Result<Vec<bool>, OverlayRefusal> {
-        let mut arrives: Vec<Option<bool>> = vec![None; self.switches.len()];
-        for start in 0..self.switches.len() {
-            let mut path: Vec<SwitchIndex> = Vec::new();
-            let mut at = start;
-            let reached = loop {
-                if let Some(known) = arrives[at] {
-                    break known;
-                }
-                if let Some(first) = path.iter().position(|passed| *passed == at) {
-                    let switches =
-                        path[first..].iter().map(|switch_index| self.switches[*switch_index].name.clone());
-                    return Err(OverlayRefusal::ForwardingLoop {
-                        to: self.nodes[to].name.clone(),
-                        switches: switches.collect(),
-                    });
-                }
-                path.push(at);
-                match self.next(at, to) {
-                    NextHop::Switch(next) => at = next,
-                    NextHop::Node(node) => break node == to,
-                    NextHop::Nowhere => break false,
-                }
-            };
-            path.into_iter().for_each(|switch_index| arrives[switch_index] = Some(reached));
-        }
-        Ok(arrives.into_iter().map(|known| known.unwrap_or(false)).collect())
+    /// By node, then switch: whether packets to the node arrive from there; fails if they loop.
+    fn check_loops(&self) -> Result<Vec<Vec<bool>>, OverlayRefusal> {
+        let mut walk = Walk::new(self.switches.len());
+        let arrivals = |(to, node): (usize, &Node)| {
+            let loops = walk.follow(|at| match self.next(at, to) {
+                NextHop::Switch(next) => WalkStep::Switch(next),
+                NextHop::Node(node) if node == to => WalkStep::Arrived,
+                NextHop::Node(_) | NextHop::Nowhere => WalkStep::Lost,
+            });
+            if let Some(first) = loops.first() {
+                let switches = first.iter().map(|switch_index| self.switches[*switch_index].name.clone());
+                let to = node.name.clone();
+                return Err(OverlayRefusal::ForwardingLoop { to, switches: switches.collect() });
+            }
+            Ok(walk.arrivals().collect())
+        };
+        self.nodes.iter().enumerate().map(arrivals).collect()
     }
 
     fn may_talk(&self, from: usize, to: usize) -> bool {
@@ -354,8 +343,8 @@ impl<'a> IndexedTables<'a> {
         }
     }
 
-    /// Checks the link dependencies of packets to all nodes, from all switches, for cycles. See `fabric_verifier` for
-    /// the method.
+    /// Checks the link dependencies of packets to all nodes, from all switches, for cycles, as the rule of
+    /// the verifier does for a plan.
     fn check_credits(&self, arrives: &[Vec<bool>]) -> Result<(), OverlayRefusal> {
         let mut after: BTreeMap<Link, BTreeSet<Link>> = BTreeMap::new();
         for (to, node) in self.nodes.iter().enumerate() {
@@ -369,9 +358,11 @@ impl<'a> IndexedTables<'a> {
                 after.entry((here, exit)).or_default().insert((there, further));
             }
         }
-        match cycle(&after) {
+        let links: Vec<Link> = after.keys().copied().collect();
+        let followers = |link: &Link| after.get(link).into_iter().flatten().copied().collect();
+        match cycles(&links, followers).first() {
             Some(cycle) => Err(OverlayRefusal::CreditLoop {
-                links: cycle.into_iter().map(|link| self.exit(link)).collect(),
+                links: cycle.shortest.iter().map(|link| self.exit(*link)).collect(),
             }),
             None => Ok(()),
         }
@@ -503,38 +494,4 @@ fn carries(fabric: &Fabric, device: DeviceId, number: PortNum) -> bool {
     let gate = fabric.port_forwarding(port);
     let peer = gate.peer.map(|peer| fabric.port_forwarding(peer).state);
     gate.state == PortState::Active && peer == Some(PortState::Active)
-}
-
-/// A cycle of links, found by depth-first search without recursion.
-fn cycle(after: &BTreeMap<Link, BTreeSet<Link>>) -> Option<Vec<Link>> {
-    let mut done: BTreeSet<Link> = BTreeSet::new();
-    for start in after.keys() {
-        let mut path: Vec<(Link, Vec<Link>)> = vec![(*start, followers(after, start))];
-        let mut on_path: BTreeSet<Link> = BTreeSet::from([*start]);
-        if done.contains(start) {
-            continue;
-        }
-        while let Some((link, rest)) = path.last_mut() {
-            let Some(next) = rest.pop() else {
-                done.insert(*link);
-                on_path.remove(link);
-                path.pop();
-                continue;
-            };
-            if on_path.contains(&next) {
-                let first = path.iter().position(|(link, _)| *link == next)?;
-                return Some(path[first..].iter().map(|(link, _)| *link).collect());
-            }
-            if !done.contains(&next) {
-                on_path.insert(next);
-                let further = followers(after, &next);
-                path.push((next, further));
-            }
-        }
-    }
-    None
-}
-
-fn followers(after: &BTreeMap<Link, BTreeSet<Link>>, link: &Link) -> Vec<Link> {
-    after.get(link).into_iter().flatten().copied().collect()
 }

@@ -1,12 +1,89 @@
-//! Cycles of a directed graph: Tarjan's strongly connected components (SIAM J. Comput. 1972) without recursion,
-//! O(nodes + edges).
+//! The two searches behind the rules about loops, for any network. The checks of tenant views use them, too.
+//!
+//! - [`Walk`] follows the packets to one destination from all switches: O(switches).
+//! - [`cycles`] finds the cycles of a directed graph by Tarjan's strongly connected components (SIAM J. Comput. 1972)
+//!   without recursion: O(nodes + edges).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
+/// Where packets to one destination go from a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkStep {
+    /// To the switch with this index.
+    Switch(usize),
+    /// To their destination.
+    Arrived,
+    /// Nowhere, or to another port than their destination.
+    Lost,
+}
+
+/// What happens to packets to one destination that are at a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    /// On the path that is being followed.
+    Open,
+    Arrives,
+    Fails,
+}
+
+/// Follows packets to one destination after the other, with buffers that are allocated once.
+#[derive(Debug)]
+pub struct Walk {
+    fates: Vec<Fate>,
+    path: Vec<usize>,
+}
+
+impl Walk {
+    /// For a network of this many switches.
+    pub fn new(switches: usize) -> Self {
+        Self { fates: vec![Fate::Unknown; switches], path: Vec::new() }
+    }
+
+    /// Follows the packets to one destination from every switch, visiting each switch once. Returns the loops, each as its
+    /// switches in the order of the packets.
+    #[inline]
+    pub fn follow(&mut self, mut step: impl FnMut(usize) -> WalkStep) -> Vec<Vec<usize>> {
+        let mut loops = Vec::new();
+        self.fates.fill(Fate::Unknown);
+        for start in 0..self.fates.len() {
+            let mut here = start;
+            self.path.clear();
+            let fate = loop {
+                match self.fates[here] {
+                    Fate::Unknown => {}
+                    Fate::Open => {
+                        let first = self.path.iter().position(|switch| *switch == here).unwrap_or(0);
+                        loops.push(self.path[first..].to_vec());
+                        break Fate::Fails;
+                    }
+                    known => break known,
+                }
+                self.fates[here] = Fate::Open;
+                self.path.push(here);
+                match step(here) {
+                    WalkStep::Switch(there) => here = there,
+                    WalkStep::Arrived => break Fate::Arrives,
+                    WalkStep::Lost => break Fate::Fails,
+                }
+            };
+            for switch in &self.path {
+                self.fates[*switch] = fate;
+            }
+        }
+        loops
+    }
+
+    /// By switch: whether the packets that were followed last arrive from there.
+    pub fn arrivals(&self) -> impl Iterator<Item = bool> + '_ {
+        self.fates.iter().map(|fate| *fate == Fate::Arrives)
+    }
+}
+
 /// A strongly connected component with a cycle.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cycle<N> {
+pub struct Cycle<N> {
     /// All nodes of the component, in ascending order.
     pub all: Vec<N>,
     /// A shortest cycle through the lowest node.
@@ -14,7 +91,7 @@ pub(super) struct Cycle<N> {
 }
 
 /// One cycle for each strongly connected component that has any, ordered by the lowest node.
-pub(super) fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Cycle<N>> {
+pub fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Vec<Cycle<N>> {
     let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
     let edges: Vec<Vec<usize>> = (nodes.iter())
         .map(|node| after(node).iter().filter_map(|next| indices.get(next).copied()).collect())
@@ -33,7 +110,7 @@ pub(super) fn cycles<N: Copy + Ord + Hash>(nodes: &[N], after: impl Fn(&N) -> Ve
 }
 
 /// A topological order (Kahn's algorithm), or `None` if there is a cycle.
-pub(super) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
+pub(crate) fn sorted<N: Copy + Eq + Hash>(nodes: &[N], after: impl Fn(&N) -> Vec<N>) -> Option<Vec<N>> {
     let indices: HashMap<N, usize> = nodes.iter().copied().zip(0..).collect();
     let edges = |node: &N| after(node).into_iter().filter_map(|next| indices.get(&next).copied());
     let mut before = vec![0_usize; nodes.len()];
@@ -121,6 +198,18 @@ fn shortest(edges: &[Vec<usize>], component: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_walk_tells_arrivals_losses_and_loops_apart() {
+        use WalkStep::{Arrived, Lost, Switch};
+        // 0 → 1 → destination; 2 → 3 → 4 → 2 is a loop that 5 leads into; 6 leads nowhere.
+        let steps = [Switch(1), Arrived, Switch(3), Switch(4), Switch(2), Switch(3), Lost];
+        let mut walk = Walk::new(steps.len());
+        assert_eq!(walk.follow(|switch| steps[switch]), [[2, 3, 4]]);
+        assert!(walk.arrivals().eq([true, true, false, false, false, false, false]));
+        assert!(walk.follow(|_| Arrived).is_empty(), "nothing is kept of the walk before");
+        assert!(walk.arrivals().all(|arrives| arrives));
+    }
 
     fn found(edges: &[(u8, u8)]) -> Vec<Vec<u8>> {
         let after = |node: &u8| edges.iter().filter(|(from, _)| from == node).map(|(_, to)| *to).collect();
