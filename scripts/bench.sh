@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Measures Heddle next to the software and the schemes it is compared with, and rewrites docs/benchmarks.md (argument
 # fabric) and docs/benchmarks-clusters.md (argument clusters); without an argument, both.
-# A page is replaced only if all of its measurements succeeded. With HEDDLE_BIN, a directory, the heddle and heddle-bench in it are used and
-# nothing is built.
+# A page is replaced only if all of its measurements succeeded. HEDDLE_BIN names a directory with heddle and heddle-bench,
+# and nothing is built then.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bench=${HEDDLE_BIN:-${CARGO_TARGET_DIR:-target}/measured}/heddle-bench
 what=${1:-all}
-# A trace of jobs in the standard workload format, for `heddle-bench placement`; without it that stream is left out.
+# A trace of jobs in the Standard Workload Format, for `heddle-bench placement`; without it that stream is left out.
 trace=${HEDDLE_TRACE:-}
 
 case $what in

@@ -68,10 +68,10 @@ pub struct RecoverArgs {
     /// Key file [default: store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// AcceptedLoss that everything after this copy of the store is lost
+    /// Accept that everything after this copy of the store is lost
     #[arg(long, conflicts_with = "accept_empty_store", required_unless_present = "accept_empty_store")]
     accept_older_store: bool,
-    /// AcceptedLoss that everything in the store is lost
+    /// Accept that everything in the store is lost
     #[arg(long)]
     accept_empty_store: bool,
 }

@@ -78,7 +78,7 @@ enum Action {
     Tables { node: String },
     /// Show drops by reason, traps, counters of clients, and requests by node.
     Status,
-    /// Attach a virtual machine to a virtual function, replacing the one before.
+    /// Attach a virtual machine to a virtual function, replacing the one that is attached.
     ///
     /// QEMU gets `-netdev dgram,id=n0,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC` and a device
     /// with the same MAC address. QEMU may be started before or after this command.

@@ -197,7 +197,7 @@ pub struct ShowArgs {
 pub enum ShowFormat {
     /// Counts, rates, tiers, diameter
     TopologySummary,
-    /// TopologySummary, nodes and links as JSON
+    /// Summary, nodes and links as JSON
     Json,
     /// Graph in the DOT language of Graphviz
     Dot,

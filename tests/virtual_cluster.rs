@@ -16,7 +16,7 @@ use site::{Site, TENANT, eventually};
 /// Kills of the drill; parts and operations take turns, so that each meets each.
 const KILLS: usize = 24;
 
-/// MiB of a disk with room for one overlay of the image (1,235 MiB), what is kept for the host (512), and logs.
+/// MiB of a disk with space for one overlay of the image (1,235 MiB), the reserve of the host (512), and logs.
 const DISK_MIB: u32 = 2048;
 
 /// Instants of the drill.
@@ -115,7 +115,7 @@ fn a_dedicated_vm_owns_its_core_and_memory() {
 
 #[test]
 fn a_full_disk_rejects_new_vms_and_pauses_writing_ones() {
-    // Room for one disk of the image besides what is kept for the host.
+    // Space for one disk of the image besides the reserve of the host.
     let mut site = Site::up();
     site.use_small_disk(DISK_MIB);
     site.order("first", &["--nodes", "1"]);
@@ -127,7 +127,7 @@ fn a_full_disk_rejects_new_vms_and_pauses_writing_ones() {
     let refused = site.attempt(&[&wish[..], &["--image", "debian-mpi", "--wait"]].concat());
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success());
-    // Its tenant reads the same, so what the host has left is told to operators only.
+    // Its tenant reads the same text, so the free space of the host is reported to operators only.
     assert!(error.contains("its host cannot run it"), "{error}");
     let events = site.run(&["event", "list"]);
     let why = events.lines().find(|line| line.contains("MiB, but only"));
@@ -137,8 +137,8 @@ fn a_full_disk_rejects_new_vms_and_pauses_writing_ones() {
     assert_eq!(site.machine_directories(), directories, "nothing is left of it");
     assert_eq!(site.functions().len(), 1);
 
-    // Somebody else fills the disk before a guest writes much. The guest may stand still from its first write on, so that it
-    // is told before.
+    // Another program fills the disk before a guest writes much. The guest may be paused from its first write on, so it
+    // gets its command before.
     let boot = site.boot_id("first", 1);
     let writes = "(sleep 10; dd if=/dev/urandom of=/root/big bs=1M count=64 conv=fsync && touch /root/done) \
                   >/dev/null 2>&1 </dev/null &";
@@ -215,11 +215,11 @@ fn add_image(site: &Site, name: &str, change: impl FnOnce(&mut Value)) {
     site.run(&["image", "add", name, directory.to_str().unwrap()]);
 }
 
-/// Fabrics on which clusters have to work, by what `heddle up` is told: none of them is the size of another by a multiple.
+/// Fabrics on which clusters have to work, by the arguments of `heddle up`.
 /// The last is a file: a fat-tree of 12-port switches with cables missing.
 const SHAPES: [&str; 6] = ["4", "16", "36", "100", "324", "file"];
 
-/// Which of [`SHAPES`] the drill takes, such as `36,file`; all of them if it is not set.
+/// The [`SHAPES`] that the drill uses, such as `36,file`; all of them if it is not set.
 const SHAPES_VARIABLE: &str = "HEDDLE_DRILL_SHAPES";
 
 #[test]
@@ -261,7 +261,7 @@ fn clusters_of_both_classes_work_on_fabrics_of_every_shape() {
     }
 }
 
-/// What is seen of a ready cluster of two nodes, as a row of a table; everything has to work.
+/// Checks a ready cluster of two nodes, and returns the results as a row of a table.
 fn try_cluster(site: &Site, name: &str) -> String {
     let cluster = site.cluster(name).unwrap();
     assert_eq!((&cluster["phase"], &cluster["network"]), (&json!("ready"), &json!("carries")), "{cluster}");
@@ -272,7 +272,7 @@ fn try_cluster(site: &Site, name: &str) -> String {
     assert!(ping.contains("3 received"), "{ping}");
     let ring = site.exec(name, 1, &["mpirun", "-np", "2", "mpi-ring"]);
     assert!(ring.contains(": ok"), "{ring}");
-    // Somebody counts frames with a mark while the other node broadcasts some.
+    // One node counts frames with a mark while the other broadcasts some.
     let count = "frame-count --mark drill --seconds 30 >/root/heard 2>&1 & \
                  while ! grep -q listening /root/heard; do sleep 0.1; done";
     site.exec(name, 2, &["sh", "-c", &format!("({count}) </dev/null >/dev/null 2>&1")]);
@@ -321,7 +321,7 @@ fn a_broken_network_is_located_and_not_ready() {
         events.contains("cluster.network-broken") && events.contains("packets stop: mute-1 at"),
         "{events}"
     );
-    // The control: with the link whole it becomes ready by itself.
+    // Control: when the link works again, the cluster becomes ready by itself.
     site.sim_ctl(&["loss", "0", &host, "1", "--data"]);
     site.wait_ready("mute", 2);
     assert_eq!(site.cluster("mute").unwrap()["network"], "carries");

@@ -416,7 +416,7 @@ fn list(clusters: &[Cluster], now: Timestamp) -> String {
     )
 }
 
-/// The state of a node, with the time since its host does not answer.
+/// The state of a node, with the time since which its host does not answer.
 fn node_state(node: &ClusterNode) -> String {
     match node.since {
         Some(since) => format!("{} since {}", node.state, output::time(since)),
@@ -560,7 +560,7 @@ mod tests {
         let place = "packets stop at leaf-2 port 7 (no_route)";
         cluster.nodes[0].network = NetworkState::Broken;
         assert!(show(&cluster).contains(place), "{}", show(&cluster));
-        // The control: packets of a node that carries may be its own fault.
+        // Control: packets of a node whose network carries may be dropped by the node's own fault.
         cluster.nodes[0].network = NetworkState::Carries;
         assert!(!show(&cluster).contains(place), "{}", show(&cluster));
     }

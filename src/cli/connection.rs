@@ -119,9 +119,11 @@ impl SiteArgs {
             (None, Some(token)) => token.trim().to_owned(),
             (None, None) => match environment("HEDDLE_TOKEN_FILE") {
                 Some(file) => read_token(Path::new(&file))?,
-                // The operator's token of this machine is not shown to controllers elsewhere.
+                // The operator's token of this machine is not sent to controllers elsewhere.
                 None if endpoint == local => read_token(&home.join(OPERATOR_TOKEN_FILE))?,
-                None => bail!("{endpoint} wants a token: --token-file, HEDDLE_TOKEN_FILE or HEDDLE_TOKEN"),
+                None => {
+                    bail!("{endpoint} needs a token: use --token-file, HEDDLE_TOKEN_FILE or HEDDLE_TOKEN")
+                }
             },
         };
         ensure!(

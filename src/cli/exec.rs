@@ -21,7 +21,7 @@ const INPUT_BYTES_MAX: usize = session::FRAME_BYTES_MAX / 2;
 /// Longest line that is kept together when the output of several nodes is mixed.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Sessions at once: half of what the controller lets one user have open.
+/// Most concurrent sessions: half of the limit of the controller for one user.
 const SESSIONS_MAX: usize = 128;
 
 /// The exit status of a program that ended by SIGPIPE, as a shell reports it.
@@ -257,7 +257,7 @@ pub fn exit_code(status: i32) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Plays a node: takes input until it ends, then sends these frames.
+    /// Simulates a node: takes input until it ends, then sends these frames.
     async fn node(stream: tokio::io::DuplexStream, frames: Vec<(FrameKind, Vec<u8>)>) -> Vec<u8> {
         let (mut from, mut to) = tokio::io::split(stream);
         let mut heard = Vec::new();
@@ -276,7 +276,7 @@ mod tests {
 
     type Printed = Vec<(Stream, Vec<u8>)>;
 
-    /// What was printed, how it ended, and what the node heard.
+    /// The printed output, the exit status, and the input that the node received.
     fn converse(
         input: &'static [u8],
         frames: Vec<(FrameKind, Vec<u8>)>,
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(
             endless.len(),
             LINE_BYTES_MAX + 1 + "n1 | \n".len(),
-            "what has no end is not kept for ever"
+            "an unfinished line is not kept for ever"
         );
     }
 

@@ -80,7 +80,7 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     finish(&mut table)
 }
 
-/// Units of columns, which are other ones in capitals.
+/// Units in column headers; they are not capitalised, because the case of a unit has a meaning.
 const UNITS: [&str; 2] = ["Gb/s", "µs"];
 
 fn heading(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! `heddle cluster ssh`: a shell in a node, over the controller; no network leads there.
+//! `heddle cluster ssh`: a shell in a node, through the controller, because no network leads there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -81,8 +81,7 @@ fn options(proxy: &[OsString], node: &str, host_key: &str) -> anyhow::Result<Vec
     let mut command = OsString::from("ProxyCommand=");
     command.push(shell_words(proxy));
     let mut options = Vec::new();
-    // The key that the controller put into the node, and no other: lists of known hosts would only remember nodes that
-    // are gone.
+    // Only the key that the controller put into the node: known-hosts files would only remember nodes that are gone.
     let known = OsString::from(format!("KnownHostsCommand=/bin/echo {}", known_host(node, host_key)?));
     let fixed = [
         "StrictHostKeyChecking=yes",
@@ -90,7 +89,7 @@ fn options(proxy: &[OsString], node: &str, host_key: &str) -> anyhow::Result<Vec
         "GlobalKnownHostsFile=/dev/null",
         "HostKeyAlgorithms=ssh-ed25519",
         "LogLevel=ERROR",
-        // Cheap in a guest whose processor is translated; others stay possible.
+        // Cheap in a guest under TCG; other algorithms stay possible.
         "KexAlgorithms=^curve25519-sha256",
     ];
     for option in [command, known].into_iter().chain(fixed.map(OsString::from)) {
@@ -100,8 +99,8 @@ fn options(proxy: &[OsString], node: &str, host_key: &str) -> anyhow::Result<Vec
     Ok(options)
 }
 
-/// A line for ssh that says which key a node has. The text comes from elsewhere and becomes part of a command: it has to
-/// be what it is said to be.
+/// A line in known_hosts format with the host key of a node. Both texts come from the controller and become part of a
+/// command, so their format is checked.
 fn known_host(node: &str, host_key: &str) -> anyhow::Result<String> {
     let mut words = host_key.split_ascii_whitespace();
     let (kind, body) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -114,7 +113,7 @@ fn known_host(node: &str, host_key: &str) -> anyhow::Result<String> {
     Ok(format!("{node} {kind} {body}"))
 }
 
-/// A command line for a shell, in which ssh finds nothing to replace.
+/// Quotes words for a shell, with % doubled so that ssh expands no tokens.
 fn shell_words(words: &[OsString]) -> OsString {
     let quoted: Vec<Vec<u8>> = words.iter().map(|word| quote(word)).collect();
     OsString::from_vec(quoted.join(&b' '))
@@ -149,7 +148,7 @@ mod tests {
     #[test]
     fn ssh_takes_the_options() {
         let proxy = ["heddle", "cluster", "proxy"].map(OsString::from);
-        // -G prints what ssh would do, and does nothing.
+        // -G prints the configuration and exits.
         let options = options(&proxy, "blue-1", "ssh-ed25519 AAAAC3Nza+/= heddle").unwrap();
         let output = Command::new("ssh").arg("-G").args(options).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

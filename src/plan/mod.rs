@@ -93,7 +93,7 @@ enum PlanCommand {
     Explain(explain::ExplainArgs),
 }
 
-/// Verify isolation, reachability, freedom of deadlock and the guarantees of a plan.
+/// Verify isolation, reachability, freedom from deadlock and the guarantees of a plan.
 ///
 /// With --tables, verify the tables that devices hold instead; `heddle sm read-back` reads them. The exit status is 0 if
 /// there are no findings, else 1.

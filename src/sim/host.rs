@@ -14,7 +14,7 @@ use super::frames::GuestFrames;
 use super::request_counts::RequestCounts;
 use crate::control_socket::PendingRequest;
 
-/// An emulated fabric as the host of a server.
+/// An emulated fabric as the backend of a server.
 #[derive(Debug)]
 pub struct SimHost {
     fabric: Fabric,

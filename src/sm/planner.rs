@@ -27,7 +27,7 @@ pub struct PlanProvider {
     partitions: Option<PathBuf>,
     intents: Option<Intents>,
     discovery: Option<Box<Discovery>>,
-    /// Digest of topology and intents without partitions; a plan of a controller has to have the same.
+    /// Digest of topology and intents without partitions; a plan of a controller must have the same digest.
     basis: Option<Basis>,
     /// Decisions of an earlier run, from the state file.
     decisions: Decisions,
@@ -95,7 +95,7 @@ impl PlanProvider {
         Ok(self.keep(plan))
     }
 
-    /// Reads the partition file again and compiles a plan. On an error the plan before stays in force.
+    /// Reads the partition file again and compiles a plan. On an error, the former plan stays in force.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
         let partitions = self.read_partitions()?;
         ensure!(

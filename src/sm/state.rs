@@ -103,7 +103,8 @@ impl State {
     }
 }
 
-/// The mark of the secret that the M_Keys of the nodes in a state file are derived from, if they have any ([`SiteSecret::mark`](subnet_manager::SiteSecret)).
+/// The mark of the secret that the M_Keys of the nodes in a state file are derived from, if they have any
+/// ([`SiteSecret::fingerprint`](subnet_manager::SiteSecret)).
 pub fn secret_mark(path: &Path) -> anyhow::Result<Option<u64>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

@@ -21,7 +21,7 @@ const SECRET_BYTES: usize = 32;
 /// Longest path of a unix socket: `sun_path` without its end.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Hosts that two levels of 8-port switches hold: small fabrics get leaves and spines too, not one big switch.
+/// Hosts that two tiers of 8-port switches hold: small fabrics get leaves and spines too, not one big switch.
 const SMALL_HOSTS_MAX: u32 = 32;
 
 /// Ports of the switches of small fabrics.
@@ -147,23 +147,23 @@ impl SiteDir {
         std::path::absolute(home).is_ok_and(|home| home == self.directory)
     }
 
-    /// A place in the directory.
+    /// A path inside the directory.
     pub fn path(&self, inside: &str) -> PathBuf {
         // Without a slash at the end, so that paths compare and print as people write them.
         if inside.is_empty() { self.directory.clone() } else { self.directory.join(inside) }
     }
 
-    /// The socket of a part.
+    /// The socket of a program.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.path(&format!("run/{name}.sock"))
     }
 
-    /// Where the controller says where it listens.
+    /// The file in which the controller writes the address it listens at.
     pub fn endpoint(&self) -> PathBuf {
         self.path(ENDPOINT_FILE)
     }
 
-    /// What stock tools call the emulated fabric (`IBSIM_SOCKNAME`); a name of its own for every directory.
+    /// Name of the emulated fabric for stock tools (`IBSIM_SOCKNAME`), different for every directory.
     pub fn fabric_name(&self) -> String {
         if self.directory == Path::new(DEFAULT_HOME) {
             return "heddle".to_owned();
@@ -173,7 +173,7 @@ impl SiteDir {
         format!("heddle-{a:02x}{b:02x}{c:02x}{d:02x}")
     }
 
-    /// The process of a part, as it was written down.
+    /// The process id in the pid file of a program.
     pub fn pid(&self, name: &str) -> Option<u32> {
         fs::read_to_string(self.path(&format!("run/{name}.pid"))).ok()?.trim().parse().ok()
     }
@@ -194,8 +194,8 @@ impl SiteDir {
         self.path("fabric.json")
     }
 
-    /// The site secret, from which the M_Keys are derived; generated once. A lost secret is never replaced: the nodes would have
-    /// keys that are unknown.
+    /// The site secret, from which the M_Keys are derived; generated once. A lost secret is never replaced: the keys of
+    /// the nodes would be unknown.
     pub fn secret(&self) -> anyhow::Result<PathBuf> {
         let path = self.path("site.secret");
         let is_there = path.try_exists().with_context(|| format!("cannot stat {}", path.display()))?;
@@ -338,7 +338,7 @@ mod tests {
         let before = fs::read(&secret).unwrap();
         assert_eq!((before.len(), before == [0; SECRET_BYTES]), (SECRET_BYTES, false));
         site.secret().unwrap();
-        assert_eq!(fs::read(&secret).unwrap(), before, "it is made once");
+        assert_eq!(fs::read(&secret).unwrap(), before, "it is generated once");
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         assert!(error.contains("from a backup") && error.contains("fabric.json"), "{error}");
         assert!(!secret.exists(), "no secret was generated");
 
-        // The control: devices that were never put under a key.
+        // Control: devices that never had a key.
         let open = serde_json::to_string(&subnet_manager::PersistentState::default()).unwrap() + "\n";
         fs::write(site.fabric_state(), open).unwrap();
         site.secret().unwrap();

@@ -29,7 +29,7 @@ impl Rig {
         Self { scratch, site, supervisor, notices }
     }
 
-    /// Where scripts write what they do, in order.
+    /// The file in which scripts record their actions, in order.
     fn diary(&self) -> PathBuf {
         self.scratch.path().join("diary")
     }
@@ -48,10 +48,10 @@ impl Rig {
 
     async fn notice(&mut self) -> String {
         let notice = tokio::time::timeout(PATIENCE, self.notices.recv()).await;
-        notice.expect("a notice in time").expect("a supervisor that talks").to_string()
+        notice.expect("a notice in time").expect("the supervisor sends notices").to_string()
     }
 
-    /// Waits until the diary says so.
+    /// Waits until the diary meets a condition.
     async fn until(&self, what: impl Fn(&str) -> bool) {
         let started = Instant::now();
         while !what(&self.diary_text()) {
@@ -65,7 +65,7 @@ fn run(story: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(story);
 }
 
-/// Says that it runs, and ends when it is asked to.
+/// A script that records its start and ends on SIGTERM.
 fn obedient(name: &str) -> String {
     format!("trap 'note {name}-ends; exit 0' TERM; note {name}-runs; while :; do sleep 0.01; done")
 }
@@ -175,7 +175,7 @@ fn a_log_that_has_grown_is_put_aside_once() {
     let path = scratch.path().join("sm.log");
     fs::write(&path, "short\n").unwrap();
     drop(open_log(&path).unwrap());
-    assert_eq!(last_line(&path).as_deref(), Some("short"), "a short one goes on");
+    assert_eq!(last_line(&path).as_deref(), Some("short"), "a short log is continued");
     File::options().write(true).open(&path).unwrap().set_len(LOG_BYTES_MAX + 1).unwrap();
     drop(open_log(&path).unwrap());
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
@@ -194,7 +194,7 @@ fn the_last_line_of_a_log_is_short_and_harmless() {
     assert_eq!(last_line(&path).unwrap(), "a\u{fffd}b");
 }
 
-/// A program that is asked at a socket which the test answers.
+/// A program with a liveness probe at a socket that the test serves.
 struct Asked {
     rig: Rig,
     socket: PathBuf,
@@ -231,7 +231,7 @@ impl Asked {
 
         for _ in 0..times {
             let next = tokio::time::timeout(PATIENCE, self.listener.as_ref().unwrap().accept()).await;
-            let (mut stream, _) = next.expect("it is asked").unwrap();
+            let (mut stream, _) = next.expect("it is probed").unwrap();
             // The probe has to be read before the connection is closed.
             let _ = stream.read(&mut [0; 64]).await;
             let _ = stream.write_all(b"{}\n").await;
@@ -246,7 +246,7 @@ fn an_idle_program_that_does_not_answer_is_restarted() {
         asked.rig.until(|diary| diary == "ran\n").await;
         let first = asked.rig.site.pid("sm").unwrap();
         asked.answer(10).await;
-        assert_eq!(asked.rig.site.pid("sm"), Some(first), "the control: one that answers stays");
+        assert_eq!(asked.rig.site.pid("sm"), Some(first), "control: one that answers keeps running");
         let notice = asked.rig.notice().await;
         assert!(
             notice.contains("sm ended (killed: it did not answer") && notice.contains("was idle"),
@@ -278,7 +278,7 @@ fn a_busy_program_that_does_not_answer_is_given_time() {
         let mut asked = Asked::new("while :; do :; done");
         asked.answer(2).await;
         let pid = asked.rig.site.pid("sm");
-        // Three times what one that does nothing is given.
+        // Three times the limit of an idle program.
         let unanswered = Duration::from_millis(1100) * 3 * 3;
         assert!(tokio::time::timeout(unanswered, asked.rig.notices.recv()).await.is_err(), "nothing happens");
         assert_eq!(asked.rig.site.pid("sm"), pid);

@@ -16,10 +16,10 @@ use serde_json::Value;
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
-/// Longer than anything takes to become so: translated guests on a machine that also builds.
+/// Longer than anything takes, with guests under TCG on a machine that also builds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Whose clusters these are.
+/// The tenant of all clusters.
 pub const TENANT: &str = "blue";
 
 /// A running site. Stopped when dropped.
@@ -33,14 +33,14 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site with a tenant, ready to take orders.
+    /// Starts a site with a tenant.
     pub fn up() -> Self {
         Self::up_with(&[])
     }
 
-    /// Likewise, with more arguments of `heddle up`.
+    /// Starts a site with a tenant and additional arguments of `heddle up`.
     pub fn up_with(arguments: &[&str]) -> Self {
-        // Sockets need a short path, and QEMU runs as another user, who has to pass.
+        // Sockets need a short path, and QEMU runs as another user, which must be able to traverse the directory.
         let scratch = tempfile::Builder::new().prefix("ht-").tempdir_in("/tmp").unwrap();
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let image = image();
@@ -51,7 +51,7 @@ impl Site {
         site
     }
 
-    /// Puts virtual machines, before there are any, on a disk of so many MiB.
+    /// Puts the directory of virtual machines on a disk of this many MiB. Call it before the first one is created.
     pub fn use_small_disk(&mut self, mib: u32) {
         self.disk = Some(SmallDisk::mount(self.disks(), mib));
     }
@@ -65,7 +65,7 @@ impl Site {
         self.scratch.path().join("site")
     }
 
-    /// Runs a command of the operator's that has to succeed; what it printed.
+    /// Runs a command as operator, which has to succeed, and returns its output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.attempt(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -73,7 +73,7 @@ impl Site {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs a command of the operator's.
+    /// Runs a command as operator.
     pub fn attempt(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg(HEDDLE).args(arguments);
@@ -85,7 +85,7 @@ impl Site {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Waits until what was killed is back: who asks for nodes while no host answers is refused.
+    /// Waits until killed programs are back, because requests for nodes are rejected while no host answers.
     fn wait_hosts(&self) {
         eventually("hosts are up", || {
             self.reachable()
@@ -93,7 +93,7 @@ impl Site {
         });
     }
 
-    /// Asks for a cluster and does not wait for it.
+    /// Requests a cluster and does not wait for it.
     pub fn order(&self, name: &str, more: &[&str]) {
         self.wait_hosts();
         let mut wish = vec!["cluster", "create", name, "--tenant", TENANT, "--cores", "1", "--no-wait"];
@@ -123,8 +123,8 @@ impl Site {
         self.clusters().into_iter().find(|cluster| cluster["name"] == name)
     }
 
-    /// Waits until a cluster is ready with so many nodes, and all of them know of each other: a cluster that grows is ready
-    /// meanwhile, and only the end of its operation says that it has grown.
+    /// Waits until a cluster is ready with this many nodes and its operation has ended: a cluster that grows stays
+    /// ready meanwhile.
     pub fn wait_ready(&self, name: &str, nodes: usize) {
         eventually(&format!("{name} is ready with {nodes} nodes"), || {
             let Some(cluster) = self.reachable().then(|| self.cluster(name)).flatten() else { return false };
@@ -137,7 +137,7 @@ impl Site {
         });
     }
 
-    /// Whether an operation of a cluster is under way, or nobody can be asked.
+    /// Whether an operation of a cluster is in progress, or the controller does not answer.
     fn is_changing(&self, name: &str) -> bool {
         let endpoint = ControllerAddress::Unix(self.directory().join("api/heddle.sock"));
         let token = fs::read_to_string(self.directory().join("operator.token")).unwrap();
@@ -159,19 +159,19 @@ impl Site {
         self.attempt(&["cluster", "list"]).status.success()
     }
 
-    /// What a command prints in a node.
+    /// Output of a command in a node.
     pub fn exec(&self, cluster: &str, node: u32, command: &[&str]) -> String {
         let node = node.to_string();
         let start = ["cluster", "exec", cluster, "--tenant", TENANT, "--node", &node, "--"];
         self.run(&[&start, command].concat()).trim().to_owned()
     }
 
-    /// Which start of its kernel a node runs: another one if it was started again.
+    /// The boot id of a node, which changes with every boot.
     pub fn boot_id(&self, cluster: &str, node: u32) -> String {
         self.exec(cluster, node, &["cat", "/proc/sys/kernel/random/boot_id"])
     }
 
-    /// Kills a part of the site where it stands; it is started again by itself.
+    /// Kills a program of the site; the supervisor restarts it.
     pub fn kill(&self, part: &str) {
         let path = self.directory().join("run").join(format!("{part}.pid"));
         let mut killed = None;
@@ -187,13 +187,13 @@ impl Site {
         });
     }
 
-    /// What is on the emulated fabric: virtual functions that are attached.
+    /// The virtual functions that are attached to the emulated fabric.
     pub fn functions(&self) -> Vec<Value> {
         let value: Value = serde_json::from_str(&self.sim_ctl(&["functions"])).unwrap();
         value.as_array().unwrap().clone()
     }
 
-    /// Acts on the emulated fabric.
+    /// Runs `heddle sim-ctl` on the emulated fabric.
     pub fn sim_ctl(&self, arguments: &[&str]) -> String {
         let socket = self.directory().join("run/sim-control.sock");
         self.run(&[&["sim-ctl", socket.to_str().unwrap()], arguments].concat())

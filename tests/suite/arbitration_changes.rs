@@ -17,17 +17,18 @@ const ENTRIES: usize = 64;
 
 type Table = [VlArbEntry; ENTRIES];
 
-/// Whose table it is: the ports by which datagrams get there, and the port of the modifier.
+/// The table: the directed route to its node, and the port of the modifier.
 type Place = (Vec<u8>, u16);
 
-/// A manager, and the low-priority arbitration tables that follow from what it wrote.
+/// A manager, and the low-priority arbitration tables that result from its writes.
 struct Site {
     recorded: RecordedManager,
     tables: BTreeMap<Place, Table>,
 }
 
 impl Site {
-    /// Has a plan done for some clusters. Returns the most writes that one table took, after a look at every instant.
+    /// Programs a plan for some clusters and checks every table after every write. Returns the most writes of one
+    /// table.
     fn apply(&mut self, clusters: &[ClusterIntent]) -> usize {
         let programmed = self.recorded.programmed;
         self.recorded.apply(clusters);
@@ -55,7 +56,7 @@ impl Site {
     }
 }
 
-/// The table that a Set has changed, as it is then.
+/// The table that a Set has changed, with its new content.
 fn written(tables: &mut BTreeMap<Place, Table>, mad: &Mad) -> Option<(Place, Table)> {
     if mad.attribute() != Attribute::VL_ARBITRATION {
         return None;
@@ -83,7 +84,7 @@ fn gap(table: &Table, lane: u8) -> Option<usize> {
 
 #[test]
 fn lanes_keep_their_service_while_other_clusters_change() {
-    // Two leaves with one cable each to the spine: all that is between them meets there.
+    // Two leaves with one cable each to the spine: all traffic between them shares these links.
     let oversubscription = Oversubscription { down: 11, up: 1 };
     let size = FatTreeSize::Leaves(2);
     let topology = FatTree { radix: 12, oversubscription, ..FatTree::new(size) }.generate().unwrap();
@@ -94,27 +95,27 @@ fn lanes_keep_their_service_while_other_clusters_change() {
     let pair = |site: &Site, name: &str, at: usize, bandwidth: u64| {
         site.recorded.cluster(name, &[at, 11 + at], bandwidth)
     };
-    assert_eq!(site.apply(&[]), 0, "nobody was promised anything");
+    assert_eq!(site.apply(&[]), 0, "there are no guarantees");
     // The first five fill half a table, which is every second entry; the sixth is beyond.
     let parts = [308, 150, 72, 1, 1, 1];
     let usable = usable_bits_per_s(&site.recorded);
     let mut clusters: Vec<ClusterIntent> =
         (1..).zip(parts).map(|(at, part)| pair(&site, &format!("c{at}"), at, usable / 1000 * part)).collect();
     for count in 1..=clusters.len() {
-        // As devices come, management's lane is served elsewhere.
+        // In factory defaults, the lane of management has other entries.
         let most = if count == 1 { 3 } else { 2 };
-        assert!(site.apply(&clusters[..count]) <= most, "whoever comes needs no table in between");
+        assert!(site.apply(&clusters[..count]) <= most, "a new cluster needs no intermediate table");
     }
-    // What is left for the sixth to move to is in the other part of the table.
+    // The free entries for the sixth are in the other block of the table.
     clusters = vec![clusters[3].clone(), clusters[5].clone()];
-    assert!(site.apply(&clusters) <= 2, "nor does whoever goes");
+    assert!(site.apply(&clusters) <= 2, "nor does a removal");
     clusters.push(pair(&site, "wide", 1, usable / 1000 * 620));
     assert!(site.apply(&clusters) > 2, "one is moved to make room, in steps");
     clusters.remove(0);
     assert!(site.apply(&clusters) <= 2);
 }
 
-/// What guaranteed clusters may have of a link.
+/// The rate of a link that guaranteed clusters may use.
 fn usable_bits_per_s(recorded: &RecordedManager) -> u64 {
     use fabric_compiler::tenancy::admission::Admission;
     use fabric_compiler::tenancy::link_graph::{LinkGraph, TenancyLimits};

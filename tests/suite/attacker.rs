@@ -1,5 +1,5 @@
-//! Somebody with full access to one adapter, its management key included, against a fabric under keys of its own: every
-//! attribute of every node, by every way there is. The same questions with the right keys are the control.
+//! An attacker with full access to one adapter, including its M_Key, against a fabric in which every node has its own
+//! M_Key: every attribute of every node, by every kind of route. The same requests with the right keys are the control.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::PermissionsExt;
@@ -20,10 +20,10 @@ use crate::rig::{self, Server};
 const MANAGER: &str = "host-00001";
 const ATTACKER: &str = "host-00006";
 
-/// The longest an answer, or the news that there will be none, may take on a busy machine.
+/// Longest time until an answer or a loss report on a busy machine.
 const ANSWER_LIMIT: Duration = rig::PATIENCE;
 
-/// How long one of two places is listened at before the other.
+/// How long to listen at one of two devices before the other.
 const STEP: Duration = Duration::from_millis(10);
 
 /// The data of one attribute.
@@ -67,7 +67,7 @@ fn questions() -> Vec<Question> {
         (Attribute::SM_INFO, vec![0, 1, 2, 3, 4, 5]),
         (Attribute::MLNX_EXT_PORT_INFO, vec![0, 1]),
         (Attribute::NOTICE, vec![0]),
-        // Random forwarding, LED, and a vendor's own: nobody has them, and nobody may tell.
+        // Random forwarding, LED, and a vendor attribute: no device has them, and none may answer without the key.
         (Attribute(0x001a), vec![0]),
         (Attribute(0x0031), vec![0, 1]),
         (Attribute(0xff00), vec![0]),
@@ -90,7 +90,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Directed, Way::ByLid, Way::Mixed];
 
-/// A node as its place in the fabric, its address and its key tell it.
+/// A node: its location in the fabric, its address and its key.
 struct Target {
     name: String,
     guid: Guid,
@@ -137,7 +137,7 @@ impl Adapter {
         }
     }
 
-    /// Asks along a directed route.
+    /// Sends a request along a directed route.
     fn directed(
         &mut self,
         method: Method,
@@ -152,7 +152,7 @@ impl Adapter {
         self.ask(Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad))
     }
 
-    /// Asks a target by one of the ways.
+    /// Sends a request to a target by one kind of route.
     fn smp(
         &mut self,
         way: Way,
@@ -179,7 +179,7 @@ impl Adapter {
     }
 }
 
-/// A fabric of 16 hosts, and how its nodes are found from the attacker's adapter.
+/// A fabric of 16 hosts, and the routes from the attacker's adapter to its nodes.
 struct Stage {
     server: Server,
     topology: Topology,
@@ -197,7 +197,7 @@ impl Stage {
         Self { server, topology, secret }
     }
 
-    /// `heddle sm --once`, every node under its own key.
+    /// Runs `heddle sm --once`, which gives every node its own M_Key.
     fn manage(&self, options: &[&str]) {
         let output = Command::new(rig::HEDDLE)
             .args(["sm", "--once", "--device", &format!("ibsim:{}@{MANAGER}", self.server.name)])
@@ -211,7 +211,7 @@ impl Stage {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The key of a node, as who owns the secret is shown it.
+    /// The key of a node, derived from the secret.
     fn key(&self, node: Guid) -> Option<MKey> {
         let output = Command::new(rig::HEDDLE)
             .args(["node-key", &node.to_string(), "--secret"])
@@ -262,8 +262,8 @@ impl Stage {
         targets.filter(|target| target.name != ATTACKER).collect()
     }
 
-    /// What the nodes hold: every answer to every question, asked with the right keys, and the tables as the emulation
-    /// shows them. What counts the attack itself is left out.
+    /// The state of the nodes: every answer to every request with the right keys, and the tables as the emulation
+    /// shows them. Counters of the attack itself are left out.
     fn observe(&self, adapter: &mut Adapter, targets: &[Target]) -> Observed {
         let mut answers = BTreeMap::new();
         for target in targets {
@@ -301,7 +301,7 @@ impl Observed {
     }
 }
 
-/// PortInfo counts violations: those are the attack's trace, not its success.
+/// PortInfo without its violation counters, which the attack increments without success.
 fn without_counts(attribute: Attribute, mut raw: Content) -> Content {
     if attribute == Attribute::PORT_INFO {
         let mut info = PortInfo::decode(&raw).unwrap();
@@ -330,8 +330,8 @@ fn routes(topology: &Topology, from: NodeIndex) -> BTreeMap<NodeIndex, DirectedR
     found
 }
 
-/// What an attacker writes: what the node holds with a change that shows and cuts nobody off, so that the same Set
-/// under the right key can be seen to work and the next one still arrives.
+/// The data that an attacker writes: the current data with a visible change that disconnects no node, so that the same
+/// Set with the right key can be seen to work, and the next one still arrives.
 fn tampered(attribute: Attribute, held: Option<Content>) -> Content {
     let Some(mut raw) = held else { return [0x5a; 64] };
     match attribute {
@@ -366,7 +366,7 @@ fn tampered(attribute: Attribute, held: Option<Content>) -> Content {
     raw
 }
 
-/// One request of an attack and whether anything came back.
+/// One request of an attack, and whether it was answered.
 struct Tried {
     method: Method,
     attribute: Attribute,
@@ -374,7 +374,7 @@ struct Tried {
     text: String,
 }
 
-/// Every question to every target by every way, read and written, with the key that `key` has for it.
+/// Every attribute of every target by every kind of route, read and written, with the key that `key` returns for it.
 fn attack(
     adapter: &mut Adapter,
     targets: &[Target],
@@ -398,7 +398,7 @@ fn attack(
     tried
 }
 
-/// A manager's state is told by managers: a node without one has nobody who could answer.
+/// Subnet manager software answers SMInfo: a node without a manager does not answer.
 fn of_agents(tried: &[Tried], method: Method) -> impl Iterator<Item = &Tried> {
     tried.iter().filter(move |it| it.attribute != Attribute::SM_INFO && it.method == method)
 }
@@ -449,13 +449,13 @@ fn one_m_key_gives_access_to_its_own_node_only() {
     assert_eq!(
         after.changed(&before),
         expected.collect(),
-        "the same Sets under the right keys change every table"
+        "the same Sets with the right keys change every table"
     );
     assert_ne!(after.tables, before.tables);
-    eprintln!("{requests} requests refused, {} answered under the right keys", control.len());
+    eprintln!("{requests} requests refused, {} answered with the right keys", control.len());
 }
 
-/// What a Set changes.
+/// The attributes that a Set changes.
 fn writable(is_switch: bool) -> &'static [Attribute] {
     const ADAPTER: [Attribute; 5] = [
         Attribute::GUID_INFO,
@@ -464,7 +464,7 @@ fn writable(is_switch: bool) -> &'static [Attribute] {
         Attribute::SL_TO_VL,
         Attribute::VL_ARBITRATION,
     ];
-    // A switch has room for its own GUID only, which stays.
+    // The GUID table of a switch has one entry, its own GUID, which is read-only.
     const SWITCH: [Attribute; 7] = [
         Attribute::SWITCH_INFO,
         Attribute::PORT_INFO,
@@ -536,8 +536,8 @@ fn arrives(sender: &mut Adapter, receiver: &mut Adapter, pkey: u16) -> bool {
     let mut has_come = |limit| {
         std::iter::from_fn(|| receiver.device.receive(limit).unwrap()).any(|received| is_it(&received))
     };
-    // It arrives, or its sender hears that it is lost: no time decides. The emulation hands a message over before it
-    // reports a loss.
+    // Either the message arrives or its loss is reported, so no timeout decides. The emulation delivers a message
+    // before it reports a loss.
     let started = Instant::now();
     while started.elapsed() < ANSWER_LIMIT {
         if has_come(STEP) {
@@ -575,12 +575,12 @@ fn a_forged_p_key_table_is_stopped_at_the_switch_port() {
         block.0[place] = Pkey::from_wire(raw);
     }
     let wrote = attacker.directed(Method::SET, &here, position, own, block.encode()).expect("its own table");
-    assert_eq!(PkeyBlock::decode(wrote.smp_data()), block, "the attacker rules its own adapter");
+    assert_eq!(PkeyBlock::decode(wrote.smp_data()), block, "the attacker controls its own adapter");
 
     let dropped = || {
         let shown = stage.server.control(&["counters", "leaf-02", "2"]).stdout;
         let port: serde_json::Value = serde_json::from_str(&shown).unwrap();
-        assert_eq!(port["peer"].as_str(), Some("H-0002c90300100050[1]"), "the port the attacker sits behind");
+        assert_eq!(port["peer"].as_str(), Some("H-0002c90300100050[1]"), "the switch port of the attacker");
         port["counters"]["receive_constraint_errors"].as_u64().unwrap()
     };
     // It may not raise itself from a limited member of the default partition to a full one either.

@@ -1,4 +1,4 @@
-//! The command line against a real controller; only the subnet manager and the agents of hosts are played.
+//! The command line against a real controller; only the subnet manager and the agents of hosts are simulated.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::site::{self, Site};
 
-/// Somebody who asks a site from a shell.
+/// A user of the command line.
 struct User<'a> {
     site: &'a Site,
     token: PathBuf,
@@ -40,7 +40,7 @@ impl<'a> User<'a> {
             .unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// Output of a command that succeeds.
     fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -48,7 +48,7 @@ impl<'a> User<'a> {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a command that fails says: one line.
+    /// The error of a command that fails: one line.
     fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
@@ -69,7 +69,7 @@ fn a_cluster_comes_grows_and_goes_by_commands() {
     let created = acme.run(&["cluster", "create", "blue", "--nodes", "2", "--memory", "384M"]);
     let (out, progress) =
         (String::from_utf8(created.stdout).unwrap(), String::from_utf8(created.stderr).unwrap());
-    // Agents that are played have no guests who could check it.
+    // Simulated agents have no guests that could check the network.
     assert!(
         out.starts_with("cluster blue is ready (network unchecked) with 2 nodes, after "),
         "{out}{progress}"

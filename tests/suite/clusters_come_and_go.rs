@@ -1,5 +1,5 @@
-//! Two hundred clusters come, grow, shrink and go on `heddle sim`, programmed by `heddle sm`: after every change the tables
-//! that devices hold are read back and judged.
+//! Two hundred clusters are created, resized and deleted on `heddle sim`, programmed by `heddle sm`: after every change
+//! the tables of the devices are read back and verified.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -24,13 +24,13 @@ use crate::rig::{self, Server, SmDaemon, eventually};
 
 const SEED: u64 = 20_261_115;
 
-/// Where the manager sits; no cluster has it.
+/// The host of the subnet manager; no cluster uses it.
 const HOST: &str = "host-00001";
 
 /// Number of clusters in a run.
 const CLUSTERS: usize = 200;
 
-/// Asks the manager something, and returns the first answer.
+/// Sends a request to the manager, and returns the first reply.
 fn ask(manager: &SmDaemon, request: &Value) -> Result<Value, String> {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
     writeln!(stream, "{request}").unwrap();
@@ -49,7 +49,7 @@ struct Site {
     topology: Topology,
     intents: Intents,
     plan: FabricPlan,
-    /// Ports of hosts that clusters may have.
+    /// Ports of hosts that clusters may use.
     hosts: Vec<Guid>,
 }
 
@@ -65,7 +65,7 @@ impl Site {
         Self { manager, topology, intents, plan, hosts }
     }
 
-    /// The hosts that a cluster can have more of.
+    /// The hosts that a cluster may use.
     fn free_for(&self, name: &str, class: Class) -> Vec<Guid> {
         let owned = |port: &Guid| {
             let mut others = self.intents.clusters.iter().filter(|other| other.name != name);
@@ -95,7 +95,7 @@ impl Site {
             .collect()
     }
 
-    /// What is wanted with a cluster on these ports; without it, if there are none.
+    /// The intents with a cluster on these ports; without the cluster if there are none.
     fn with(&self, name: &str, class: Class, ports: &[Guid]) -> Intents {
         let mut intents = self.intents.clone();
         intents.partitions.retain(|partition| partition.name != name);
@@ -111,7 +111,7 @@ impl Site {
             intents.partitions.push(PartitionIntent { name: name.to_owned(), number: None, members, ipoib });
             if class != Class::BestEffort {
                 let (name, ports) = (name.to_owned(), ports.to_vec());
-                // Every other cluster has a level for every two switches.
+                // Every second cluster has a service level for each pair of switches.
                 let is_odd = name.bytes().next_back().is_some_and(|last| last % 2 == 1);
                 let sl_mode = if is_odd { SlMode::Path } else { SlMode::Cluster };
                 intents.clusters.push(ClusterIntent { name, ports, class, sl_mode });
@@ -120,7 +120,7 @@ impl Site {
         intents
     }
 
-    /// Makes it so, and judges what devices then hold; false if it was refused.
+    /// Programs the intents and verifies the tables of the devices; false if they were not admitted.
     fn change(&mut self, intents: Intents) -> bool {
         let plan = match recompile(&self.topology, &intents, &self.plan) {
             Ok(plan) => plan,
@@ -149,7 +149,7 @@ impl Site {
     }
 }
 
-/// Tables, entry by entry: what no rule speaks of is the same too.
+/// Compares tables entry by entry, including those that no rule checks.
 fn assert_same(held: &FabricPlan, plan: &FabricPlan) {
     assert_eq!(
         (held.switches().len(), held.adapter_ports().len()),
@@ -200,7 +200,7 @@ fn tables_stay_verified_while_clusters_come_and_go() {
         let chosen = names.choose(&mut random).cloned();
         match chosen {
             Some(name) if step == 0 || created == CLUSTERS => {
-                assert!(site.change(site.with(&name, Class::BestEffort, &[])), "what goes is not refused");
+                assert!(site.change(site.with(&name, Class::BestEffort, &[])), "a deletion is not refused");
                 there.remove(&name);
                 deleted += 1;
             }
@@ -236,11 +236,11 @@ fn tables_stay_verified_while_clusters_come_and_go() {
         }
     }
     println!(
-        "{created} clusters asked for, {resized} resized, {deleted} deleted, {refused} refused or without room"
+        "{created} clusters requested, {resized} resized, {deleted} deleted, {refused} refused or without free hosts"
     );
     assert!(deleted > CLUSTERS / 2 && resized > 50, "{deleted} {resized}");
 
-    // The control: a key too many on one host is found.
+    // Control: an extra key on one host is found.
     let stray = site.hosts[5];
     let port = site.plan.adapter_port(stray).unwrap().clone();
     assert!(matches!(

@@ -1,4 +1,4 @@
-//! `heddle cluster exec` and `proxy` against nodes that are played: they echo what they hear.
+//! `heddle cluster exec` and `proxy` against simulated nodes, which echo their input.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -44,7 +44,7 @@ impl Played {
             .unwrap();
         let mut to = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
-            // Beside reading what comes back: a pipe holds less than all of it. Not every command reads it.
+            // While the output is read, because a pipe does not hold all of it. Not every command reads its input.
             scope.spawn(move || drop(to.write_all(input)));
             child.wait_with_output().unwrap()
         })
@@ -75,7 +75,7 @@ async fn open(Path(number): Path<u32>, request: Request) -> Response {
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>().unwrap();
     tokio::spawn(async move {
         let stream = TokioIo::new(upgrade.await.unwrap());
-        // Whoever asked may have gone; the test sees that on its side.
+        // The client may have gone; the test notices that on its side.
         let _ = serve(stream, number, open).await;
     });
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
@@ -84,7 +84,7 @@ async fn open(Path(number): Path<u32>, request: Request) -> Response {
     response
 }
 
-/// Says what it was asked, then what it heard, then ends with a status of its own if it is told to fail.
+/// Prints its command, then its input, and ends with its own status if the command is `fail`.
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     number: u32,

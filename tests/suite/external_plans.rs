@@ -17,14 +17,14 @@ const HOST: &str = "host-00001";
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Everybody's partition, with a group for broadcasts.
+/// A partition of all hosts, with a broadcast group.
 const BLUE: &str = "blue=0x123, ipoib: ALL=full;\n";
 
 fn json(printed: &Printed) -> Value {
     serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))
 }
 
-/// Writes that software on any node asked for so far.
+/// Number of Sets that software on any node has sent so far.
 fn sets_asked(server: &Server) -> u64 {
     let status = json(&server.control(&["status"]));
     let ports = status["requests"].as_object().unwrap().values();
@@ -71,7 +71,7 @@ impl Controller {
         }
     }
 
-    /// A plan for a fabric as a manager tells it.
+    /// A plan for a fabric as a manager reports it.
     fn plan(&mut self, seen: &Value, partitions: &str) -> FabricPlan {
         let topology = ibnetdiscover::parse(seen["topology"].as_str().unwrap()).unwrap();
         let mut intents = Intents::new(serde_json::from_value(seen["manager"].clone()).unwrap());
@@ -218,7 +218,7 @@ fn a_changed_topology_rejects_the_old_plan_with_a_code() {
     let seen = controller.wait_for("discovered");
     let refused = controller.hand_over(&old);
     assert_eq!(refused["code"], "other-fabric", "{refused}");
-    assert!(refused["error"].as_str().unwrap().contains("another fabric"), "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("other links, devices"), "{refused}");
     assert_eq!(route(&server), before, "nothing was decided");
     let new = controller.plan(&seen, BLUE);
     controller.programs(&new);

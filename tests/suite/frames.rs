@@ -1,5 +1,5 @@
-//! Virtual machines on the emulated fabric, played by datagram sockets: their frames go where the tables of the fabric
-//! let them, which a subnet manager writes and repairs.
+//! Virtual machines on the emulated fabric, simulated by datagram sockets: their frames go where the tables of the
+//! fabric let them, which a subnet manager writes and repairs.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -39,7 +39,7 @@ fn node_guid(number: u16) -> u64 {
     0x0002_c903_0010_0000 + u64::from(number - 1) * 0x10
 }
 
-/// A fabric that a manager looks after, with machines on it.
+/// A fabric with a subnet manager and virtual machines.
 struct Cluster {
     manager: SmDaemon,
     server: Server,
@@ -62,7 +62,7 @@ impl Cluster {
         Self { manager, server, sent: Rc::default() }
     }
 
-    /// Waits until every frame that was sent has been carried: who has got none by then gets none.
+    /// Waits until all frames that were sent have been delivered or dropped.
     fn settle(&self) {
         eventually("all frames were taken", || {
             let status = json(&self.server.control(&["status"]));
@@ -118,7 +118,7 @@ impl Cluster {
         json(&self.server.control(&["functions"])).as_array().unwrap().clone()
     }
 
-    /// What was counted for the function of a machine.
+    /// The counters of the function of a machine.
     fn function(&self, machine: &Machine) -> Value {
         let mac = machine.mac.to_string();
         self.functions().into_iter().find(|function| function["mac"] == mac).unwrap()
@@ -175,7 +175,7 @@ impl Machine {
         self.say(self.mac, to, text);
     }
 
-    /// What comes next, without its header, or `None` if nothing comes within `limit`.
+    /// The next frame without its header, or `None` if none arrives within `limit`.
     fn hear(&self, limit: Duration) -> Option<Vec<u8>> {
         let mut frame = [0; 8192];
         self.socket.set_read_timeout(Some(limit)).unwrap();
@@ -235,7 +235,7 @@ fn what_is_no_frame_of_the_machine_is_dropped_and_counted() {
     two.send(five.mac, &vec![7; 60_000]);
     two.say_bytes(b"short");
     two.send("52:54:00:12:34:56".parse().unwrap(), b"nobody");
-    // Somebody else at the socket of the machine.
+    // Another sender at the socket of the machine.
     five.socket.send_to(&[0; 60], &two.fabric).unwrap();
     eventually("it was taken", || cluster.function(&two)["socket"]["foreign"] == 1);
     cluster.hear_nothing(&[&five]);
@@ -257,7 +257,7 @@ fn a_machine_that_does_not_read_stops_nobody() {
     let counted = cluster.function(&nine);
     assert!(counted["socket"]["unread"].as_u64().unwrap() > 0, "{counted}");
     assert_eq!(counted["frames"]["received"], 1000);
-    // It wakes up, finds what was kept, and is reached again.
+    // It reads again, receives its backlog, and is reached again.
     eventually("nine is reached again", || {
         while nine.hear(Duration::from_millis(5)).is_some() {}
         two.send(nine.mac, b"again");
@@ -371,7 +371,7 @@ fn a_removed_entry_stops_one_pair_until_it_is_repaired() {
     let drift = || cluster.manager.status()["drift"]["count"].as_u64().unwrap();
     assert_eq!(drift(), 0);
 
-    // The key of host 5, by an SMP under its own key. With the key of another node it is not taken.
+    // Removes the P_Key of host 5 with an SMP that carries its M_Key. With the M_Key of another node it is rejected.
     let (guid, lid) = (format!("{:#x}", node_guid(5)), cluster.lid(&host(5), "1").to_string());
     let other = format!("{:#x}", node_guid(6));
     let stranger = smp(&cluster, secret, &["set-pkey", &other, &lid, "--index", "1"]);
@@ -390,8 +390,8 @@ fn a_removed_entry_stops_one_pair_until_it_is_repaired() {
     stops_and_comes_back(&cluster, (&two, &five), (&three, &six), "no_route", 2, &drift);
 }
 
-/// Frames of a pair are dropped for a reason, those of another pair are not, and the manager, which stood still until
-/// now, brings the pair back.
+/// Checks that frames of a pair are dropped for a reason, and those of another pair are not; then the manager, which
+/// was stopped until now, repairs the pair.
 fn stops_and_comes_back(
     cluster: &Cluster,
     pair: (&Machine, &Machine),

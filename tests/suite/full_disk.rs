@@ -1,4 +1,4 @@
-//! A subnet manager whose disk is full: it goes on with what is safe, writes nothing that is not, and recovers.
+//! A subnet manager whose disk is full: it continues what is safe, writes nothing that is not, and recovers.
 //!
 //! The disk is a small file system of the manager's own, so this runs as root.
 
@@ -10,7 +10,7 @@ use crate::rig::{Server, SmDaemon, eventually};
 
 const BLUE: u64 = 0x8123;
 
-/// A manager with its state on a file system of 256 KiB that nobody else sees.
+/// A manager with its state on a private file system of 256 KiB.
 fn on_a_small_disk(server: &Server, disk: &str, options: &[&str]) -> SmDaemon {
     let script = r#"mount -t tmpfs -o size=256k none "$0" && exec "$@""#;
     let wrapper = ["unshare", "--mount", "sh", "-c", script, disk];
@@ -56,7 +56,7 @@ fn a_manager_on_a_full_disk_goes_on_and_recovers() {
     });
     assert_eq!(changed(&before, &snapshot(&server)), Vec::<String>::new(), "nothing was written");
 
-    // What is safe goes on: a host that restarts is put back, and queries are answered.
+    // Safe work continues: a host that restarts is programmed again, and queries are answered.
     assert!(server.control(&["reboot", "host-00009"]).success);
     is_as_before(&server, &before, "a reboot beside a full disk");
     assert!(server.tool(&host(2), "saquery", &["-s"]).success, "queries are answered");
@@ -66,7 +66,7 @@ fn a_manager_on_a_full_disk_goes_on_and_recovers() {
     eventually("what was wanted is done once there is room", || holders(&server) == [2, 6]);
     eventually("and it says so", || manager.status()["unsaved"].is_null());
 
-    // What it kept is what the next one needs: it writes nothing.
+    // The persisted state is what the next manager needs: that writes nothing.
     let copy = Command::new("nsenter")
         .args(["--mount", "--target", &manager.pid().to_string(), "cat", &format!("{disk}/state.json")])
         .output()

@@ -1,5 +1,5 @@
 //! A host is the port that it was bound to, whatever adapters call themselves: an emulated fabric, `heddle sm`, a controller;
-//! only the agents of hosts are played.
+//! only the agents of hosts are simulated.
 
 use controller_api::cluster::NewCluster;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::rig::{self, Server, SmDaemon};
 use crate::site::{Site, by_name, eventually, new_cluster};
 
-/// Where the manager of the fabric sits.
+/// The host of the subnet manager.
 const MANAGER: &str = "host-00001";
 
-/// A host that is added, and whose link is pulled.
+/// A host whose cable is pulled.
 const VICTIM: &str = "host-00003";
 
-/// An adapter that is no host, and calls itself by the name of one.
+/// An adapter that is not a host, but takes the name of one.
 const IMPOSTOR: &str = "host-00009";
 
 struct World {
@@ -61,7 +61,7 @@ impl World {
         self.keys(node).into_iter().filter(|key| key & 0x7fff != 0x7fff).count()
     }
 
-    /// Adapters that call themselves so, as the controller knows the fabric.
+    /// Number of adapters with this name in the controller's topology.
     fn called(&self, name: &str) -> usize {
         let topology = self.site.ask(self.operator.fabric_show()).unwrap().topology;
         topology
@@ -100,7 +100,7 @@ fn an_impostor_gets_no_key_of_the_host_whose_name_it_takes() {
     assert_eq!(world.host(VICTIM).port_guid, Some(bound));
     eventually("operators hear of it", || world.has_event("host.name-claimed"));
 
-    // The control: the real one takes the cluster, and its keys.
+    // Control: the real host gets the cluster and its keys.
     world.control(&["link", "up", VICTIM, "1"]);
     eventually("the host is back", || world.host(VICTIM).state == HostState::Up);
     let mut second = None;
@@ -117,7 +117,7 @@ fn an_impostor_gets_no_key_of_the_host_whose_name_it_takes() {
 fn a_second_adapter_of_the_same_name_harms_no_host() {
     let world = World::new();
     world.control(&["rename", IMPOSTOR, VICTIM]);
-    // Something changes, so that the fabric is looked at.
+    // A change, so that the fabric is discovered again.
     world.control(&["link", "down", "host-00010", "1"]);
     eventually("both are seen", || world.called(VICTIM) == 2);
     eventually("operators hear of it", || world.has_event("host.name-claimed"));
@@ -147,18 +147,18 @@ fn a_host_without_a_guid_binds_to_the_adapter_of_its_name() {
             memory,
         }))
     };
-    // Two adapters call themselves so: it is neither.
+    // Two adapters have the name: the host is bound to neither.
     world.control(&["rename", "host-00010", IMPOSTOR]);
     world.control(&["link", "down", "host-00011", "1"]);
     eventually("both are seen", || world.called(IMPOSTOR) == 2);
     assert_eq!(add(IMPOSTOR, None).unwrap().port_guid, None);
     eventually("it is unbound", || world.host(IMPOSTOR).state == HostState::Unbound);
-    // One of them goes: it is the other.
+    // One of them disappears: the host is bound to the other.
     world.control(&["link", "down", "host-00010", "1"]);
     eventually("it is bound", || world.host(IMPOSTOR).state == HostState::Up);
     assert!(world.has_event("host.bound"));
 
-    // A port is one host's, and a host one port's, until somebody says otherwise.
+    // A port belongs to one host, and a host has one port, until an operator rebinds it.
     let (own, other) = (world.host(IMPOSTOR).port_guid.unwrap(), world.host(VICTIM).port_guid.unwrap());
     let refused = add("host-00012", Some(own)).unwrap_err().to_string();
     assert!(refused.contains(IMPOSTOR), "{refused}");

@@ -1,4 +1,4 @@
-//! Who is sent a token: the controller, and nobody who listens in its stead.
+//! Tokens are sent to the controller only, never to a program that listens in its place.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,10 +12,11 @@ use crate::site::Site;
 
 const SECRET: &str = "heddle_0123456789abcdef";
 
-/// Somebody else on this machine: `nobody`.
+/// Another user of this machine: `nobody`.
 const STRANGER: u32 = 65534;
 
-/// Listens at a socket and prints what it receives, as whoever runs it. It answers like a controller without clusters.
+/// Listens at a socket and prints what it receives, as the user that runs it. It answers like a controller without
+/// clusters.
 const LISTENER: &str = r#"
 use IO::Socket::UNIX;
 my $listener = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 8) or die "listen: $!";
@@ -69,7 +70,7 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// A directory for a socket, of somebody and with a mode.
+/// A directory for a socket, with an owner and a mode.
 fn directory(home: &Path, uid: u32, mode: u32) -> PathBuf {
     let path = home.join("api");
     fs::create_dir(&path).unwrap();
@@ -87,7 +88,7 @@ fn heddle(home: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).env("HEDDLE_HOME", home).output().unwrap()
 }
 
-/// Only root can play somebody else.
+/// Only root can run a process of another user.
 fn is_root() -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !is_root {
@@ -113,7 +114,7 @@ fn a_server_at_a_stale_address_gets_no_token() {
         }
     });
     let heard = || String::from_utf8(heard.lock().unwrap().clone()).unwrap();
-    // What a controller that was killed leaves behind.
+    // The file that a killed controller leaves behind.
     fs::write(home.path().join("endpoint"), format!("http://{address}\n")).unwrap();
     let output = heddle(home.path(), &["cluster", "list"]);
     assert!(!output.status.success(), "{output:?}");

@@ -17,9 +17,9 @@ const HOST: &str = "host-00001";
 struct Operator {
     client: Device,
     transactions: u32,
-    /// What came and nobody has looked at yet.
+    /// Received datagrams that were not handled yet.
     heard: Vec<Datagram>,
-    /// Requests that nobody will answer.
+    /// Requests that were reported as lost.
     lost: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Operator {
         Self { client: server.device(node, role), transactions: 0, heard: Vec::new(), lost: Vec::new() }
     }
 
-    /// Takes what comes next; false if nothing comes within `limit`.
+    /// Receives the next datagram or loss report; false if there is none within `limit`.
     fn hear(&mut self, limit: Duration) -> bool {
         match self.client.receive(limit).unwrap() {
             Some(Received::Lost(id)) => self.lost.push(application_transaction(id)),
@@ -73,7 +73,7 @@ impl Operator {
         }
     }
 
-    /// Takes everything that the emulation handed over before now.
+    /// Receives everything that the emulation has delivered so far.
     fn catch_up(&mut self) {
         self.smp(Method::GET, &[], Attribute::NODE_INFO, 0, None, None).unwrap();
     }
@@ -94,7 +94,7 @@ impl Operator {
         self.ask(Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad))
     }
 
-    /// Puts a node under a key.
+    /// Sets the M_Key of a node.
     fn guard(&mut self, hops: &[u8], key: u64, level: MKeyProtection) {
         let read = self.smp(Method::GET, hops, Attribute::PORT_INFO, 0, None, None).unwrap();
         let mut info = PortInfo::decode(read.smp_data()).unwrap();
@@ -181,7 +181,7 @@ fn next_trap(operator: &mut Operator) -> u16 {
     next_notice(operator).0
 }
 
-/// A request of the class a subnet manager behind the other port takes, in a partition.
+/// A request of a class that the subnet manager behind the other port handles, in a partition.
 fn message(from: u16, to: u16, pkey: u16) -> Datagram {
     let mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, Attribute::CLASS_PORT_INFO, 0);
     let lid = |raw| Lid::from_wire(raw).unwrap().into();

@@ -55,7 +55,7 @@ fn optimised_sl2vl_sets_fill_all_inputs_at_once() {
         assert_eq!(site.found(), [], "with optimised Sets: {optimised_sl_to_vl}");
         let granted = plan.switches().flat_map(|switch| switch.ports.iter());
         let granted = granted.filter(|port| !port.qos.as_ref().unwrap().by_input.is_empty()).count();
-        assert!(granted > 0, "turns of clusters are written one by one");
+        assert!(granted > 0, "hops of clusters are written one by one");
         site.apply(&[]);
         assert_eq!(site.found(), []);
     }
@@ -68,7 +68,7 @@ fn a_high_priority_entry_is_found_named_and_taken_away() {
     let mut site = site(Capacities::default());
     site.apply(&[cluster(&site)]);
     assert_eq!(site.found(), []);
-    // Somebody gives best effort the way before all others, at the leaf of the manager.
+    // Another writer gives best effort high priority at the leaf of the manager.
     let route = ib_wire::DirectedRoute::default().then(ib_wire::PortNum::new(1).unwrap()).unwrap();
     let port = ib_wire::PortNum::new(1).unwrap();
     let modifier = VlArbPart::HighFirst.to_modifier(port);

@@ -1,6 +1,6 @@
-//! A manager that is killed at any datagram, on a fabric that loses and doubles them, whose nodes restart and whose links
-//! flap: the fabric comes to equal the plan, and after every Set nobody reaches whom neither the old nor the new plan
-//! lets reach, no packet circles, and no ring of links can wait for each other.
+//! A manager that is killed at any datagram, on a fabric that loses and duplicates datagrams, whose nodes restart and
+//! whose links flap: the fabric converges to the plan, and after every Set a port reaches only ports that the old or
+//! the new plan allows, there is no forwarding loop and no credit loop.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn assert_good(world: &World, what: &str) {
     assert_eq!(world.difference(), None, "{what}");
 }
 
-/// A world with the first variant, its writes judged or taken as judged before.
+/// A world with the first variant, its writes checked or assumed to be checked before.
 fn configured(judging: bool) -> World {
     let mut world = World::new(tree(), 1);
     world.judging = judging;
@@ -96,7 +96,7 @@ fn a_partition_change_survives_a_kill_at_every_datagram() {
         let mut world = configured(false);
         world.judge = judge;
         assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
-        // Half of the time the next manager is to make something else of it: what was before.
+        // In half of the cases the next manager gets another plan: the former one.
         let text = if kill % 2 == 0 { text.clone() } else { partitions(&world, 0) };
         let ended = world.configure(&text, None, nothing);
         assert_eq!(ended, Ended::Programmed { troubles: 0 }, "killed after {kill}");
@@ -153,7 +153,7 @@ fn restarting_nodes_and_flapping_links_are_made_good() {
     println!("three restarts or flaps a run, 20 seeds: {judged} Sets judged");
 }
 
-/// Lets managers follow each other until one finds nothing in its way, as a shell would that starts them again.
+/// Starts managers one after the other until one is not interrupted, as a supervisor would.
 fn until_quiet(
     world: &mut World,
     partitions: &str,

@@ -1,4 +1,5 @@
-//! A manager that stays: what it notices by traps and by sweeps, what it does about it, and what that costs.
+//! A manager that keeps running: what it detects by traps and by sweeps, how it reacts, and how many requests that
+//! takes.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn tree() -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap()
 }
 
-/// A manager that has made its fabric what it should be.
+/// A manager that has programmed its fabric.
 fn up(is_guarding: bool) -> RunningManager {
     let mut manager_run = RunningManager::new(tree(), is_guarding, PersistentState::default());
     manager_run.run_for(SECOND);
@@ -106,7 +107,7 @@ fn sweeps_find_what_no_trap_told() {
     assert_eq!(states(&manager_run, "host-00005"), (PortState::Active, PortState::Active));
 }
 
-/// Software on a host lets the link of its port train again and says that its manager is another, as opensm does.
+/// Software on a host retrains the link of its port and sets another MasterSMLID, as opensm does.
 fn retrain(fabric: &mut Fabric, now: Duration, host: &str) {
     let port = fabric.find_port(host).unwrap();
     let mut info = PortInfo::decode(&fabric.port_info_of(port, 1).unwrap()).unwrap();
@@ -118,7 +119,7 @@ fn retrain(fabric: &mut Fabric, now: Duration, host: &str) {
     fabric.handle_datagram(now, port, Datagram::subnet_management(here, here, mad));
 }
 
-/// Every link carries data, and a manager that comes next has nothing to write.
+/// Checks that every link carries data and that the next manager has nothing to write.
 fn assert_settled(manager_run: RunningManager, is_guarding: bool, what: &str) {
     let RunningManager { fabric, now, kept, partitions, .. } = manager_run;
     let names = (tree().nodes().map(|(_, node)| node.id.clone())).collect::<Vec<_>>();
@@ -161,7 +162,7 @@ fn a_link_comes_back_whichever_end_is_discovered_first() {
     for sent in 0..40 {
         let mut manager_run = up(false);
         let host = manager_run.fabric.find_port("host-00007").unwrap();
-        // Its host is looked at because a manager comes there; the switch because of the link.
+        // Its host is rechecked because a subnet manager appears there, the switch because of the link.
         manager_run.fabric.set_is_sm(manager_run.now, host, true);
         manager_run.meanwhile = Some((sent, Box::new(|fabric, now| retrain(fabric, now, "host-00007"))));
         manager_run.run_for(30 * SECOND);
@@ -175,7 +176,7 @@ fn a_running_manager_repairs_faults_at_any_datagram() {
     (1..=100).for_each(trouble);
 }
 
-/// Links go down and nodes restart while a manager is at work, and it is given time.
+/// Links go down and nodes restart while a manager works, which then gets time to repair the fabric.
 fn trouble(seed: u64) {
     let mut dice = Dice::new(seed);
     let is_running = dice.below(2) == 0;
@@ -395,7 +396,7 @@ fn what_cannot_be_kept_is_not_written_and_is_once_it_can() {
         assert_eq!(manager_run.sent_since(before).1, 0, "nothing is written that is not safe");
         assert!(!manager_run.fabric.holds_pkey(member, key) && manager_run.manager.is_holding_back());
 
-        // What is safe is still looked after: a host that restarts is put back as the plan before has it.
+        // Safe work continues: a host that restarts is programmed again according to the former plan.
         let rebooted = manager_run.fabric.find_device("host-00007").unwrap();
         manager_run.fabric.reboot(manager_run.now, rebooted);
         assert_ne!(states(&manager_run, "host-00007").0, PortState::Active);
@@ -421,7 +422,7 @@ fn a_new_manager_on_a_full_disk_sends_no_set() {
     assert_eq!(manager_run.told(is_programmed), 1);
 }
 
-/// Another manager, as its host's software would tell it.
+/// SMInfo of another manager, as the software of its host answers.
 fn standby(manager_run: &RunningManager, port: PortId) -> SmInfo {
     SmInfo {
         guid: Some(manager_run.fabric.guid_of(port)),
@@ -451,7 +452,7 @@ fn no_management_key_is_ever_sent_in_sm_info() {
     }
     manager_run.other = Some((answering, standby(&manager_run, answering)));
     manager_run.run_for(120 * SECOND);
-    // The same host restarts, a cable moves, a partition comes: every phase has questions of its own.
+    // The host restarts, a cable is moved, a partition is added: every phase sends its own requests.
     let device = manager_run.fabric.find_device("host-00009").unwrap();
     manager_run.fabric.reboot(manager_run.now, device);
     manager_run.run_for(60 * SECOND);

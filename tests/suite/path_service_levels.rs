@@ -1,5 +1,5 @@
-//! What the subnet administration tells about paths inside clusters with levels by pairs of switches is what the tables of
-//! the plan carry, in both directions.
+//! In clusters with service levels by pairs of switches, path records name the service level that the tables of the
+//! plan carry, in both directions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 const SEED: u64 = 20_261_115;
 
-/// The level that a port is told for packets to another.
+/// The service level in the path record from one port to another.
 fn told(administration: &mut SubnetAdministration, plan: &FabricPlan, from: Guid, to: Guid) -> ServiceLevel {
     let lid = |port: Guid| plan.adapter_port(port).unwrap().lid;
     let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, PathRecord::ATTRIBUTE, 0);
@@ -46,7 +46,7 @@ fn told(administration: &mut SubnetAdministration, plan: &FabricPlan, from: Guid
     PathRecord::decode(answer.mad.sa_data()).unwrap().sl
 }
 
-/// The ports and lanes by which packets go from one port to another; `None` if they are discarded.
+/// The output ports and lanes of packets from one port to another; `None` if they are discarded.
 fn way(plan: &FabricPlan, from: Guid, to: Guid, sl: ServiceLevel) -> Option<Vec<(PortName, VirtualLane)>> {
     let (start, end) = (plan.adapter_port(from)?, plan.adapter_port(to)?);
     let mut way = vec![(start.name, start.qos.as_ref()?.otherwise.lane(sl))];

@@ -1,4 +1,4 @@
-//! A store that was lost or put back from an older copy, as an operator meets it at the command line.
+//! A store that was lost or restored from an older copy, seen from the command line of an operator.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,14 +59,15 @@ impl Home {
         self.run(&["controller", "recover", "--state", state, accept])
     }
 
-    /// What the controller says that does not start.
+    /// The error of a controller that does not start.
     fn refusal_to_start(&self) -> String {
         let printed = Printed::of(self.controller().stderr(Stdio::piped()).output().unwrap());
         assert!(!printed.success, "{printed:?}");
         printed.stderr
     }
 
-    /// Puts the files of the store from one directory into another, and nothing where there is none.
+    /// Copies the files of the store from one directory to another; files that the source lacks are removed from the
+    /// target.
     fn copy_store(from: &Path, to: &Path) {
         for name in STORE {
             let _ = fs::remove_file(to.join(name));

@@ -127,10 +127,10 @@ fn paths_exist_inside_partitions_only_and_carry_their_key() {
 
 // The control socket.
 
-/// Says something to a control socket, and returns all that is answered.
+/// Sends bytes to a control socket, and returns the whole reply.
 fn say(manager: &SmDaemon, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
-    // Whoever is cut off in the middle of nonsense sees an error here.
+    // A client that is disconnected while it sends garbage gets an error here.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = String::new();
@@ -220,7 +220,7 @@ fn no_secret_and_no_key_is_ever_printed() {
     let path = server.secret(&secret);
     let report = server.file("report.json");
     let manager = SmDaemon::up(&server, HOST, &["--secret", &path, "--report", &report]);
-    // Attempts with a wrong key, and with none, are told of too.
+    // Attempts with a wrong key, and without a key, are reported, too.
     let key = node_key(&guids(7).0, &path);
     assert!(!server.tool(&host(7), "smpquery", &["-D", "-y", &key, "nodeinfo", "0,1"]).success);
     assert!(server.tool(&host(7), "smpquery", &["-D", "-y", &key, "nodeinfo", "0"]).success);

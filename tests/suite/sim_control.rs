@@ -134,7 +134,7 @@ fn a_name_that_is_taken_is_refused_and_its_owner_served_on() {
 #[test]
 fn invalid_messages_are_counted_and_do_not_stop_the_server() {
     let server = sim();
-    // With a name of its own: what comes from no name is not even read.
+    // With a name, because messages from unnamed sockets are not read.
     let own = SocketAddr::from_abstract_name(format!("{}:ctl4242\0", server.name)).unwrap();
     let attacker = UnixDatagram::bind_addr(&own).unwrap();
     let control = SocketAddr::from_abstract_name(format!("{}:ctl\0", server.name)).unwrap();

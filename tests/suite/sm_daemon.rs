@@ -65,7 +65,7 @@ fn opensm_with_one_key_configures_its_own_port_only() {
     eventually("it has tried the switch before it", || violations(&server) > 0);
     eventually("it is reported", || manager.status()["traps"]["256"].as_u64() >= Some(1));
     std::thread::sleep(Duration::from_secs(2));
-    // The far end of its cable follows what it does to its own port.
+    // The far end of its cable follows the state of its own port.
     let touched = changed(&without_states(&before), &without_states(&snapshot(&server)));
     assert!(touched.iter().all(|name| *name == host(7)), "{touched:?}");
     drop(other);
@@ -202,7 +202,7 @@ fn nodes_are_restored_and_protected_after_a_fault() {
         manager.wait_for_up(times + 1);
         is_as_before(&server, &before, &format!("{node} was rebooted"));
     }
-    // Host 10 sits on the leaf that was rebooted, next to the host that was.
+    // Host 10 is on the leaf that was rebooted, next to the host that was.
     for (path, guid) in [("0,1", leaf_guid(3)), ("0,1,1", guids(9).0)] {
         let ask = |options: &[&str]| {
             let arguments = [&["-D"], options, &["nodeinfo", path]].concat();
@@ -236,7 +236,7 @@ fn a_reboot_or_unplugged_cable_is_not_drift() {
     assert_eq!(status["drift"]["count"], 0, "nobody changed anything: {status}");
 }
 
-// Somebody else writes.
+// Another writer.
 
 /// Writes an attribute behind a directed route, as software on `node`, and returns the answer.
 fn write(
@@ -348,7 +348,7 @@ fn partitions_follow_their_file_on_reload_and_on_sighup() {
     }
 }
 
-// Taking over from somebody else.
+// Taking over from another subnet manager.
 
 /// LIDs and forwarding tables of every node, by GUID, as directed-route tools see them.
 fn routes(server: &Server, nodes: &[String]) -> BTreeMap<String, Value> {
@@ -409,7 +409,7 @@ fn adopting_an_opensm_fabric_compares_first_and_then_applies() {
 
 // Nodes that were moved.
 
-/// Takes every binding of a node out of a state file.
+/// Removes every binding of a node from a state file.
 fn forget(path: &str, guid: &str) {
     let forgotten = |line: &str| {
         let mut value: Value = serde_json::from_str(line).unwrap();
@@ -446,7 +446,7 @@ fn a_moved_node_is_reported_until_it_is_adopted() {
     assert!(found.success && !found.stderr.contains("no answer"), "{found:?}");
 }
 
-/// A fabric as it was, a manager that has forgotten where host 5 sits, and that place.
+/// A fabric that was programmed, a manager without the location of host 5, and that location.
 fn forgetful() -> (Server, BTreeMap<String, Value>, SmDaemon, String) {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);

@@ -1,4 +1,5 @@
-//! Whose the sockets of the ibsim protocol are: an emulation's, and those by which a tenant's tools reach its network.
+//! Access to the sockets of the ibsim protocol: those of an emulation, and those through which a tenant's tools reach
+//! its view.
 //!
 //! The other user is `nobody`, so these tests run as root.
 
@@ -55,7 +56,7 @@ fn an_emulation_is_open_to_everyone_only_by_choice() {
     assert_eq!(status["clients"]["control_foreign_user"], 0, "{status}");
 }
 
-/// Attaches clients until one is refused, holds them, and tells how many there were.
+/// Attaches clients until one is refused, keeps them, and prints their number.
 const HOARD: &str = r#"
 import os, socket, struct, sys
 name, held = os.environ["IBSIM_SOCKNAME"], []
@@ -95,7 +96,8 @@ fn another_user_cannot_take_all_slots_of_an_open_emulation() {
     let held: usize =
         line.trim().strip_prefix("held ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
     assert!(held > 10, "it has some: {held}");
-    // They sit on the first node as its subnet managers, and still its own user attaches there and is the one that is asked.
+    // They are attached to the first node as subnet managers, and still the server's own user can attach there and gets
+    // the requests.
     assert!(
         server.tool(HOST, WHO_IS_THERE[0], &WHO_IS_THERE[1..]).success,
         "beside {held} clients of nobody"

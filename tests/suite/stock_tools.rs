@@ -1,5 +1,5 @@
-//! Stock tools take `heddle sim` for the real thing: they print what they print on ibsim, and every difference
-//! stands in `docs/sim-differences.md`.
+//! Stock tools print the same on `heddle sim` as on ibsim, except for the differences that
+//! `docs/sim-differences.md` lists.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn topologies(directory: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What a tool printed, but for the header that says when and where it was started.
+/// The output of a tool, without the header with time and place of its start.
 fn body(server: &Server, tool: &str, arguments: &[&str]) -> String {
     let printed = server.tool("", tool, arguments);
     assert!(printed.success, "{tool}: {printed:?}");
@@ -122,7 +122,7 @@ const CONFIGURED_QUERIES: &[(&str, &[&str])] = &[
     ("ibqueryerrors", &[]),
 ];
 
-/// What is allowed to differ, and the row of `docs/sim-differences.md` that says why.
+/// Values that may differ, and the row of `docs/sim-differences.md` with the reason.
 const DIFFERENCES: &[(&str, &str)] = &[
     ("GidPrefix:", "GidPrefix of end ports"),
     ("GID ", "GidPrefix of end ports"),
@@ -183,7 +183,7 @@ fn every_difference_from_ibsim_stands_in_the_table() {
     assert!(stale.is_empty(), "no longer different: {stale:?}");
 }
 
-/// Lines one side has and the other has not.
+/// Lines that only one side has.
 fn symmetric_difference(a: &str, b: &str) -> Vec<String> {
     let only = |these: &str, those: &str, mark: &str| -> Vec<String> {
         let known: BTreeSet<&str> = those.lines().collect();

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// Who may use whom: the arrows of ARCHITECTURE.md. Crates that are planned have their place already.
+/// Allowed dependencies between crates, the same as in ARCHITECTURE.md.
 const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     // bytes
     ("ib-wire", &[]),
-    // words
+    // model
     ("fabric-model", &["ib-wire"]),
-    // pictures of topologies and figures
+    // drawings of topologies and charts
     ("fabric-drawing", &["fabric-model", "ib-wire"]),
-    // decisions: blind to each other
+    // decisions: independent of each other
     ("fabric-compiler", &["fabric-model", "ib-wire"]),
     ("fabric-verifier", &["fabric-model", "ib-wire"]),
-    // machines: the manager and the emulation meet only in datagrams
+    // machines: the manager and the emulation interact only by datagrams
     ("subnet-manager", &["fabric-model", "ib-wire"]),
     ("fabric-sim", &["fabric-model", "ib-wire"]),
     // the tenant's network: emulated devices, a default plan, and the manager's answers about it
@@ -86,8 +86,8 @@ const ALLOWED_EDGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What tests may use besides: the verifier judges the compiler, and needs its plans to be judged itself.
-/// Stock tools judge views.
+/// Additional dependencies of tests: the verifier checks the compiler, and its own tests need compiled plans.
+/// Stock tools check views.
 const ALLOWED_TEST_EDGES: &[(&str, &[&str])] = &[
     ("fabric-compiler", &["fabric-verifier"]),
     ("fabric-verifier", &["fabric-compiler"]),
@@ -110,7 +110,7 @@ const CORE_CRATES: &[&str] = &[
 
 const SEEDED: &str = "seed a generator of rand_pcg with an argument";
 
-/// What a core may not name, and what to do instead.
+/// Names that a core crate must not use, and what to do instead.
 const NOT_IN_CORES: &[(&str, &str)] = &[
     ("std::net", "take bytes as arguments; sockets belong to ib-transport"),
     ("std::os", "take bytes as arguments; the operating system belongs to shells"),
@@ -132,7 +132,7 @@ const NOT_IN_CORES: &[(&str, &str)] = &[
 /// Values, not sockets: a GID prints as an IPv6 address.
 const ALLOWED_IN_CORES: &[&str] = &["std::net::Ipv6Addr"];
 
-/// What nobody leaves behind.
+/// Leftovers that must not be committed.
 const NOT_ANYWHERE: &[(&str, &str)] = &[
     ("todo!(", "write it, or leave it out"),
     ("unimplemented!(", "write it, or leave it out"),
@@ -212,7 +212,7 @@ fn links_between_pages_lead_somewhere() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// What is in the arguments of a process, every user of the machine reads.
+/// Every user of a machine can read the arguments of a process, so pages must not put keys there.
 #[test]
 fn guides_put_no_management_key_into_arguments() {
     let is_shown =
@@ -534,7 +534,7 @@ fn scan(files: impl IntoIterator<Item = PathBuf>, rule: impl Fn(&str) -> Finding
     findings
 }
 
-// ---- The rules find what they are there to find.
+// ---- Tests of the rules.
 
 #[test]
 fn an_edge_that_is_not_in_the_table_is_found() {

@@ -1,5 +1,5 @@
 //! From one plan to another, judged after every single write: in any order inside a step, some writes twice, and left
-//! anywhere for a third plan. The same judge sees five wrong orders go wrong.
+//! anywhere for a third plan. The same judge detects six wrong orders.
 
 use fabric_model::generate::{DragonflyPlus, FatTree, FatTreeSize, RandomFabric, Torus, without_links};
 use fabric_model::{Decisions, FabricPlan, Topology};

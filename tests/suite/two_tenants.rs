@@ -1,5 +1,5 @@
 //! Two tenants manage the networks of their clusters at the same time, each with stock opensm, on one emulated fabric that
-//! `heddle sm` programs. Only the agents of hosts are played.
+//! `heddle sm` programs. Only the agents of hosts are simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use ib_wire::{Guid, Lid, PartitionNumber, Pkey, PortNum};
 use crate::rig::{self, HEDDLE, Server, SmDaemon};
 use crate::site::{Site, by_name, eventually, new_cluster};
 
-/// Where the manager of the fabric sits.
+/// The host of the subnet manager.
 const HOST: &str = "host-00001";
 
 /// Nodes of each cluster: two leaves of the tree.
@@ -54,7 +54,7 @@ impl<'a> Tenant<'a> {
         let folder = self.site.directory.path().join(self.name);
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join("partitions.conf"), partitions).unwrap();
-        // It ends with the command that started it, and that one with the test.
+        // It ends with the command that started it, and the command with the test.
         let mortal = ["setpriv", "--pdeathsig", "KILL", "--"];
         // On a busy machine an answer takes longer than the 200 ms that opensm waits by itself.
         let command = "echo $$ > pid; exec opensm -t 60000 -d 2 -f log -P partitions.conf";
@@ -76,9 +76,9 @@ impl<'a> Tenant<'a> {
         OpenSm { child, folder }
     }
 
-    /// Waits until a new_cluster of its manager's is in force, and nothing more is being written.
+    /// Waits until the last change of its subnet manager is in force and no change is pending.
     fn in_force(&self) -> ViewStatus {
-        self.eventually("a new_cluster is in force", |view| {
+        self.eventually("the last change is in force", |view| {
             let last = view.last_change.as_ref().and_then(|last| last["number"].as_u64());
             view.managed_by.is_some() && !view.pending && view.in_force.is_some() && view.in_force == last
         })
@@ -93,7 +93,7 @@ impl<'a> Tenant<'a> {
             }
             assert!(
                 started.elapsed() < Duration::from_secs(90),
-                "{}: it never is so: {what}: {view:?}",
+                "{}: not within 90 s: {what}: {view:?}",
                 self.name
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -111,7 +111,7 @@ impl<'a> Tenant<'a> {
         own.collect()
     }
 
-    /// What devices hold that concerns it: the keys of its ports, and the way to them from every switch.
+    /// The table entries of the cluster: the P_Keys of its ports, and the route to them from every switch.
     fn held(&self, plan: &FabricPlan) -> BTreeMap<Guid, (Vec<Pkey>, Vec<Option<PortNum>>)> {
         let held = |port: Guid| {
             let adapter = plan.adapter_port(port).unwrap();
@@ -144,7 +144,7 @@ impl Drop for OpenSm {
     }
 }
 
-/// Halves of a cluster, under numbers that everybody may choose.
+/// Partitions for the halves of a cluster, with the same numbers for every tenant.
 fn partitions(view: &ViewStatus) -> String {
     let half = |number: u16, nodes: &[controller_api::view::ViewNode]| {
         let members: Vec<String> = nodes.iter().map(|node| format!("{}=full", node.port_guid)).collect();
@@ -154,17 +154,17 @@ fn partitions(view: &ViewStatus) -> String {
     format!("Default=0x7fff : ALL=limited, SELF=full;\n{}{}", half(0x101, first), half(0x102, second))
 }
 
-/// What devices hold, read by the manager of the fabric.
+/// The tables of the devices, read back by the subnet manager.
 fn read_back(manager: &SmDaemon) -> FabricPlan {
     let printed = manager.control(&["read-back"]);
     serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))
 }
 
-/// Reads every table back and has it judged once the fabric is equal to the plan; what is wanting.
+/// Reads all tables back once the fabric matches the plan, and returns the findings of the verifier.
 fn findings(site: &Site) -> Vec<String> {
     let operator = site.operator();
     let mut proof = None;
-    eventually("the tables are proved", || {
+    eventually("the tables are verified", || {
         proof = site.ask(operator.fabric_proof()).ok();
         proof.is_some()
     });
@@ -206,7 +206,7 @@ fn two_tenants_manage_views_without_affecting_each_other() {
         let seen: Vec<u16> = view.partitions.iter().map(|it| it.view.to_wire()).collect();
         assert_eq!(seen, [0x101, 0x102], "{view:?}");
         for number in [view.partition, view.partitions[0].wire, view.partitions[1].wire] {
-            assert!(wire.insert(number), "{number} is somebody else's");
+            assert!(wire.insert(number), "{number} belongs to another tenant");
         }
         let held = tenant.held(&plan);
         assert_eq!(held.len(), NODES as usize);
@@ -219,7 +219,7 @@ fn two_tenants_manage_views_without_affecting_each_other() {
     }
     assert_eq!(findings(&site), [""; 0]);
 
-    // One of them ends: its network is as by default, and nothing of the other's has changed.
+    // One of them ends: its network returns to the default, and the other's does not change.
     let before = (red.view(), red.held(&read_back(&manager)), blue.held(&read_back(&manager)));
     drop(of_blue);
     let view =
@@ -227,10 +227,10 @@ fn two_tenants_manage_views_without_affecting_each_other() {
     assert_eq!(view.partitions, []);
     assert_eq!(findings(&site), [""; 0]);
     let plan = read_back(&manager);
-    assert_ne!(blue.held(&plan), before.2, "what it had made is gone");
+    assert_ne!(blue.held(&plan), before.2, "its overlay is gone");
     assert_eq!((red.view(), red.held(&plan)), (before.0, before.1));
 
-    // The control: a key of blue's at a port of red's is found.
+    // Control: a key of blue at a port of red is found.
     let port = plan.adapter_port(red.ports()[&1]).unwrap();
     let key = view.partition.key(ib_wire::Membership::Full);
     rig::eventually("a stray key is found", || {

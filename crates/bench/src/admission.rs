@@ -1,4 +1,4 @@
-//! `heddle-bench admission`: how many clusters a fabric takes when others decide where their hosts are.
+//! `heddle-bench admission`: how many clusters a fabric admits if their hosts are given.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ struct Row {
 /// Measures, and prints the figures.
 pub fn run(args: AdmissionArgs) -> anyhow::Result<()> {
     ensure!(!args.seeds.is_empty() && args.mean > 0.0, "nothing to measure");
-    ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
+    ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "--lanes must be between 1 and 14");
     let mut rows = Vec::new();
     for hosts in &args.hosts {
         let fabric = PlannedTree::with_hosts(*hosts)?;
@@ -164,7 +164,7 @@ fn paper(graph: &LinkGraph, clusters: &[Vec<HostIndex>], lanes: u8) -> usize {
 fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
         "Hosts admitted in %, mean over the seeds and range.\n\n\
-         | hosts | places | lanes | paper | one level per cluster | one per two switches | one per path \
+         | hosts | places | lanes | paper | one SL per cluster | one per two switches | one per path \
          | per cluster, up-ports chosen | per two switches, up-ports chosen | per path, up-ports chosen |\n\
          |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );

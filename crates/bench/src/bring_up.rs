@@ -38,7 +38,7 @@ pub struct BringUpArgs {
     pub json: bool,
 }
 
-/// What one fabric showed.
+/// Results of one fabric.
 #[derive(Debug, Serialize)]
 pub struct BringUpRow {
     pub hosts: u32,
@@ -50,7 +50,7 @@ pub struct BringUpRow {
     pub pairs_traced: u32,
 }
 
-/// What opensm took on one server.
+/// Cost of a bring-up by opensm on one server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BringUpCost {
     pub bring_up_s: f64,

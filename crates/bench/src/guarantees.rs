@@ -66,9 +66,9 @@ pub struct GuaranteesArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Shape {
-    /// 32 hosts in two levels.
+    /// 32 hosts in two tiers.
     TwoLevels,
-    /// 54 hosts in three levels.
+    /// 54 hosts in three tiers.
     ThreeLevels,
     /// The same without four of its cables.
     Damaged,
@@ -76,7 +76,7 @@ enum Shape {
     Torus,
 }
 
-/// How large messages are.
+/// Message sizes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Messages {
     Of(Size),
@@ -99,14 +99,14 @@ impl std::fmt::Display for Messages {
     }
 }
 
-/// Messages that hostile clusters draw have as many bytes as a power of two: 4 bytes at least and 1 MiB at most.
+/// Exponents of two of the message sizes that hostile clusters draw: 4 bytes to 1 MiB.
 const DRAWN: RangeInclusive<u32> = 2..=20;
 
-/// Those of clusters that are attacked: at most the buffer of a lane. A node that sends more to one node before it sends to the
-/// next is not uniform, and nothing else is guaranteed.
+/// The same for attacked clusters: at most the buffer of a lane. A node that sends more to one node before it sends to
+/// the next does not send uniformly, and guarantees hold for uniform traffic only.
 const DRAWN_ATTACKED: RangeInclusive<u32> = 2..=16;
 
-/// Runs with messages of any size are shorter by this: small packets are many.
+/// Runs with messages of any size are shorter by this factor, because they have many small packets.
 const ANY_PART: u64 = 4;
 
 impl Messages {
@@ -119,7 +119,7 @@ impl Messages {
         }
     }
 
-    /// How long runs are.
+    /// Duration of a run.
     fn duration(self, duration: Span) -> Span {
         match self {
             Self::Of(_) => duration,
@@ -128,7 +128,7 @@ impl Messages {
     }
 }
 
-/// Cables that a damaged tree has not.
+/// Cables that a damaged tree lacks.
 const CABLES_MISSING: usize = 4;
 
 impl Shape {
@@ -169,17 +169,17 @@ struct Row {
     attack: SendPattern,
     /// Clusters that were attacked.
     attacked: usize,
-    /// The least that one of their nodes got, as a fraction of the guarantee.
+    /// Rate of their slowest node, as a fraction of the guarantee.
     rate: f64,
     rate_one_class: f64,
-    /// The latest packet that found its lane empty, as part of the bound.
+    /// Longest latency of a packet that found its lane empty, as a fraction of the bound.
     latency: f64,
-    /// Guarantees that were broken.
+    /// Number of violated guarantees.
     broken: usize,
     broken_one_class: usize,
     /// Mean Gb/s of a best-effort node.
     rest: f64,
-    /// What they took of what all others left on the tightest link of their ways.
+    /// The fraction that best effort used of the capacity that all others left on the tightest link of its paths.
     of_rest: f64,
 }
 
@@ -282,13 +282,13 @@ const REST_NODES: usize = 4;
 /// Clusters that are refused one after the other before a fabric counts as full.
 const REFUSALS_MAX: usize = 3;
 
-/// Guarantees less than this are not worth measuring.
+/// The lowest guarantee that is measured, in bit/s.
 const LEAST: u64 = 1_000_000_000;
 
-/// The most that a cluster asks for, so that several find room on a link.
+/// The highest rate that a cluster requests, in bit/s, so that several fit on a link.
 const MOST: u64 = 80_000_000_000;
 
-/// How near the guaranteed rate is to the largest rate that is admitted.
+/// Distance, in bit/s, of the guaranteed rate from the largest rate that is admitted.
 const NEAR: u64 = 50_000_000;
 
 /// A fabric full of guaranteed clusters.
@@ -422,7 +422,7 @@ fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
         "The least that a node of an attacked cluster got of its guarantee, as planned and with one class for all; the latest \
          packet that found its lane empty next to its bound; clusters whose guarantee was violated; what best effort got, and \
-         how much that is of what all others left on the tightest link of its ways. The worst of all seeds.\n\n\
+         how much that is of what all others left on the tightest link of its paths. The worst of all seeds.\n\n\
          A guarantee is violated if a node got less than its rate gives in the time of the run without the latency bound, \
          less two packets. Runs are short, with messages of any size a quarter as long, so what waits at their end shows \
          in the rates.\n\n\

@@ -118,7 +118,7 @@ impl FabricSpec {
     }
 }
 
-/// One fabric on one emulator, found right.
+/// One fabric on one emulator that passed all checks.
 #[derive(Debug, Serialize)]
 pub struct JudgedFabric {
     pub fabric: String,
@@ -227,7 +227,7 @@ fn trace(stock: &Stock, topology: &Topology, seen: &FabricSnapshot, pairs: usize
     Ok(())
 }
 
-/// Lets ibroute and smpquery read some of what was read, over the routes themselves.
+/// Reads some of the tables again with ibroute and smpquery, LID-routed, and compares.
 fn compare_samples(stock: &Stock, topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<()> {
     let tables: Vec<_> = seen.linear.iter().collect();
     for (index, table) in tables.iter().step_by(tables.len().div_ceil(SAMPLES)) {
@@ -236,7 +236,7 @@ fn compare_samples(stock: &Stock, topology: &Topology, seen: &FabricSnapshot) ->
         let held = table.iter().enumerate().filter(|(_, exit)| **exit != u8::MAX);
         let held = held.filter_map(|(lid, exit)| Some((u16::try_from(lid).ok()?, PortNum::new(*exit)?)));
         let last = held.clone().map(|(lid, _)| lid).max().unwrap_or(0);
-        // ibroute forgets the last LID where it is the first of its block.
+        // ibroute omits the last LID if it is the first of its block.
         let held = held.filter(|(lid, _)| *lid != last || last % ForwardingBlock::ENTRIES as u16 != 0);
         let held: BTreeMap<u16, PortNum> = held.collect();
         if let Some((other, port)) = held.iter().find(|(lid, port)| printed.get(*lid) != Some(*port)) {

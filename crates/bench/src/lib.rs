@@ -1,9 +1,9 @@
-//! What benchmarks and tests share: emulators and stock tools as processes, and checks of what a subnet manager left in a
-//! fabric.
+//! Code that benchmarks and tests share: emulators and stock tools as processes, and checks of the tables that a subnet
+//! manager left in a fabric.
 //!
-//! [`judge`] and [`bring_up`] are whole checks. Both start an emulator ([`process`]), let a subnet manager configure it,
-//! read the tables of every node with a client of their own ([`probe`]), follow every route ([`walk`]), and compare with
-//! stock tools ([`stock`]).
+//! [`judge`] and [`bring_up`] are complete checks. Both start an emulator ([`process`]), let a subnet manager configure
+//! it, read the tables of every node with a client of their own ([`probe`]), follow every route ([`walk`]), and compare
+//! with stock tools ([`stock`]).
 
 pub mod bring_up;
 pub mod judge;

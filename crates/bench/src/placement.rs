@@ -1,4 +1,4 @@
-//! `heddle-bench placement`: how full a fabric gets that takes clusters one after the other.
+//! `heddle-bench placement`: utilisation of a fabric that admits clusters one after the other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -81,7 +81,7 @@ const TRACE_JOBS: usize = 10_000;
 
 /// Measures, and prints the figures.
 pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
-    ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "1 to 14 lanes are possible");
+    ensure!(args.lanes.iter().all(|lanes| (1..=14).contains(lanes)), "--lanes must be between 1 and 14");
     let streams = streams(&args)?;
     let fabric = PlannedTree::with_hosts(args.hosts)?;
     let mut rows = Vec::new();
@@ -137,7 +137,7 @@ fn streams(args: &PlacementArgs) -> anyhow::Result<Vec<Stream>> {
     Ok(streams)
 }
 
-/// A line of the standard workload format: run time in field 4, processors in field 5.
+/// A line of the Standard Workload Format: run time in field 4, processors in field 5.
 fn trace_job(line: &str) -> Option<Job> {
     let mut fields = line.split_whitespace().skip(3);
     let seconds: u64 = fields.next()?.parse().ok()?;
@@ -145,7 +145,7 @@ fn trace_job(line: &str) -> Option<Job> {
     (nodes > 0 && !line.starts_with(';')).then_some(Job { nodes, seconds: seconds.max(1) })
 }
 
-/// Who takes clusters in.
+/// A scheme that admits clusters.
 trait Takes {
     fn hosts(&self) -> usize;
     fn take(&mut self, number: u32, nodes: usize) -> anyhow::Result<bool>;
@@ -215,7 +215,7 @@ impl Takes for Shared {
     }
 }
 
-/// Use of hosts in percent, averaged over the time in which clusters wait.
+/// Utilisation of hosts in percent, averaged over the time in which clusters wait.
 fn drive(jobs: &[Job], takes: &mut impl Takes) -> anyhow::Result<f64> {
     let mut ends: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
     let (mut now, mut busy, mut used) = (0, 0usize, 0u128);
@@ -240,7 +240,7 @@ fn drive(jobs: &[Job], takes: &mut impl Takes) -> anyhow::Result<f64> {
 
 fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
-        "Use of hosts in %; decisions in µs of CPU time, refusals included. The exclusive-link figures are from elsewhere.\n\n\
+        "Utilisation of hosts in %; decisions in µs of CPU time, refusals included. The exclusive-link figures are from elsewhere.\n\n\
          | stream | lanes | rate | ideal | exclusive links | heddle | decisions | p50 | p99 | max |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );

@@ -1,4 +1,4 @@
-//! `heddle-bench plan`: how long it takes to plan and prove a fabric full of clusters, and one more.
+//! `heddle-bench plan`: CPU time of planning and verifying a fabric full of clusters, and one more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ struct Report {
     /// Parts of a newcomer's time, and their sum.
     steps: Vec<Row>,
     refused: usize,
-    /// The same without anything kept: median of plan and proof in milliseconds.
+    /// The same from scratch: medians of planning and verification in milliseconds.
     whole_plan_ms: f64,
     whole_proof_ms: f64,
 }
@@ -115,7 +115,7 @@ impl Site {
         Ok(Self { topology, intents, graph, places, bandwidth, names: BTreeMap::new(), next: 0 })
     }
 
-    /// Finds a place for a cluster and wishes it there; false if there is none.
+    /// Places a cluster and adds it to the intents; false if it does not fit.
     fn add(&mut self, nodes: usize) -> bool {
         let needs = Capacity { cores: 1, memory_mib: 1, functions: 1 };
         let cluster = ClusterNumber(self.next);
@@ -144,7 +144,7 @@ impl Site {
         true
     }
 
-    /// Takes the cluster at some place back.
+    /// Removes the cluster at this position in the order of cluster numbers.
     fn remove(&mut self, place: usize) {
         let Some((number, name)) = self.names.iter().nth(place).map(|(number, name)| (*number, name.clone()))
         else {
@@ -159,14 +159,17 @@ impl Site {
 
 /// Measures, and prints the figures.
 pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
-    ensure!((0.0..=1.0).contains(&args.rate) && (0.0..=1.0).contains(&args.full), "parts are from 0 to 1");
+    ensure!(
+        (0.0..=1.0).contains(&args.rate) && (0.0..=1.0).contains(&args.full),
+        "--rate and --full must be between 0 and 1"
+    );
     let mut random = Pcg64::seed_from_u64(args.seed);
     let mut site = Site::new(args.hosts, args.rate)?;
     let goal = (f64::from(args.hosts) * args.full) as usize;
     let mut nodes = 0;
     while nodes < goal {
         let next = size(&mut random, args.mean, args.hosts as usize).min(goal - nodes);
-        ensure!(site.add(next), "no place for {next} nodes beside {nodes}");
+        ensure!(site.add(next), "a cluster of {next} nodes does not fit beside {nodes} nodes");
         nodes += next;
     }
     let clusters = site.names.len();
@@ -201,7 +204,10 @@ pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
         let proved = processor_time()?;
         let sent = changed_devices(Some(&before), &plan);
         let compared = processor_time()?;
-        ensure!(next.findings().next().is_none() && !sent.adapter_ports.is_empty(), "one more is not proved");
+        ensure!(
+            next.findings().next().is_none() && !sent.adapter_ports.is_empty(),
+            "the plan with one more cluster has findings"
+        );
         let steps = [placed - start, planned - placed, proved - planned, compared - proved];
         times.iter_mut().zip(steps).for_each(|(times, step)| times.push(step));
         times[4].push(steps.iter().sum());
@@ -226,7 +232,7 @@ pub fn run(args: BenchPlanArgs) -> anyhow::Result<()> {
     crate::print(args.json, &report, markdown)
 }
 
-/// Plan and proof without anything kept but the plan of before.
+/// Plans and verifies from scratch, given only the former plan.
 fn from_nothing(
     site: &Site,
     basis: Basis,
@@ -235,7 +241,10 @@ fn from_nothing(
     let start = processor_time()?;
     let plan = recompile_on(basis, &site.topology, &site.intents, before)?;
     let planned = processor_time()?;
-    ensure!(verify(&site.topology, &site.intents, &plan).is_empty(), "one more is not proved");
+    ensure!(
+        verify(&site.topology, &site.intents, &plan).is_empty(),
+        "the plan with one more cluster has findings"
+    );
     Ok([planned - start, processor_time()? - planned])
 }
 

@@ -28,7 +28,7 @@ pub enum Emulator {
 impl Emulator {
     /// The command that serves the topology `net` under `name`, with tables of the same size.
     pub fn command(self, programs: &Programs, net: &Path, name: &str) -> Command {
-        // Ends with this process even if that is killed: ibsim without a console would spin for ever.
+        // Ends with this process even if that is killed: ibsim without a console would spin forever.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         match self {
@@ -37,7 +37,7 @@ impl Emulator {
                 .args(["-s", "-N", "16384", "-S", "2048", "-P", "90000", "-L", "49152"])
                 .arg(net)
                 .env("IBSIM_SOCKNAME", name),
-            // Its control socket goes with the scratch directory: it is ended without a chance to remove it.
+            // In the scratch directory, because the server is killed and cannot remove its control socket.
             Self::Heddle => command
                 .arg(&programs.heddle)
                 .arg("sim")

@@ -59,7 +59,7 @@ pub enum Placement {
 impl Placement {
     pub const ALL: [Self; 2] = [Self::OneCore, Self::TwoCores];
 
-    /// How many that are.
+    /// Number of cores.
     pub fn count(self) -> u32 {
         match self {
             Self::OneCore => 1,
@@ -67,7 +67,7 @@ impl Placement {
         }
     }
 
-    /// Puts a server and this process there.
+    /// Pins a server and this process to their cores.
     pub fn take(self, server: &ServerProcess) -> anyhow::Result<()> {
         server.pin(0)?;
         pin(std::process::id(), self.count() - 1)

@@ -1,5 +1,5 @@
-//! A client of the control socket of `heddle sim`: one line of JSON asks, one line of JSON answers. `heddle sim-ctl` does
-//! the same; starting a program for each request would take longer than what is measured.
+//! A client of the control socket of `heddle sim`: a request is one line of JSON, and so is the reply. `heddle
+//! sim-ctl` does the same; starting a program for each request would take longer than what is measured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -19,7 +19,7 @@ pub fn write(topology: &Topology, seen: &FabricSnapshot) -> anyhow::Result<Strin
 }
 
 fn end(topology: &Topology, seen: &FabricSnapshot, end: Endpoint) -> anyhow::Result<String> {
-    let node = topology.node(end.node).context("a cable that ends nowhere")?;
+    let node = topology.node(end.node).context("a cable that ends at an unknown node")?;
     let port = node.port(end.port).context("a cable without a port")?;
     let (kind, addressed, guid) = if node.is_switch() {
         ("SW", Endpoint::new(end.node, PortNum::MANAGEMENT), node.guid)

@@ -103,9 +103,15 @@ impl Row {
 
 /// Measures, and prints the figures.
 pub fn run(args: TightnessArgs) -> anyhow::Result<()> {
-    ensure!(args.hops.iter().all(|hops| (1..=HOPS_MAX).contains(hops)), "1 to {HOPS_MAX} hops are possible");
-    ensure!(args.entries.iter().all(|entries| (2..=64).contains(entries)), "2 to 64 entries are possible");
-    ensure!(args.weights.iter().all(|weight| *weight > 0), "a weight of 0 is no entry");
+    ensure!(
+        args.hops.iter().all(|hops| (1..=HOPS_MAX).contains(hops)),
+        "--hops must be between 1 and {HOPS_MAX}"
+    );
+    ensure!(
+        args.entries.iter().all(|entries| (2..=64).contains(entries)),
+        "--entries must be between 2 and 64"
+    );
+    ensure!(args.weights.iter().all(|weight| *weight > 0), "--weights must be between 1 and 255, got 0");
     let mut rows = Vec::new();
     for entries in &args.entries {
         for weight in &args.weights {
@@ -162,7 +168,7 @@ fn passage() -> Time {
 }
 
 /// The same bound for links that are alike, where switches cut through: a packet that goes on while it still arrives takes
-/// its own length once, and on every other link only the bytes that decide its way.
+/// its own length once, and on every other link only the bytes that a switch needs to forward it.
 fn once_bound_s(hop: HopDelay, hops: usize) -> f64 {
     let takes_s = |bytes: f64| bytes / hop.link_bytes_per_s;
     let others_s = hops as f64 * (hop.wait_s + hop.passage_s);
@@ -383,7 +389,7 @@ struct Gang {
     messages: Vec<Message>,
 }
 
-/// A packet, and gangs that want it to be late.
+/// A packet, and the hostile neighbours that delay it.
 struct Attack {
     victim: Message,
     posted: Time,

@@ -155,7 +155,7 @@ impl<'a> Walker<'a> {
 
     /// Fails if the graph of link dependencies has a cycle: a credit loop can deadlock.
     fn refuse_rings(&self) -> anyhow::Result<()> {
-        // 0 = not seen, 1 = on the way, 2 = done.
+        // 0 = not visited, 1 = on the current path, 2 = done.
         let mut state = vec![0u8; self.waits.len()];
         for start in 0..self.waits.len() {
             let mut stack = vec![(start, self.next_links(start))];
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// What a fabric holds that was programmed with a compiled plan.
+    /// The tables of a fabric that was programmed with a compiled plan.
     fn programmed(topology: &Topology) -> FabricSnapshot {
         let (_, host) = topology.end_nodes().next().unwrap();
         let (_, port) = host.ports().next().unwrap();
@@ -253,7 +253,7 @@ mod tests {
         assert!(said(255).contains("which does not lead to its destination"), "{}", said(255));
         assert!(said(1).contains("which does not lead to its destination"), "{}", said(1));
         let mut seen = programmed(&tree);
-        // A leaf sends up what a spine sends down to it.
+        // A leaf sends up what the spine sends down to it.
         let last = tree.switches().filter(|(_, node)| node.description.starts_with("leaf")).last().unwrap().0;
         seen.linear.get_mut(&last).unwrap()[usize::from(lid.to_wire())] = 5;
         let circling = walk(&tree, &seen).unwrap_err().to_string();

@@ -103,7 +103,7 @@ pub enum FabricEvent {
     Interrupted,
     /// A port has a link, and nothing behind it answers. `last` is the node that answered there before.
     SilentLocation { location: Option<PortName>, last: Option<Guid> },
-    /// A node answers as one that was met elsewhere, and does not know its key.
+    /// A device claims the GUID of a node that was seen elsewhere, and does not know its M_Key.
     Stranger { location: Option<PortName>, claims: Guid },
     /// A silent location answers again.
     Answered { location: Option<PortName> },
@@ -113,7 +113,7 @@ pub enum FabricEvent {
     Refused { node: Guid, attribute: String, modifier: u32, status: Option<u16> },
     /// A device accepted a Set and did not change.
     Unsupported { node: Guid, attribute: u16, modifier: u32 },
-    /// A table was changed by somebody else; the manager repairs it.
+    /// Something other than this manager changed a table; the manager repairs it.
     Drift { node: Guid, attribute: u16, modifier: u32 },
     /// A trap was received.
     Trap { node: Guid, number: u16 },

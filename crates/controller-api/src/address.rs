@@ -137,7 +137,7 @@ pub(crate) async fn connect_unix(path: &Path, trusted: TrustedUsers) -> Result<U
 
 pub(crate) async fn connect_tcp(authority: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(authority).await?;
-    // Frames of sessions are small and someone waits for each.
+    // Frames of sessions are small and must not be delayed.
     stream.set_nodelay(true)?;
     Ok(stream)
 }

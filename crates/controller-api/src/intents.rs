@@ -60,7 +60,6 @@ pub struct DeviceShape {
     pub lane_buffer: Option<LaneBuffer>,
 }
 
-/// The least that common switches and adapters offer.
 impl Default for DeviceShape {
     /// The least that common switches and adapters offer.
     fn default() -> Self {

@@ -15,7 +15,7 @@ pub struct EventWaiters {
     waiting: Arc<Mutex<HashMap<Scope, Waiting>>>,
 }
 
-/// Events of one tenant, or of everybody for operators.
+/// Events of one tenant; `None` for all events, which only operators see.
 type Scope = Option<Uuid>;
 
 #[derive(Debug)]
@@ -104,6 +104,6 @@ mod tests {
         assert!(waiters.wait(red).is_some() && waiters.wait(None).is_some());
         drop(waiting);
         assert!(waiters.wait(blue).is_some());
-        assert!(waiters.lock().is_empty(), "nothing is kept of those who have gone");
+        assert!(waiters.lock().is_empty(), "dropped waiters leave no entry");
     }
 }

@@ -95,7 +95,7 @@ pub struct ControllerSettings {
 /// Serves the REST interface and runs the control loops until `shutdown` resolves.
 ///
 /// # Errors
-/// If the store cannot be opened or belongs to another state of the site, if a socket cannot be bound, or if a control
+/// If the store cannot be opened or is not the latest one of its site, if a socket cannot be bound, or if a control
 /// loop ends or panics.
 pub async fn serve(
     settings: ControllerSettings,

@@ -23,8 +23,8 @@ const FINDINGS_MAX: usize = 1000;
 ///   the current state: which plans were proposed before, and whether those were committed, has no influence on the result.
 /// - [`commit`](Self::commit) makes a candidate the current plan, from which later ones are compiled. A candidate that is
 ///   dropped instead leaves no trace.
-/// - A trial (is an overlay possible, can a cluster be admitted) only proposes. Whoever programs the fabric commits, after
-///   the decisions of the plan are in the store and before the plan is sent.
+/// - A trial (is an overlay possible, can a cluster be admitted) only proposes. The loop that programs the fabric
+///   commits, after the decisions of the plan are in the store and before the plan is sent.
 /// - A candidate follows one current plan. Once another candidate was committed, it is stale and is rejected.
 /// - There is no current plan before the first commit: the first candidate follows the decisions of the store.
 ///

@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(
             fill(ConnectionPeer::User(7), &mut slots),
             PEER_CONNECTIONS_MAX,
-            "what is given back is free again"
+            "a released slot is free again"
         );
         assert_eq!(connections.open.lock().unwrap().len(), 1);
     }

@@ -1,10 +1,10 @@
 //! Load of a hostile tenant, and its effect on an honest one.
 //!
 //! Prints the honest tenant's times without and with the attack. They are measured in one run and compared with each other,
-//! so that the ratio says something on a busy machine too; nothing is asserted about them.
+//! so that the ratio is meaningful on a busy machine, too; nothing is asserted about them.
 //!
 //! `cargo nextest run -p controller --test hostile --ignore-default-filter --no-capture`
-#![allow(clippy::unwrap_used, reason = "a measurement that cannot ask has failed")]
+#![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
 #[path = "suite/site/mod.rs"]
 mod site;
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 use site::http::{HttpRequest, read_response};
 use site::{Site, new_cluster};
 
-/// How often the honest tenant is measured without and with the attack, in turn: what it lists grows meanwhile.
+/// Measurements without and with the attack, alternating, because the lists grow meanwhile.
 const TURNS: usize = 3;
 
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(15);
 
-/// What the honest tenant waits between requests: it stays below its own rate, so that times are those of the controller.
+/// Pause of the honest tenant between requests: it stays below its rate limit, so that no delay is its own.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// The hostile tenant comes by TCP, the honest one by the socket: two peers, as two users of a machine are.
+/// The hostile tenant connects by TCP, the honest one by the unix socket: two peers, like two users of a machine.
 struct Attacker<'a> {
     address: &'a str,
     token: &'a str,
@@ -61,7 +61,7 @@ impl Attacker<'_> {
         }
     }
 
-    /// Connections that say half a sentence, as many as can be had.
+    /// Opens as many connections as possible, each with an incomplete request.
     fn hold_connections(&self) {
         let mut held = Vec::new();
         while self.goes_on() {
@@ -82,7 +82,7 @@ impl Attacker<'_> {
         }
     }
 
-    /// Clusters with as many keys and partitions as may be, made and deleted.
+    /// Creates and deletes clusters with almost as many keys and partitions as are allowed.
     fn churn(&self, name: &str) {
         let key = format!("ssh-ed25519 {} x", "A".repeat(4000));
         let partitions: Vec<Value> = (1..=8)
@@ -122,7 +122,7 @@ impl Attacker<'_> {
         while self.goes_on() {
             self.finish("POST", "/v1/clusters", Some(&body));
             if let Some(mut stream) = self.ask("GET", "/v1/openapi.json", None, None) {
-                // Reads a little and leaves.
+                // Reads a few bytes and closes.
                 let _ = stream.read(&mut [0; 16]);
             }
         }
@@ -154,7 +154,7 @@ fn measure(site: &Site, token: &str, times: &mut Times) {
             times.list.push(ask("GET", "/v1/events", None).0);
         }
         let (took, status) = ask("POST", "/v1/clusters", Some(&new));
-        // The last one may still be on its way out.
+        // The cluster of the previous round may still be leaving.
         if status == 202 {
             times.create.push(took);
         } else {
@@ -164,7 +164,7 @@ fn measure(site: &Site, token: &str, times: &mut Times) {
     }
 }
 
-/// Lets the threads of the attacker, who would be on another machine, yield to the controller's on this one.
+/// Lowers the priority of the attacker's threads: a real attacker would use another machine.
 fn yield_to_others() {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
     let id = thread.file_name().unwrap();
@@ -215,7 +215,7 @@ fn a_hostile_tenant_does_not_slow_an_honest_one() {
         });
     }
     println!("hostile requests: {}", sent.load(Ordering::Relaxed));
-    println!("refused to the honest one: quiet {}, attacked {}", quiet.refused, attacked.refused);
+    println!("rejected for the honest tenant: quiet {}, attacked {}", quiet.refused, attacked.refused);
     println!("{:8} {:>6} {:>10} {:>10} {:>6}", "request", "", "quiet ms", "attack ms", "ratio");
     for (name, before, after) in [
         ("show", &mut quiet.show, &mut attacked.show),

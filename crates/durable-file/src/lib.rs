@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn the_leftover_of_a_killed_writer_is_replaced() {
         let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("orders");
+        let path = scratch.path().join("spec");
         replace(&path, b"old").unwrap();
-        fs::write(scratch.path().join("orders.new"), b"half of the n").unwrap();
+        fs::write(scratch.path().join("spec.new"), b"half of the n").unwrap();
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"old");
         replace(&path, b"new").unwrap();
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"new");

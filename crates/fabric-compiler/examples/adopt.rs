@@ -29,7 +29,7 @@ fn main() -> Result<(), Failure> {
 fn measure(name: &str, topology: &Topology) -> Result<(), Failure> {
     let (_, host) = topology.end_nodes().next().ok_or("no host")?;
     let intents = Intents::new(host.ports().next().ok_or("no port")?.1.guid);
-    let found = shortest_ways(topology)?;
+    let found = shortest_path_tables(topology)?;
     let start = Instant::now();
     let adoption = adopt(topology, &intents, &found)?;
     let adopting = start.elapsed().as_millis();
@@ -57,7 +57,7 @@ fn percent(part: usize, whole: usize) -> f64 {
 }
 
 /// LIDs in the order of nodes, and any of the shortest exits for each.
-fn shortest_ways(topology: &Topology) -> Result<ObservedTables, Failure> {
+fn shortest_path_tables(topology: &Topology) -> Result<ObservedTables, Failure> {
     let mut found = ObservedTables::default();
     let mut homes: HashMap<NodeIndex, Vec<(Lid, PortNum)>> = HashMap::new();
     let mut numbers = (1..).filter_map(Lid::from_wire);

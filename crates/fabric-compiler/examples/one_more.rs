@@ -1,5 +1,5 @@
 //! Prints the time to plan a fabric full of guaranteed clusters, and then to remove and to add one cluster: by recompiling
-//! from the plan before, and by a planner. The clusters have 8 nodes, adjacent or scattered.
+//! from the previous plan, and by a planner. The clusters have 8 nodes, adjacent or scattered.
 //!
 //! `cargo run --release -p fabric-compiler --example one_more -- 1944 11664`
 

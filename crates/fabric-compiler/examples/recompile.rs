@@ -1,4 +1,4 @@
-//! Prints the time to plan one more partition of 16 ports, from scratch and from the plan before.
+//! Prints the time to plan one more partition of 16 ports, from scratch and from the previous plan.
 //!
 //! `cargo run --release -p fabric-compiler --example recompile -- 4860 11664`
 

@@ -1,4 +1,4 @@
-//! Adoption of a fabric that somebody else configured.
+//! Adoption of a fabric that another subnet manager configured.
 
 use std::collections::BTreeMap;
 

@@ -75,7 +75,7 @@ pub enum ArrangeError {
 #[error("{reason}; at most {largest} nodes would fit")]
 pub struct NodesNotPlaced {
     pub reason: NoHostsReason,
-    /// The most nodes that the cluster could have now, those that it has included. A request for as many succeeds.
+    /// The most nodes that the cluster could have now, including those that it has. A request for as many succeeds.
     pub largest: usize,
 }
 

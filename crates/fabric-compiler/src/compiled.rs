@@ -26,7 +26,7 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles everything, with the decisions of before.
+    /// Compiles everything, with the previous decisions.
     pub fn from_decisions(
         topology: &Topology,
         intents: &Intents,

@@ -1,6 +1,6 @@
 //! QoS guarantees of clusters, and the SL-to-VL and arbitration tables that enforce them.
 //!
-//! [`tenancy`](crate::tenancy) decides who gets what; grants of the plan before are kept. The tables follow from the grants
+//! [`tenancy`](crate::tenancy) decides the grants; those of the previous plan are kept. The tables follow from the grants
 //! ([`sharing`]): for each input and output port of a switch, and at each adapter port, a service level maps to the lane of
 //! the cluster that owns it on both links, service level 0 to the best-effort lane, the service level of management to its
 //! lane, and everything else to VL15, which discards it. Since no packet changes to a lane of another owner, the channel
@@ -213,7 +213,7 @@ impl Guarantees {
         self.numbers.extend(change.admitted);
     }
 
-    /// Whether a cluster would get the same grant on the forwarding tables of now.
+    /// Whether a cluster would get the same grant on the current forwarding tables.
     fn is_readmitted(
         &mut self,
         number: ClusterNumber,

@@ -108,7 +108,7 @@ pub enum CompileError {
 ///
 /// - Pure and deterministic: the same arguments give the same plan, in whatever order the topology lists its nodes.
 /// - Stable: decisions of `previous` are kept while they are possible. These are LIDs (also of absent ports, up to 8,192),
-///   indices of P_Keys, partition numbers, multicast LIDs and roots of groups, the cables by which packets reach each port,
+///   indices of P_Keys, partition numbers, multicast LIDs and roots of groups, the cables over which each port is reached,
 ///   and the grants of clusters. Decisions that contradict each other or the fabric are dropped in a fixed order.
 /// - Idempotent: compiling with the decisions of a plan gives that plan again.
 /// - A guarantee that was given before and can no longer be met, because the fabric changed, is a finding of the plan. A

@@ -82,7 +82,7 @@ fn fill(
     let mut round: Vec<usize> = switch.hosts;
     round.sort_by_key(|host| hosts[*host].nodes);
     for given in 0.. {
-        // What a host was refused once it does not get later: resources only become fewer.
+        // A host that was refused once is refused later, too: resources only become fewer.
         round.retain(|host| {
             let is_chosen = chosen.len() < wanted && given < hosts[*host].capacity && take(*host);
             if is_chosen {

@@ -21,12 +21,12 @@ use crate::{multicast, partitions, route_overrides};
 /// - [`new`](Self::new) compiles the first plan, or [`resume`](Self::resume) continues from an earlier one. Then call
 ///   [`change`](Self::change) with the complete intents of each step. [`plan`](Self::plan) and [`intents`](Self::intents)
 ///   are always those of the last successful call.
-/// - `change` gives exactly the plan that [`recompile`](crate::recompile()) gives for the same intents and the plan before.
+/// - `change` gives exactly the plan that [`recompile`](crate::recompile()) gives for the same intents and previous plan.
 /// - Atomic: a failed `change` leaves the planner as it was, and the next one starts from the last good plan.
-/// - Plans are immutable and shared by [`Arc`]; a new plan shares all unchanged tables with the one before.
+/// - Plans are immutable and shared by [`Arc`]; a new plan shares all unchanged tables with the previous one.
 /// - The topology is fixed. For another topology create a new planner from the decisions of the last plan.
-/// - Plans are not verified here, and nothing is programmed. A caller that rejects a plan afterwards resumes from the plan
-///   before.
+/// - Plans are not verified here, and nothing is programmed. A caller that rejects a plan afterwards resumes from the
+///   previous one.
 ///
 /// # Cost
 ///

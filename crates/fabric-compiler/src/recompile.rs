@@ -1,4 +1,4 @@
-//! Compiles other intents for the same fabric, from the plan before: LIDs and routes stay, everything else is computed.
+//! Compiles other intents for the same fabric, from the previous plan: LIDs and routes stay, everything else is computed.
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ pub struct Decisions {
     /// changed; `None` means that management shares service level 0 with all others.
     #[serde(rename = "management", skip_serializing_if = "Option::is_none")]
     pub management_sl: Option<ServiceLevel>,
-    /// Routes that were adopted from a fabric that somebody else configured, by the node GUID of the switch: the output
+    /// Routes that were adopted from a fabric that another manager configured, by the node GUID of the switch: the output
     /// ports of the LIDs whose routes were adopted. They are kept as far as possible.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "packed_tables")]
     pub adopted: BTreeMap<Guid, Arc<LinearTable>>,
@@ -56,7 +56,7 @@ pub struct Decisions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndPortDecision {
     pub lid: Lid,
-    /// The uplinks on the path by which packets come down to this port, listed upwards from its own switch. Each entry is
+    /// The uplinks on the path on which packets come down to this port, listed upwards from its own switch. Each entry is
     /// an index into [`SwitchDecision::uplinks`] of the switch that the entries before lead to.
     #[serde(rename = "up", default, skip_serializing_if = "Vec::is_empty")]
     pub uplink_path: Vec<u8>,

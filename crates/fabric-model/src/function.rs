@@ -1,4 +1,4 @@
-//! Virtual functions of adapters and the reasons why packets are dropped, as all parts name them.
+//! Virtual functions of adapters and the reasons why packets are dropped, under the names that all crates use.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Tables that were read from the devices of a running fabric, whoever configured it.
+//! Tables that were read from the devices of a running fabric, whichever subnet manager configured it.
 
 use std::collections::BTreeMap;
 

@@ -176,7 +176,7 @@ impl Default for Arbitration {
     }
 }
 
-/// Each service level to the lane of its number; level 15 to lane 7, because lane 15 discards data.
+/// Each service level to the lane of its number; service level 15 to lane 7, because lane 15 discards data.
 pub(crate) const DEFAULT_SL_TO_VL: [u8; SlToVl::LEN] = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xe7];
 
 /// CapabilityMask2: width 2x, speed HDR.

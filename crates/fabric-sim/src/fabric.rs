@@ -52,7 +52,7 @@ pub enum FabricOutput {
 /// Each verb that takes `now` first runs the timers that are due, so calling `handle_timeout` before another
 /// verb is not necessary.
 ///
-/// # Promises
+/// # Guarantees
 ///
 /// * The same topology, capacities, seed and sequence of calls give the same outputs, counters and tables.
 /// * A datagram is carried to its end, answered by an agent and carried back within one call. Only the delay

@@ -4,7 +4,7 @@
 //! sends it datagrams: subnet management agents with tables, keys and port state machines; performance
 //! agents; links that carry a packet only if they are up, routed, in its partition and have a lane for it. It
 //! is strict where real hardware is strict and ibsim is not: M_Keys, partition enforcement, alias GUIDs.
-//! `docs/sim-differences.md` lists all differences to ibsim.
+//! `docs/sim-differences.md` lists all differences from ibsim.
 //!
 //! The crate does no I/O and has no clock; random numbers come from a seed. The same calls give the same
 //! results.

@@ -68,7 +68,7 @@ impl LinkOrder {
         changed: &ExitColumns,
         groups: impl IntoIterator<Item = (SwitchIndex, MulticastLid)>,
     ) -> bool {
-        // The link between switches that packets take who leave by an exit, and the switch behind it.
+        // The link of an exit that leads to a switch, and that switch.
         let taken = |here: SwitchIndex, exit: Option<PortNum>| match (
             exit,
             exit.map(|exit| network.next(here, exit)),

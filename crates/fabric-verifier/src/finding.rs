@@ -66,7 +66,7 @@ pub enum Finding {
 
     #[error("the plan gives partition {name:?} no number")]
     PartitionMissing { name: String },
-    /// The plan's member list of a partition, by which the subnet administration answers queries, differs from the intents.
+    /// The member list of a partition, from which the subnet administration answers queries, differs from the intents.
     #[error("port {port} should be {} of partition {partition}, but the plan says {}", role(.intended), role(.planned))]
     MemberDiffers { partition: PartitionNumber, port: Guid, intended: Option<Role>, planned: Option<Role> },
     /// `port` is an end port, or the switch port in front of one.
@@ -94,7 +94,7 @@ pub enum Finding {
         "MGID, rate, MTU, service level, scope or Q_Key of group {mgid} of partition {partition} differ from the intents"
     )]
     GroupDiffers { mgid: Gid, partition: PartitionNumber },
-    /// `intended` tells whether the port should be a member.
+    /// `intended` is true if the port should be a member.
     #[error(
         "group {mgid} {} port {port}, which is {} its partition",
         if *.intended { "does not list" } else { "lists" },
@@ -106,7 +106,7 @@ pub enum Finding {
     /// The switch behind the exit does not send the group back by `to`, the port at which the packets enter.
     #[error("packets to group {mlid} go out at {exit}, but none come back by {}", or(.to, "any port"))]
     GroupOneWay { mlid: MulticastLid, exit: SwitchExit, to: Option<PortName> },
-    #[error("packets to group {mlid} go out at {exit} to {}, which is no member", or(.to, "a port without cable"))]
+    #[error("packets to group {mlid} go out at {exit} to {}, which is not a member", or(.to, "a port without cable"))]
     GroupMisrouted { mlid: MulticastLid, exit: SwitchExit, to: Option<PortName> },
     /// `at` is the switch port in front of the member.
     #[error("packets to group {mlid} do not reach its member {member} behind {at}")]

@@ -150,7 +150,7 @@ impl Intended {
     }
 
     /// Computes the intended state for other intents and another plan on the same cables. `replanned` lists the
-    /// partitions that differ between the plan before and the new one.
+    /// partitions that differ between the previous plan and the new one.
     pub fn changed(
         &self,
         intents: &Intents,

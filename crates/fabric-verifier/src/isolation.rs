@@ -59,7 +59,7 @@ impl Keys {
         );
     }
 
-    /// Checks the plan's member list of a partition, by which the subnet administration answers queries.
+    /// Checks the plan's member list of a partition, from which the subnet administration answers queries.
     pub fn check_members(&mut self, read: &Reading<'_>, number: PartitionNumber) {
         let findings = members(read, number);
         if findings.is_empty() {

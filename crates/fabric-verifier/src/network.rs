@@ -198,7 +198,7 @@ impl<'a> PlannedNetwork<'a> {
         }
     }
 
-    /// The link by which packets enter a switch at an input port.
+    /// The link over which packets enter a switch at an input port.
     pub fn link_into(&self, switch_index: SwitchIndex, input: PortNum) -> Option<Link> {
         match self.next(switch_index, input) {
             NextHop::Switch(there, port) => Some(there as SwitchIndex * PORTS + port.index()),

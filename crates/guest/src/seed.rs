@@ -49,7 +49,7 @@ pub struct SeedInput {
     pub pkey: Pkey,
     /// Service level of the cluster; `None` if it differs by path and must be taken from path records.
     pub sl: Option<ServiceLevel>,
-    /// The cluster's inner partitions that the node belongs to, in the order of its P_Key table.
+    /// The cluster's sub-partitions that the node belongs to, in the order of its P_Key table.
     pub partitions: Vec<NamedKey>,
     /// The traffic classes of the cluster; empty if there is only one.
     pub classes: Vec<ClassLevel>,
@@ -78,7 +78,7 @@ pub struct ClassLevel {
     pub sl: ServiceLevel,
 }
 
-/// A node's membership in an inner partition of its cluster.
+/// A node's membership in a sub-partition of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedKey {
     pub name: String,
@@ -207,7 +207,7 @@ pub struct ContextFile {
     /// `None` if it differs by path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sl: Option<ServiceLevel>,
-    /// The cluster's inner partitions that the node belongs to.
+    /// The cluster's sub-partitions that the node belongs to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NamedKey>,
     /// The traffic classes of the cluster; empty if there is only one.

@@ -169,7 +169,7 @@ fn one_invalid_file_prevents_all_writes() {
         assert!(refused.is_err(), "{name}");
         assert!(tree(root.path()).is_empty(), "{name}");
     }
-    // The control.
+    // Control: valid files are written.
     let root = tempfile::tempdir().expect("a folder");
     apply::write_files(root.path(), &user_data(vec![file("/etc/good", "0644")])).expect("written");
     assert_eq!(tree(root.path())["etc/good"].1, "content");
@@ -207,6 +207,6 @@ fn secrets_do_not_print() {
     let seed = Seed::new(&input());
     let printed = format!("{:?} {seed:?} {:?}", input(), seed.read().expect("our own"));
     assert!(!printed.contains("secret"), "{printed}");
-    // The control: it is in there.
+    // Control: the seed does contain it.
     assert!(seed.user_data.contains("secret"));
 }

@@ -304,8 +304,8 @@ impl Agent {
         }
     }
 
-    /// Lists the agent's domains in libvirt. Domains of known orders keep their allocation, removed ones are torn down, and
-    /// others are left running and reported as unlisted. May be repeated after an error.
+    /// Lists the agent's domains in libvirt. Domains with a known spec keep their allocation, removed ones are torn
+    /// down, and others are left running and reported as unlisted. May be repeated after an error.
     async fn survey_domains(self: &Arc<Self>) -> Result<Option<QemuUser>, HypervisorError> {
         let AgentContext { hypervisor, state_dir, .. } = &*self.context;
         let user = hypervisor.qemu_user().await?;
@@ -323,10 +323,10 @@ impl Agent {
                 self.context
                     .adopt(metadata.id, Allocation { cores: metadata.cores, memory: metadata.memory });
                 let desired = fleet.desired_without_order(metadata.id);
-                tracing::info!(vm = %metadata.id, ?desired, "found running without an order");
+                tracing::info!(vm = %metadata.id, ?desired, "found running without a spec");
                 self.spawn_vm(&mut fleet, metadata.host, metadata.id, desired);
             } else {
-                // A leftover probe guest, or a domain that differs from its order.
+                // A leftover probe guest, or a domain that differs from its spec.
                 hypervisor.destroy(state_dir.instance(), metadata.id).await?;
             }
         }
@@ -340,7 +340,8 @@ impl Agent {
         Ok(user)
     }
 
-    /// Handles files of virtual machines without an order: an interrupted removal is completed, other disks are kept and reported.
+    /// Handles files of virtual machines without a spec: an interrupted removal is completed, other disks are kept and
+    /// reported.
     fn adopt_unlisted_files(self: &Arc<Self>, fleet: &mut Fleet) {
         let state_dir = &self.context.state_dir;
         let found = match state_dir.vm_ids() {
@@ -429,12 +430,13 @@ impl Fleet {
         self.host_of_removed(id).is_some()
     }
 
-    /// Desired state of a virtual machine that exists without an order.
+    /// Desired state of a virtual machine that exists without a spec.
     fn desired_without_order(&self, id: Uuid) -> DesiredState {
         if self.is_removed(id) { DesiredState::Removed } else { DesiredState::Unmanaged }
     }
 
-    /// Why an ordered virtual machine must not be started: it was removed before, or its partition is used by an unlisted one.
+    /// Why a listed virtual machine must not be started: it was removed before, or its partition is used by an unlisted
+    /// one.
     fn start_blocker(&self, order: &VmSpec) -> Option<String> {
         if self.is_removed(order.id) {
             return Some("it was removed by an earlier host spec and must not be started again".to_owned());

@@ -95,7 +95,7 @@ impl Allocations {
         Self { machine, allocations: BTreeMap::new() }
     }
 
-    /// Allocates cores and memory for an order. An existing allocation of the virtual machine is returned unchanged.
+    /// Allocates cores and memory for a VM spec. An existing allocation of the virtual machine is returned unchanged.
     pub fn allocate(&mut self, order: &VmSpec) -> Result<Allocation, InsufficientCapacity> {
         if let Some(allocation) = self.allocations.get(&order.id) {
             return Ok(allocation.clone());

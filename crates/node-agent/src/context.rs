@@ -164,7 +164,7 @@ impl AgentContext {
         }
     }
 
-    /// Allocates cores and memory for an order, and moves shared virtual machines off newly dedicated cores.
+    /// Allocates cores and memory for a VM spec, and moves shared virtual machines off newly dedicated cores.
     pub async fn allocate(&self, order: &VmSpec) -> Result<Allocation, InsufficientCapacity> {
         let allocation = self.allocations().allocate(order)?;
         self.publish_capacity();

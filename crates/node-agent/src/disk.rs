@@ -56,7 +56,7 @@ pub async fn make_overlay(
     finish(&temporary, &files.overlay, user)
 }
 
-/// Writes the seed from the order's context, replacing an existing one.
+/// Writes the seed from the context of the spec, replacing an existing one.
 pub async fn make_seed(files: &VmFiles, order: &VmSpec, user: Option<QemuUser>) -> Result<(), DiskError> {
     // In a directory with mode 0700: documents and seed hold a private key, and tools create files by the umask.
     let private = files.directory.join("making");
@@ -76,7 +76,7 @@ pub async fn make_seed(files: &VmFiles, order: &VmSpec, user: Option<QemuUser>) 
     created
 }
 
-/// The seed documents of an order.
+/// The seed documents for a VM spec.
 pub fn seed(order: &VmSpec) -> Seed {
     let context = &order.context;
     let peer = |peer: &controller_api::agent::Peer| {

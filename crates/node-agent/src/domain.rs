@@ -119,13 +119,14 @@ pub struct Adapter<'a> {
     pub fabric: &'a Path,
 }
 
-/// Metadata in the domain XML: identifies the agent, the virtual machine and its order. Stored by libvirt and read by the next agent.
+/// Metadata in the domain XML: identifies the agent, the virtual machine and its spec. Stored by libvirt and read by
+/// the next agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainMetadata {
     pub instance: String,
     pub id: Uuid,
     pub host: Name,
-    /// Digest of the order; see [`order_digest`].
+    /// Digest of the spec; see [`order_digest`].
     pub order_digest: String,
     pub cores: CpuSet,
     pub memory: MemorySize,
@@ -162,7 +163,7 @@ impl DomainMetadata {
         }
     }
 
-    /// Whether the domain was created for this order on this host. Digests of another version count as equal.
+    /// Whether the domain was created for this spec on this host. Digests of another version count as equal.
     pub fn matches(&self, host: &Name, order: &VmSpec) -> bool {
         let version = |digest: &str| digest.split_once(':').map(|(version, _)| version.to_owned());
         let ordered = order_digest(order);
@@ -187,7 +188,7 @@ pub fn domain_name(instance: &str, id: Uuid) -> String {
     format!("heddle-{instance}-{id}")
 }
 
-/// Digest of the immutable part of an order: everything except its context and its P_Keys.
+/// Digest of the immutable part of a VM spec: everything except its context and its P_Keys.
 pub fn order_digest(order: &VmSpec) -> String {
     #[derive(Serialize)]
     struct Fixed<'a>(
@@ -200,7 +201,7 @@ pub fn order_digest(order: &VmSpec) -> String {
     );
     let seat = order.adapter.identity();
     let fixed = Fixed(order.id, order.cores, order.memory, order.mode, &order.image, seat);
-    let bytes = serde_json::to_vec(&fixed).expect("an order serializes to JSON");
+    let bytes = serde_json::to_vec(&fixed).expect("a VM spec serializes to JSON");
     format!("{DIGEST_VERSION}:{}", hex(&Sha256::digest(bytes)))
 }
 

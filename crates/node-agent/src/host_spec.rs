@@ -43,11 +43,12 @@ pub struct InvalidHostSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredSpec {
-    /// SpecVersion of the last accepted host spec.
+    /// Version of the last accepted host spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<SpecVersion>,
     pub vms: Vec<VmSpec>,
-    /// Last known orders of virtual machines that the spec lists neither as desired nor as removed. They keep running.
+    /// Last known specs of virtual machines that the host spec lists neither as desired nor as removed. They keep
+    /// running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unlisted: Vec<VmSpec>,
     /// Removed virtual machines, oldest first. They are never started again.
@@ -84,7 +85,7 @@ impl StoredSpec {
             == (Some(version), vms, removed, images)
     }
 
-    /// HostSpec of all virtual machines that may run, listed and unlisted.
+    /// Specs of all virtual machines that may run, listed and unlisted.
     pub fn all(&self) -> impl Iterator<Item = &VmSpec> {
         self.vms.iter().chain(&self.unlisted)
     }
@@ -175,7 +176,8 @@ pub fn check(mut spec: HostSpec) -> Result<HostSpec, InvalidHostSpec> {
     Ok(spec)
 }
 
-/// The immutable property that differs between two orders for the same virtual machine; `None` if only the context differs.
+/// The immutable property that differs between two specs of the same virtual machine; `None` if only the context
+/// differs.
 pub fn immutable_change(before: &VmSpec, after: &VmSpec) -> Option<&'static str> {
     let differences = [
         ("number of cores", before.cores != after.cores),

@@ -1,4 +1,4 @@
-//! Verification of images: an image is used only if all its files match the ordered digest.
+//! Verification of images: an image is used only if all its files match the digests of the spec and the manifest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ pub enum ImageError {
     #[error("the SHA-256 digest of image.json must be {expected}, got {found}")]
     ManifestMismatch {
         found: String,
-        /// From the order.
+        /// From the VM spec.
         expected: String,
     },
     #[error("image.json is malformed: {0}")]
@@ -137,7 +137,7 @@ impl ImageCache {
     }
 }
 
-/// Reads the manifest `image.json` and checks its digest against the order.
+/// Reads the manifest `image.json` and checks its digest against the spec.
 pub fn manifest(order: &ImageSpec) -> Result<Manifest, ImageError> {
     let manifest_path = order.directory.join("image.json");
     let unreadable = |source| ImageError::Unreadable { path: manifest_path.clone(), source };

@@ -35,7 +35,7 @@ pub struct Reports {
 /// The part of a report that follows from the host spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecStatus {
-    /// SpecVersion of the host spec that is on disk and being reconciled.
+    /// Version of the host spec that is on disk and being reconciled.
     pub acknowledged: Option<SpecVersion>,
     /// Virtual machines that the host spec does not list.
     pub unlisted: BTreeMap<Uuid, UnlistedVmDetails>,

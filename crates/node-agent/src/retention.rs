@@ -49,7 +49,7 @@ impl RetainedDisks {
         if self.grace.is_zero() || !files.overlay.exists() {
             return durable_file::remove(&files.directory);
         }
-        // The seed holds a private key and can be recreated from the order.
+        // The seed holds a private key and can be recreated from the spec.
         durable_file::remove(&files.seed)?;
         // Another file system may have been mounted since the start.
         self.state_dir.make_retained_directory().map_err(io::Error::other)?;

@@ -87,7 +87,7 @@ pub enum StateDirError {
     SocketPathTooLong { path: PathBuf, bytes: usize },
     #[error(
         "QEMU runs as user {uid}, who has no access to {} (mode {mode:03o}), so it cannot use {}: chmod it, or \
-         choose another state_dir",
+         choose another --state",
         path.display(), wanted.display()
     )]
     Inaccessible {

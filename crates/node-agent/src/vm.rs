@@ -315,7 +315,7 @@ impl Vm {
         self.report(VmState::Stopped, Some(reason));
         tokio::select! {
             () = sleep(pause) => {}
-            // A changed order does not shorten the pause; stopping or removing does.
+            // A changed spec does not shorten the pause; stopping or removing does.
             () = wait_until_not_run(&mut self.desired) => {}
         }
     }
@@ -435,7 +435,7 @@ async fn wait_until_not_run(desired: &mut watch::Receiver<DesiredState>) {
     let _ = desired.wait_for(|desired| !matches!(desired, DesiredState::Run(_))).await;
 }
 
-/// Whether the image of an order contains `heddle-guest`.
+/// Whether the image of a VM spec contains `heddle-guest`.
 async fn has_guest(order: &VmSpec) -> bool {
     let image = order.image.clone();
     let manifest = tokio::task::spawn_blocking(move || manifest(&image)).await;

@@ -32,7 +32,7 @@ pub struct ManagerSettings {
     pub sweeps: SweepSettings,
     /// SMInfo priority, 0 to 15; the highest becomes master.
     pub priority: u8,
-    /// SM_Key in SMInfo, by which subnet managers recognise each other. It protects nothing, because every
+    /// SM_Key in SMInfo, with which subnet managers recognise each other. It protects nothing, because every
     /// port can read it.
     pub sm_key: Option<SmKey>,
     /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
@@ -91,7 +91,7 @@ impl Default for ManagerSettings {
 /// discovers the fabric again only while idle. `survey` and `compare` are for a manager that was not given a
 /// plan to apply.
 ///
-/// # Promises
+/// # Guarantees
 ///
 /// * Nothing is written before the first `apply`.
 /// * Nothing is written that depends on decisions that are not persisted. So the process may be killed at any
@@ -440,7 +440,7 @@ impl Manager {
             return self.emit(SmEvent::LocalNodeSilent);
         };
         if self.observed.nodes.len() == 1 {
-            // The manager is cut off, and no trap can tell when that ends.
+            // The manager is cut off, and no trap can report when that ends.
             self.sweeps.schedule_recheck(now, own.node);
         }
         self.changed.extend(self.fresh.iter().copied());

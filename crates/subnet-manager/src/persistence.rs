@@ -44,7 +44,7 @@ pub(crate) struct Persistence {
     safe_plan: Option<Arc<FabricPlan>>,
     /// A plan whose decisions could not be stored.
     held_back: Option<Arc<FabricPlan>>,
-    /// After a failure, nothing is offered before.
+    /// After a failure: nothing is offered before this time.
     retry_at: Option<Duration>,
 }
 

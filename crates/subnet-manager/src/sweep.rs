@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(schedule.take_rechecks(at(0)), [node(1)]);
         schedule.schedule_recheck(at(10), node(1));
         schedule.schedule_recheck(at(10), node(2));
-        assert_eq!(schedule.take_rechecks(at(10)), [node(2)], "the other was just looked at");
+        assert_eq!(schedule.take_rechecks(at(10)), [node(2)], "the other was just rechecked");
         assert_eq!(schedule.poll_timeout(), at(1000));
         assert_eq!(schedule.take_rechecks(at(1000)), [node(1)]);
         assert_eq!(schedule.poll_timeout(), at(10_000), "only the sweep is left");

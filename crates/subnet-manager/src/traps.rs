@@ -9,7 +9,7 @@ use ib_wire::{Attribute, Datagram, Guid, LidAddress, Mad, ManagementClass, Metho
 use crate::event::SmEvent;
 use crate::manager::Manager;
 
-/// Limit on queued responses. Requests beyond get none.
+/// Limit on queued responses. Further requests get none.
 const ANSWERS_MAX: usize = 1024;
 
 impl Manager {

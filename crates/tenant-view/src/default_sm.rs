@@ -119,7 +119,7 @@ impl DefaultSm {
         self.guid = guid;
     }
 
-    /// Makes the default SM master, whoever else is there, and polls the tenant's managers again.
+    /// Makes the default SM master even if another manager is, and polls the tenant's managers again.
     pub fn reclaim(&mut self, now: Duration) {
         self.master = Master::Own;
         self.outstanding.clear();

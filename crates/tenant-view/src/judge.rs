@@ -1,9 +1,9 @@
 //! Reads the tables of a view as an overlay and judges whether it can be applied.
 //!
-//! All entries by which a switch of the view forwards to a virtual machine count, also those that no packet of the
-//! cluster would use: exactly what is judged is handed on. Checks, in this order: unique LIDs, number of partitions,
-//! forwarding loops, reachability and grants, credit loops. The first violation is the refusal. With n virtual
-//! machines, s switches and paths of length p the cost is O(n·s + n²·p).
+//! All entries of the view's switches for virtual machines count, including those that no packet of the cluster would
+//! use: the overlay that is handed out is exactly the one that was judged. Checks, in this order: unique LIDs, number of
+//! partitions, forwarding loops, reachability and grants, credit loops. The first violation is the refusal. With n
+//! virtual machines, s switches and paths of length p the cost is O(n·s + n²·p).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -94,7 +94,7 @@ pub struct WireParameters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireClass {
     pub service_level: ServiceLevel,
-    /// The class's least part of the cluster's share over all links, in thousandths.
+    /// The class's smallest part of the cluster's share over all links, in thousandths.
     pub min_share_permille: u32,
 }
 

@@ -41,7 +41,8 @@ pub enum Adaptation {
     /// Routes to a virtual machine use a link direction on which the cluster is granted nothing: the default routes are
     /// kept. See [`UngrantedRoutes::KeepDefault`].
     RouteKept { node: String, link: EgressPort },
-    /// A virtual machine was removed from the cluster's own partition, by which it is managed: it stays a limited member.
+    /// A virtual machine was removed from the cluster's own partition. It stays a limited member, so that it can be
+    /// managed.
     MembershipKept { node: String },
     /// The port is used by other virtual machines, too, so routes to it cannot be chosen: the default routes are kept.
     NotRouted { node: String },
@@ -80,7 +81,7 @@ pub enum OverlayRefusal {
         .link.switch, .link.port
     )]
     NoGrant { link: EgressPort, from: String, to: String },
-    #[error("a cluster may have {allowed} sub-partitions, got {wanted}")]
+    #[error("a cluster can have at most {allowed} sub-partitions, got {wanted}")]
     TooManyPartitions { wanted: usize, allowed: usize },
     /// The caller of [`View::refuse`](crate::View::refuse) gave this reason.
     #[error("the physical network cannot be planned with the overlay: {reason}")]

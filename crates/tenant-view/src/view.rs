@@ -387,7 +387,7 @@ impl View {
         self.report_lost(datagram);
     }
 
-    /// Programs without a timer wait for word that there will be no response.
+    /// Reports to the sender that there will be no response: programs without a timer wait for that.
     fn report_lost(&mut self, datagram: &Datagram) {
         let LidAddress::Unicast(lid) = datagram.slid else { return };
         let sender = self.adapters.iter().find(|(_, port)| self.fabric.owns(**port, lid));

@@ -1,4 +1,4 @@
-//! Devices as nothing but tables: the writes of a transition are applied one by one, and each is judged.
+//! Devices that consist of tables only: the writes of a transition are applied one by one, and each is judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation}
 
 /// P_Keys a port holds at most.
 const KEYS: u16 = 64;
-/// Blocks of groups that are looked at.
+/// Blocks of the multicast table that are checked.
 const GROUP_BLOCKS: u16 = 1;
 
 /// One write to one device.
@@ -31,7 +31,7 @@ pub enum Set {
     Activate { switch: usize, port: u8 },
 }
 
-/// The steps from what is held to a plan, by what they are for.
+/// The steps from the current tables to a plan, by purpose.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub addresses: Vec<Set>,
@@ -61,7 +61,7 @@ pub fn route_sets(steps: Vec<RouteStep>) -> Vec<Vec<Set>> {
     steps.into_iter().map(sets).collect()
 }
 
-/// Dice whose seed a test names.
+/// A random generator with a fixed seed.
 pub struct Dice(u64);
 
 impl Dice {
@@ -258,7 +258,7 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Goes to a plan, or part of the way. Allowed is what is possible now and what the plan allows.
+    /// Programs a plan, or a part of it. Pairs that reach each other now, and those of the plan, are allowed.
     pub fn go(&mut self, plan: &FabricPlan, dice: &mut Dice, limit: usize) -> Result<bool, Violation> {
         self.recable(plan);
         let allowed = self.tables.reachable().or(&Pairs::of_plan(plan, &self.places));
@@ -266,7 +266,7 @@ impl Fleet {
         self.run(steps, &allowed, dice, limit)
     }
 
-    /// Whether the devices hold what a plan says.
+    /// Whether the devices match a plan.
     pub fn holds(&self, plan: &FabricPlan) -> bool {
         let program = self.program(plan);
         program.steps().is_empty()
@@ -322,7 +322,7 @@ fn write_groups(switch: &mut Switch, write: &GroupBlock) {
     }
 }
 
-/// The manager sits at the first host.
+/// The manager is at the first host.
 pub fn manager(topology: &Topology) -> Guid {
     let (_, host) = topology.end_nodes().next().unwrap();
     host.ports().next().unwrap().1.guid
@@ -358,7 +358,7 @@ pub fn reordered(topology: &Topology, decisions: &Decisions, root: usize) -> Dec
     decisions
 }
 
-/// Takes the cables of some hosts out, but for the first, where the manager sits.
+/// Removes the cables of some hosts, but not of the first, which has the manager.
 pub fn without_hosts(topology: &Topology, dice: &mut Dice, count: usize) -> Topology {
     let hosts: Vec<NodeIndex> = topology.end_nodes().map(|(index, _)| index).collect();
     let mut builder = TopologyBuilder::from(topology.clone());

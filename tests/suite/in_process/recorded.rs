@@ -1,4 +1,4 @@
-//! A manager that has plans for clusters done on an emulated fabric, and everything that it writes.
+//! A manager that programs plans for clusters on an emulated fabric, and a record of everything that it writes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
@@ -14,7 +14,7 @@ use fabric_verifier::{Finding, verify};
 use ib_wire::{Guid, Mad, Method};
 use subnet_manager::{Discovery, Manager, ManagerSettings, PersistentState, SmEvent};
 
-/// A shell would do what this does, with sockets and a clock.
+/// Does what a program does with sockets and a clock.
 pub struct RecordedManager {
     pub topology: Topology,
     pub fabric: Fabric,
@@ -28,7 +28,7 @@ pub struct RecordedManager {
     /// Sets that were sent since the last plan, in order.
     pub sets: Vec<Mad>,
     pub drifts: usize,
-    /// How many times all of a plan was in force.
+    /// How many times a plan was completely in force.
     pub programmed: usize,
 }
 
@@ -100,7 +100,7 @@ impl RecordedManager {
         }
     }
 
-    /// Has a plan done for some clusters, and forgets what was written before.
+    /// Programs a plan for some clusters, and clears the record of earlier writes.
     pub fn apply(&mut self, clusters: &[ClusterIntent]) -> FabricPlan {
         let discovery = self.discovery.as_ref().unwrap();
         let mut intents = Intents::new(discovery.manager);
@@ -115,7 +115,7 @@ impl RecordedManager {
         plan
     }
 
-    /// What is found in the tables that devices hold.
+    /// Findings in the tables that devices hold.
     pub fn found(&mut self) -> Vec<Finding> {
         assert!(self.manager.read_back(self.now));
         self.run();
@@ -123,7 +123,7 @@ impl RecordedManager {
         verify(&self.discovery.as_ref().unwrap().topology, self.intents.as_ref().unwrap(), &held)
     }
 
-    /// A cluster on some hosts that is promised so many bits per second.
+    /// A cluster on some hosts with a guarantee in bits per second.
     pub fn cluster(&self, name: &str, hosts: &[usize], bits_per_s: u64) -> ClusterIntent {
         let ports: Vec<Guid> =
             self.topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect();

@@ -11,7 +11,7 @@ use subnet_manager::{
     Discovery, MadCounts, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
 };
 
-/// A shell would do what this does, with sockets and a clock.
+/// Does what a program does with sockets and a clock.
 pub struct RunningManager {
     pub fabric: Fabric,
     pub manager: Manager,
@@ -31,7 +31,7 @@ pub struct RunningManager {
     pub sent: Vec<Datagram>,
     /// Another subnet manager that answers at a port.
     pub other: Option<(PortId, SmInfo)>,
-    /// What happens to the fabric after so many more datagrams of the manager.
+    /// A change of the fabric after this many more datagrams of the manager.
     pub meanwhile: Option<(usize, Fault)>,
 }
 
@@ -44,7 +44,7 @@ impl RunningManager {
         Self::on(fabric, &topology, is_guarding, kept)
     }
 
-    /// On a fabric that somebody else may have configured.
+    /// A manager on a fabric that another manager may have configured.
     pub fn on(mut fabric: Fabric, topology: &Topology, is_guarding: bool, kept: PersistentState) -> Self {
         let (_, host) = topology.end_nodes().next().unwrap();
         let port = fabric.find_port(&host.id).unwrap();
@@ -85,12 +85,12 @@ impl RunningManager {
         self.now = end;
     }
 
-    /// Moves datagrams until nothing moves any more.
+    /// Moves datagrams until none is left.
     fn exchange(&mut self) {
         self.exchange_at_most(usize::MAX);
     }
 
-    /// Moves datagrams until nothing moves any more, or the manager has sent so many.
+    /// Moves datagrams until none is left, or the manager has sent a given number.
     pub fn exchange_at_most(&mut self, sent: usize) {
         for _ in 0..=sent {
             self.disturb();
@@ -149,19 +149,19 @@ impl RunningManager {
         }
     }
 
-    /// Lets the manager notice that its own cable is out. There is no plan for what is left.
+    /// Lets the manager notice that its own cable is unplugged. There is no plan for the rest of the fabric.
     pub fn run_until_cut_off(&mut self) {
         let last = self.discovery.clone();
         self.run_for(Duration::from_secs(15));
         self.discovery = last;
     }
 
-    /// Makes a plan for the fabric as it was before, and wants it done.
+    /// Compiles a plan for the former fabric, and applies it.
     pub fn apply_anyway(&mut self) {
         self.decide();
     }
 
-    /// Makes a plan for what was found and what is asked for, and has it done.
+    /// Compiles a plan for the discovered fabric and the partitions, and applies it.
     pub fn decide(&mut self) {
         let discovery = self.discovery.as_ref().unwrap();
         if discovery.topology.switches().count() == 0 {
@@ -179,7 +179,7 @@ impl RunningManager {
         self.manager.apply(self.now, plan);
     }
 
-    /// What was sent since.
+    /// Gets and Sets that were sent since.
     pub fn sent_since(&self, before: MadCounts) -> (u64, u64) {
         let counts = self.manager.counts();
         (counts.gets - before.gets, counts.sets - before.sets)
@@ -189,7 +189,7 @@ impl RunningManager {
         self.events.iter().filter(|event| is(event)).count()
     }
 
-    /// Somebody on another host writes an attribute along a route.
+    /// Writes an attribute along a route, as software on another host.
     pub fn write_from(
         &mut self,
         host: &str,

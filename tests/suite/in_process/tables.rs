@@ -1,5 +1,5 @@
-//! The tables of all devices at one moment, and what may not be in them. This reads tables as devices do and shares no
-//! code with what writes them.
+//! The tables of all devices at one moment, and the states that must not occur. This module reads tables as devices do
+//! and shares no code with the writers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -61,14 +61,15 @@ pub struct Places {
     pub ends: BTreeMap<Guid, usize>,
 }
 
-/// Whom somebody reaches. The first is for adapters that keep to their tables, the second for those that send any key.
+/// Pairs of ports that reach each other: from adapters that obey their tables, and from adapters that send with any
+/// key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs {
     pub honest: BTreeSet<(usize, usize)>,
     pub hostile: BTreeSet<(usize, usize)>,
 }
 
-/// What may never be.
+/// A state that must never occur.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// Packets to a LID circle through a switch.
@@ -98,7 +99,7 @@ impl Places {
 }
 
 impl Pairs {
-    /// Whom a plan lets reach whom.
+    /// The pairs that a plan allows.
     pub fn of_plan(plan: &FabricPlan, places: &Places) -> Self {
         let mut pairs = Self::default();
         for from in plan.adapter_ports() {
@@ -135,7 +136,7 @@ impl Pairs {
 }
 
 impl Tables {
-    /// The first thing that may not be, if there is one.
+    /// The first violation, if there is one.
     pub fn violation(&self, allowed: &Pairs) -> Option<Violation> {
         let ring = || self.loops().or_else(|| self.credit_ring()).or_else(|| self.group_ring());
         self.reachable().beyond(allowed).or_else(ring)
@@ -181,7 +182,8 @@ impl Tables {
         None
     }
 
-    /// Looks for a ring in "a packet that holds this channel may wait for that one", whoever sends to whom.
+    /// Looks for a cycle in the relation "a packet that holds this channel may wait for that one", for any sender and
+    /// receiver.
     fn credit_ring(&self) -> Option<Violation> {
         let mut waits: BTreeSet<((usize, u8), (usize, u8))> = BTreeSet::new();
         for lid in self.lids() {
@@ -193,7 +195,7 @@ impl Tables {
                 }
             }
         }
-        // Channels that wait for nobody cannot be on a ring; take them away until none is left.
+        // Channels that wait for no other cannot be on a cycle; remove them until none is left.
         let mut waiting: BTreeMap<(usize, u8), usize> = BTreeMap::new();
         let mut waited_for: BTreeMap<(usize, u8), Vec<(usize, u8)>> = BTreeMap::new();
         for (holder, wanted) in waits {
@@ -243,7 +245,7 @@ impl Tables {
         None
     }
 
-    /// Who reaches whom, over links, routes, and the keys of switch ports and adapters.
+    /// The pairs that reach each other over links, routes, and the keys of switch ports and adapters.
     pub fn reachable(&self) -> Pairs {
         let mut pairs = Pairs::default();
         for (from, sender) in self.ends.iter().enumerate() {

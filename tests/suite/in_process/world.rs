@@ -26,7 +26,7 @@ pub enum Ended {
     Programmed { troubles: usize },
     /// It was killed right after a datagram left.
     Killed,
-    /// It gave up: nobody answered, or what answered was no fabric.
+    /// It gave up: no node answered, or the topology was inconsistent.
     GaveUp,
 }
 
@@ -65,7 +65,7 @@ impl Hasher for Folder {
 /// Looks at the tables after every Set.
 #[derive(Default)]
 pub struct Judge {
-    /// Sets after which somebody looked.
+    /// Sets after which the tables were checked.
     pub sets: u64,
     /// States that were seen before under the same permissions need no second look.
     seen: HashSet<u64>,
@@ -74,7 +74,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Whether what has this fingerprint has to be looked at.
+    /// Whether tables with this fingerprint have to be checked.
     fn is_new(&mut self, fingerprint: u64) -> bool {
         self.sets += 1;
         self.verdict.is_none() && self.seen.insert(fingerprint)
@@ -92,15 +92,15 @@ pub struct World {
     port: PortId,
     now: Duration,
     settings: ManagerSettings,
-    /// What a shell keeps on disk for the next manager.
+    /// The state that a program keeps on disk for the next manager.
     pub kept: PersistentState,
     /// The last plan that was made.
     pub plan: Option<Arc<FabricPlan>>,
-    /// What the last plan that was there whole allows, and what those allow that were begun since.
+    /// Pairs that the last completely programmed plan allows, and those that plans begun since then allow.
     allowed: Pairs,
     allowed_fingerprint: u64,
     pub judge: Judge,
-    /// Whether the judge looks. What the same seed did before need not be looked at again.
+    /// Whether the judge checks. What the same seed did before need not be checked again.
     pub judging: bool,
     /// Datagrams that managers sent.
     pub sent: usize,
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Tells apart what [`World::tables`] tells apart, and what is allowed; quicker than to make them.
+    /// A fingerprint of [`World::tables`] and of the allowed pairs, computed faster than the tables.
     fn fingerprint(&self) -> u64 {
         let mut hasher = Folder::default();
         self.allowed_fingerprint.hash(&mut hasher);
@@ -238,7 +238,7 @@ impl World {
         (self.allowed, self.allowed_fingerprint) = (pairs, hasher.finish());
     }
 
-    /// What was lost is not told: a manager has to notice by itself.
+    /// Losses are not reported: a manager has to notice them by itself.
     fn deliver(&mut self, manager: &mut Manager) {
         while let Some(output) = self.fabric.poll_output() {
             if let FabricOutput::Deliver { port, datagram } = output
@@ -324,7 +324,7 @@ impl World {
         })
     }
 
-    /// Tells the manager's port from the others: faults there would only cut the manager off.
+    /// Distinguishes the manager's port from the others: faults there would only disconnect the manager.
     pub fn devices_but_own(&self) -> Vec<DeviceId> {
         let own = self.fabric.device_id_of(self.port);
         self.fabric.device_ids().filter(|device| *device != own).collect()

@@ -18,7 +18,7 @@ use stock::{Sockets, signal};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
-/// What benchmarks start of Heddle, where tests use their checks.
+/// The programs of Heddle that the checks of `bench` start.
 pub fn programs() -> Programs {
     // Only `heddle-bench sim` and `heddle-bench view` start servers of heddle-bench, and no test here uses those.
     Programs { heddle: HEDDLE.into(), heddle_bench: "heddle-bench".into() }
@@ -104,7 +104,7 @@ impl Server {
         Printed::of(output)
     }
 
-    /// A stock tool that sits on `node`.
+    /// A stock tool that is attached to `node`.
     pub fn tool(&self, node: &str, program: &str, arguments: &[&str]) -> Printed {
         Printed::of(self.command(node, program, arguments).output().unwrap())
     }
@@ -135,12 +135,12 @@ impl Server {
         manager
     }
 
-    /// opensm as a service, whatever comes of it. Ended when dropped.
+    /// opensm as a service; does not wait for it. Ended when dropped.
     pub fn opensm_beside(&self, node: &str, options: &[&str]) -> OpenSm {
         self.sockets().opensm(node, options)
     }
 
-    /// How `heddle sm` gets to this fabric from `node`.
+    /// The device specification of `node`, for `heddle sm`.
     pub fn device_spec(&self, node: &str) -> String {
         match self.scratch().join("door") {
             door if door.exists() => format!("heddle:{}@{node}", door.display()),
@@ -163,7 +163,7 @@ impl Server {
 }
 
 impl Server {
-    /// Ends it by SIGKILL: nothing is tidied up. What is in its directory stays.
+    /// Ends it by SIGKILL, without cleanup; its directory stays.
     pub fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -248,14 +248,15 @@ impl SmDaemon {
         Self { child, control, stdout, stderr }
     }
 
-    /// Starts it, and returns once the fabric is equal to the plan.
+    /// Starts it, and returns once the fabric matches the plan.
     pub fn up(server: &Server, node: &str, options: &[&str]) -> Self {
         let mut daemon = Self::start(server, node, options);
         daemon.wait_for_up(1);
         daemon
     }
 
-    /// Waits until the fabric has become equal to the plan `times` times, and returns how that was told.
+    /// Waits until it has reported `times` times that the fabric matches the plan, and returns the last of these
+    /// reports.
     pub fn wait_for_up(&mut self, times: usize) -> String {
         let mut told = Vec::new();
         eventually("the manager is up", || {
@@ -267,7 +268,7 @@ impl SmDaemon {
         told.remove(times - 1)
     }
 
-    /// The lines that tell that the fabric had become equal to the plan.
+    /// The lines that report that the fabric matches the plan.
     pub fn ups(&self) -> Vec<String> {
         self.stdout().lines().filter(|line| line.starts_with("up:")).map(str::to_owned).collect()
     }
@@ -295,7 +296,7 @@ impl SmDaemon {
         command
     }
 
-    /// What it says that happened so far.
+    /// Its statistics so far.
     pub fn status(&self) -> serde_json::Value {
         let printed = self.control(&["status"]);
         serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}\n{}", self.stderr()))
@@ -319,12 +320,12 @@ impl SmDaemon {
         signal("HUP", &self.child);
     }
 
-    /// Makes it stand still, so that what it would change at once can be looked at.
+    /// Stops the process with SIGSTOP, so that the state before its next action can be checked.
     pub fn pause(&self) {
         signal("STOP", &self.child);
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub fn resume(&self) {
         signal("CONT", &self.child);
     }
@@ -340,14 +341,14 @@ impl Drop for SmDaemon {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             signal("TERM", &self.child);
-            // A test that fails may leave it standing still.
+            // A failed test may leave the process stopped.
             signal("CONT", &self.child);
             let _ = self.child.wait();
         }
     }
 }
 
-/// What a program printed and how it ended.
+/// Output and exit status of a program.
 #[derive(Debug)]
 pub struct Printed {
     pub stdout: String,

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 const TOOL_LIMIT_S: &str = "300";
 
 /// How long a tool waits for one answer. Their own limits (1 s, opensm 200 ms) are for hardware, not for an emulation
-/// that shares two cores with others. What is lost costs no such wait: the sender is told at once.
+/// that shares two cores with others. A loss costs no such wait: it is reported to the sender at once.
 const ANSWER_LIMIT_MS: &str = "60000";
 
-/// Longer than anything takes to become so on a busy machine.
+/// Longer than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A name no other test and no other run has.
@@ -23,11 +23,11 @@ pub fn unique(purpose: &str) -> String {
     format!("ht-{purpose}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Waits until something is so; what changes a fabric takes a sweep or two until it is seen.
+/// Waits until a condition holds; a change of the fabric may take a sweep or two to be noticed.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "it never is so: {what}");
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -45,7 +45,7 @@ pub struct Sockets<'a> {
 }
 
 impl Sockets<'_> {
-    /// A tool that sits on `node`.
+    /// A tool that is attached to `node`.
     pub fn command(self, node: &str, program: &str, arguments: &[&str]) -> Command {
         // libumad2sim writes a directory where it is started: a scratch directory for every tool.
         let directory = self.scratch.join(unique("tool"));
@@ -65,7 +65,7 @@ impl Sockets<'_> {
         command
     }
 
-    /// opensm as a service, whatever comes of it. Ended when dropped.
+    /// opensm as a service; does not wait for it. Ended when dropped.
     pub fn opensm(self, node: &str, options: &[&str]) -> OpenSm {
         let log = self.scratch.join(unique("opensm"));
         // -d 2 flushes the log after every line.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, Printed, Server};
 
-/// Where the manager sits.
+/// The host of the subnet manager.
 pub const HOST: &str = "host-00001";
 
 pub fn tree() -> Server {
@@ -96,7 +96,7 @@ pub fn pkeys(server: &Server, node: &str, port: &str) -> Vec<u64> {
     tables["pkeys"][port].as_array().unwrap().iter().filter_map(Value::as_u64).collect()
 }
 
-/// Writes that software on any node asked for so far.
+/// Number of Sets that software on any node has sent so far.
 pub fn sets_asked(server: &Server) -> u64 {
     let status = json(&server.control(&["status"]));
     let ports = status["requests"].as_object().unwrap().values();

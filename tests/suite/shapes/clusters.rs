@@ -1,4 +1,4 @@
-//! Clusters as tenants ask for them, and who may then talk to whom: said without a look at any table.
+//! Clusters as tenants request them, and which nodes may communicate, computed without any table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,7 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// What is wanted of a fabric.
+    /// The intents for a fabric.
     pub fn intents(&self, fabric: &Intents) -> Intents {
         let mut intents = fabric.clone();
         for cluster in &self.each {
@@ -121,7 +121,7 @@ impl Clusters {
         let partitions = vec![Partition { number: own, ..Partition::default() }];
         self.each.push(Cluster { name, class, sl_mode, nodes: Vec::new(), partitions });
         let at = self.each.len() - 1;
-        // Sometimes all on the first hosts, which sit at low ports; sometimes a cluster over most of the site.
+        // Sometimes all on the first hosts, which are at low ports; sometimes a cluster over most of the site.
         let size = match dice.random_range(0..8) {
             0 => hosts.len().min(40),
             _ => dice.random_range(1..=6),

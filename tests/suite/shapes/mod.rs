@@ -18,12 +18,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use site::{Site, Tally};
 
-/// Cases of small fabrics, unless told otherwise; one in [`LARGE_EVERY`] as many of large ones.
+/// Default number of cases with small fabrics; there is one case with a large fabric for every [`LARGE_EVERY`] of them.
 const CASES: u64 = 400;
 
 const LARGE_EVERY: u64 = 20;
 
-/// What all cases of a kind came to.
+/// Totals of all cases of a kind.
 #[derive(Debug, Default)]
 struct Totals {
     cases: u64,
@@ -67,7 +67,7 @@ fn run(seed: u64, size: &Size, totals: &mut Totals) {
     }
 }
 
-/// What a fabric cannot do is refused; everything else is a defect.
+/// Errors for requests beyond the capacity of a fabric are expected; every other error is a defect.
 fn reason(error: &CompileError) -> &'static str {
     match error {
         CompileError::NotAdmitted { .. } => "not admitted",

@@ -31,7 +31,7 @@ const FRAME_BYTES: usize = 60;
 pub struct Site {
     topology: Arc<Topology>,
     managed: Managed,
-    /// Where the manager sits and what devices can hold.
+    /// The port of the manager and the capabilities of devices.
     basis: Intents,
     planner: Planner,
     verified: Verified,
@@ -47,7 +47,7 @@ struct Managed {
     events: Vec<SmEvent>,
 }
 
-/// A virtual function that is attached, and whose it is.
+/// An attached virtual function and its owner.
 struct Seat<'a> {
     cluster: &'a Cluster,
     node: Node,
@@ -55,7 +55,7 @@ struct Seat<'a> {
     mac: MacAddress,
 }
 
-/// What was looked at.
+/// Number of checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Ordered pairs of functions between which a frame passed, as it should.
@@ -92,7 +92,7 @@ impl Site {
         self.topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
     }
 
-    /// Makes it so, as a controller does; or says why it cannot be, and leaves everything as it was.
+    /// Programs new clusters as a controller does; on an error, changes nothing.
     pub fn change(&mut self, clusters: Clusters) -> Result<(), CompileError> {
         let intents = clusters.intents(&self.basis);
         let plan = Arc::clone(self.planner.change(&intents)?);
@@ -103,7 +103,7 @@ impl Site {
             .filter(|finding| !is_acknowledged(finding, self.verified.plan()))
             .collect();
         assert!(unsound.is_empty(), "unsound: {unsound:?}");
-        // Who leaves is gone before its port is.
+        // A node that leaves is gone before its port leaves the fabric.
         self.detach_but(&clusters);
         self.clusters = clusters;
         self.program();
@@ -142,7 +142,7 @@ impl Site {
         }
     }
 
-    /// What agents are told: address, keys, groups and level of each function.
+    /// What agents receive: address, keys, groups and service level of each function.
     fn attach_all(&mut self) {
         let decisions = self.plan().decisions();
         let mut functions = Vec::new();
@@ -171,7 +171,8 @@ impl Site {
         Seat { cluster, node, id, mac: MacAddress::of_function(plan.lid, node.function) }
     }
 
-    /// Sends a frame from every function to every other and one to all, and compares who gets it with who should.
+    /// Sends a frame from every function to every other, and a broadcast, and compares the receivers with the expected
+    /// ones.
     pub fn judge(&mut self) -> Tally {
         let clusters = self.clusters.clone();
         let nodes =
@@ -215,7 +216,7 @@ impl Site {
 
     /// The tables that devices hold, read back by the manager, keep every rule.
     pub fn judge_tables(&mut self) {
-        // It may be looking at what was reported of frames.
+        // It may be handling traps about frames.
         for _ in 0..READ_BACK_ATTEMPTS {
             if self.managed.manager.read_back(self.managed.now) {
                 break;
@@ -282,7 +283,7 @@ impl Managed {
         is_moving
     }
 
-    /// Lets time pass until somebody wants to act; false if nobody does before `end`.
+    /// Advances the time to the next timeout; false if there is none before `end`.
     fn skip_to_next(&mut self, end: Duration) -> bool {
         let due = [self.manager.poll_timeout(), self.fabric.poll_timeout()].into_iter().flatten().min();
         let Some(due) = due.filter(|due| *due <= end) else { return false };

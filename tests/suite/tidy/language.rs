@@ -172,7 +172,7 @@ fn undocumented(text: &str) -> Findings {
             open += code.matches('[').count();
             open -= code.matches(']').count().min(open);
         } else {
-            // Methods whose names say all need no sentence; what stands at the top of a module does.
+            // Methods need no doc comment; items at the top of a module do.
             if let (false, true, Some((keyword, name))) = (has_doc, is_at_top, public_item(code)) {
                 findings
                     .push((index + 1, format!("{keyword} {name} has no doc comment: state its contract")));
@@ -222,7 +222,7 @@ fn outside_tests(text: &str) -> Vec<(String, String)> {
     lines.map(line).collect()
 }
 
-// ---- The rules find what they are there to find.
+// ---- Tests of the rules.
 
 fn definition(name: &str, owner: &str) -> Definition {
     (name.to_owned(), owner.to_owned(), format!("crates/{owner}/src/lib.rs:1"))

@@ -35,7 +35,7 @@ pub struct SharedAdapter {
     latency_us: f64,
     /// Payload of all functions.
     pub gbps: f64,
-    /// What the function got that got least, and the one that got most.
+    /// Payload of the slowest and of the fastest function.
     pub least_gbps: f64,
     pub most_gbps: f64,
 }
@@ -43,7 +43,7 @@ pub struct SharedAdapter {
 /// The links of FermiCloud: 16 Gb/s once the line code is taken off (section III.A).
 const ADAPTER_RATE: LinkRate = LinkRate { speed: Speed::Ddr, width: Width::X4 };
 
-/// How long functions send before it is measured, and how long it is measured.
+/// Warm-up time, and measured time.
 const SHARED_WARM_UP: Time = Time::from_us(200);
 const SHARED_TIME: Time = Time::from_us(4000);
 
@@ -106,7 +106,7 @@ impl Pair {
         Ok(Self { fabric, ends, pkey: number.key(Membership::Full) })
     }
 
-    /// Half of the mean time there and back, of functions that all do the same.
+    /// Half of the mean round-trip time, of functions that all do the same.
     fn latency_us(
         &self,
         args: &ShapesArgs,
@@ -128,7 +128,7 @@ impl Pair {
             let before = game.ended;
             simulation.run(&mut game, SHARED_WARM_UP + SHARED_TIME);
             let ended = (game.ended - before) as f64 / f64::from(functions);
-            ensure!(ended >= 1.0, "no message came back");
+            ensure!(ended >= 1.0, "no message was answered");
             sum += SHARED_TIME.us() / ended / 2.0;
         }
         Ok(sum / args.seeds.len() as f64)
@@ -202,16 +202,16 @@ fn one_switch() -> anyhow::Result<Topology> {
 
 /// Functions that each send a message, get one back, and begin anew.
 struct PingPong {
-    /// The way there and the way back.
+    /// The message and its answer.
     pairs: Vec<[Message; 2]>,
-    /// What guest and function take for a message.
+    /// Processing time of guest and function per message.
     answer: Time,
     random: Pcg64,
     /// Messages that came back.
     ended: u64,
 }
 
-/// The bit of a token that says that a message is on its way back.
+/// The bit of a token that marks an answer.
 const BACK: u64 = 1 << 32;
 
 impl Workload for PingPong {

@@ -1,4 +1,4 @@
-//! A job beside a neighbour that wants to harm it, with lanes and without.
+//! A job beside a hostile neighbour, with lanes and without.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub struct Row {
     pub without_classes: Rounds,
 }
 
-/// How rounds went. Times in µs.
+/// Results of the rounds. Times in µs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rounds {
     pub ended: u64,
@@ -47,15 +47,16 @@ pub struct Rounds {
 const JOB: &str = "job";
 const NEIGHBOUR: &str = "neighbour";
 
-/// What the neighbour does: all its nodes send to one of them; everything to all nodes on all service levels; the most of every turn
-/// in its own lane; all to one that takes nothing out of its buffers.
+/// What the neighbour does: all its nodes send to one of them; they send to all nodes on all service levels; they
+/// exceed every arbitration visit of their own lane as far as possible; all send to one that does not drain its
+/// buffers.
 const NEIGHBOURS: [SendPattern; 4] =
     [SendPattern::Incast, SendPattern::Everything, SendPattern::Overshoot, SendPattern::Stall];
 
 /// Hosts of a leaf: the first is the job's, the others are the neighbour's.
 const LEAF_HOSTS: usize = 4;
 
-/// Before it is measured.
+/// Warm-up time before the measurement.
 const JOB_WARM_UP_US: u64 = 50;
 
 /// Rounds for every message, time of computing and neighbour.

@@ -15,7 +15,7 @@ use crate::sim_control;
 use bench::probe::{FabricSnapshot, Probe, SmpRead};
 use bench::walk;
 
-/// Ports of the partition that comes and goes.
+/// Ports of the partition that is added and removed.
 const MEMBERS: usize = 16;
 
 /// Partition number of that partition.
@@ -24,10 +24,10 @@ const PARTITION: u16 = 0x0100;
 /// Longest time until a change is in force: a sweep of opensm on 11,664 hosts on a busy machine.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Between two looks at the tables of the members.
+/// Interval of reading the tables of the members.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// A partition of 16 ports that comes and goes.
+/// A partition of 16 ports that is added and removed.
 #[derive(Debug, Serialize)]
 pub struct PartitionChange {
     pub add: ChangeCost,
@@ -42,14 +42,14 @@ pub struct ChangeCost {
     /// Until the manager had nothing left to do.
     pub settled_ms: f64,
     pub cpu_ms: f64,
-    /// Where the emulation counts them.
+    /// `None` on emulations that do not count requests.
     pub requests: Option<Requests>,
 }
 
 /// A link between switches that fails.
 #[derive(Debug, Serialize)]
 pub struct LinkFailure {
-    /// Until the manager had nothing left to do; the tables were found right then.
+    /// Until the manager had nothing left to do; the tables were then correct.
     pub settled_ms: f64,
     pub cpu_ms: f64,
     pub requests: Requests,
@@ -57,7 +57,7 @@ pub struct LinkFailure {
     pub blocks_changed: u64,
 }
 
-/// Adds a partition to the file and takes it out again.
+/// Adds a partition to the file and removes it again.
 pub fn partition(
     arena: &Arena,
     setup: &Setup,
@@ -68,7 +68,7 @@ pub fn partition(
     let members: Vec<Endpoint> =
         ends.iter().step_by((ends.len() / MEMBERS).max(1)).take(MEMBERS).map(|(_, end)| *end).collect();
     ensure!(members.len() == MEMBERS, "the fabric has fewer than {MEMBERS} ports");
-    // The witness sits on none of them and not with the manager.
+    // The witness uses neither a member's port nor the manager's.
     let (witness, _) = ends.iter().find(|(_, end)| !members.contains(end)).context("no port is left")?;
     let mut probe = Probe::attach(&arena.socket, *witness, arena.topology)?;
     let reads = members.iter().map(|end| {
@@ -87,7 +87,10 @@ pub fn partition(
         let started = Instant::now();
         signaller.reload(manager)?;
         while !all_hold(&mut probe, &reads, held)? {
-            ensure!(started.elapsed() < CHANGE_TIMEOUT, "the members' tables never became right");
+            ensure!(
+                started.elapsed() < CHANGE_TIMEOUT,
+                "the tables of the members did not change within {CHANGE_TIMEOUT:?}"
+            );
             std::thread::sleep(LOOK);
         }
         let in_force = started.elapsed();
@@ -115,7 +118,7 @@ fn first_port((index, node): (NodeIndex, &fabric_model::Node)) -> Option<(NodeIn
     node.cabled_ports().next().map(|(number, _)| (index, Endpoint::new(index, number)))
 }
 
-/// Pulls a cable between two switches, and judges what the manager made of it.
+/// Pulls a cable between two switches, and checks the routes that the manager then installs.
 pub fn link(arena: &Arena, manager: &mut ManagerProcess) -> anyhow::Result<LinkFailure> {
     let (witness, _) = arena.topology.end_nodes().nth(1).context("a fabric of one host")?;
     let mut probe = Probe::attach(&arena.socket, witness, arena.topology)?;
@@ -148,7 +151,7 @@ fn expendable(arena: &Arena, probe: &Probe) -> anyhow::Result<[Endpoint; 2]> {
     let links = arena.topology.links().map(|link| [link.a, link.b]);
     let mut free =
         links.filter(|[a, b]| is_switch(*a) && is_switch(*b) && !probe.uses(*a) && !probe.uses(*b));
-    // Not one at the edge of the list, where the manager and the witness sit.
+    // Not one at the start of the list, near the manager and the witness.
     free.nth(20).context("no link between switches can be spared")
 }
 

@@ -14,7 +14,7 @@ use bench::stock::Stock;
 /// Longest bring-up: opensm with quality of service on 11,664 hosts on a busy machine.
 const UP_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Between two looks at what a manager said: short against every time measured here.
+/// Interval of reading the output of a manager: short compared with every time measured here.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Processor time in a window in which a manager does nothing but wait.
@@ -38,11 +38,11 @@ pub struct Setup<'a> {
     pub heddle: &'a Path,
     /// Socket name of the emulation (`IBSIM_SOCKNAME`).
     pub name: &'a str,
-    /// The node it sits on.
+    /// The node it runs on.
     pub node: &'a str,
-    /// Where it may leave files.
+    /// Directory for its files.
     pub directory: &'a Path,
-    /// opensm programs tables for quality of service. `heddle sm` has none yet.
+    /// opensm programs tables for quality of service. `heddle sm` does so only with plans of a controller.
     pub qos: bool,
     /// Routing engine of opensm, as its option -R takes it.
     pub engine: &'a str,
@@ -69,7 +69,7 @@ pub struct ManagerProcess {
 pub const ALL_HOSTS: &str = "all-hosts=0x7ffe : ALL_CAS=full;\n";
 
 impl ManagerProcess {
-    /// Starts a manager with a fresh memory.
+    /// Starts a manager without state.
     pub fn start(side: Side, setup: &Setup) -> anyhow::Result<Self> {
         fs::create_dir_all(setup.directory)?;
         if !setup.partitions().exists() {
@@ -85,7 +85,7 @@ impl ManagerProcess {
         Ok(Self { side, child, said, started, peak_kib: 0 })
     }
 
-    /// Waits until it says that the fabric is up: how long that took since its start.
+    /// Waits until it reports that the fabric is up; returns the time since its start.
     pub fn wait_up(&mut self) -> anyhow::Result<Duration> {
         let mark = if self.side == Side::Opensm { "SUBNET UP" } else { "up:" };
         loop {
@@ -104,7 +104,7 @@ impl ManagerProcess {
         }
     }
 
-    /// Waits until it has nothing left to do: when it had, and the processor time it used from `before` on.
+    /// Waits until it has nothing left to do; returns when that was, and the CPU time it used since `before`.
     pub fn wait_idle(&mut self, before: Duration) -> anyhow::Result<(Instant, Duration)> {
         let (mut busy_until, mut last, mut idle) = (Instant::now(), self.cpu()?, 0);
         while idle < IDLE_WINDOWS {
@@ -121,18 +121,18 @@ impl ManagerProcess {
         Ok((busy_until, last - before))
     }
 
-    /// Processor time of all its threads so far.
+    /// CPU time of all its threads so far.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let mut nanoseconds = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end between the two looks.
+            // A thread may end between the two reads.
             let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
             nanoseconds += text.split(' ').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         }
         Ok(Duration::from_nanos(nanoseconds))
     }
 
-    /// The most memory it had resident, in KiB.
+    /// Its peak resident memory, in KiB.
     pub fn peak_kib(&self) -> u64 {
         self.peak_kib
     }
@@ -160,7 +160,7 @@ impl Drop for ManagerProcess {
 
 fn opensm(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
     let stock = Stock::new(setup.name, setup.node, setup.directory)?;
-    // Ends with this process; -d 2 writes every line of its log at once; -s 0: no sweeps of its own accord.
+    // Ends with this process; -d 2 writes every line of its log at once; -s 0: no periodic sweeps.
     let mut command = stock.command("setpriv");
     command.args(["--pdeathsig", "KILL", "--", "opensm", "-d", "2", "-s", "0", "-R", setup.engine, "-P"]);
     command.arg(setup.partitions()).arg("-f").arg(said);
@@ -199,7 +199,7 @@ impl Signaller {
         Ok(Self { shell })
     }
 
-    /// Tells a manager to read its files again.
+    /// Makes a manager read its files again.
     pub fn reload(&mut self, manager: &ManagerProcess) -> anyhow::Result<()> {
         let shell = self.shell.stdin.as_mut().context("the shell has no input")?;
         Ok(writeln!(shell, "kill -HUP {}", manager.id())?)

@@ -27,9 +27,9 @@ use paths::PathQueries;
 
 /// Compare `heddle sm` with the installed opensm: the same fat-trees, the same emulations, one after the other.
 ///
-/// Bring-up, a partition of 16 ports that comes and goes, a failed link, and queries for paths. Both managers are watched
-/// from outside: what they say, /proc, the requests that `heddle sim` counted, and tables read back by a third party.
-/// Any step that does not come to its right end is an error, or a row that says so.
+/// Bring-up, a partition of 16 ports that is added and removed, a failed link, and path queries. Both managers are
+/// observed from outside: their output, /proc, the requests that `heddle sim` counted, and tables read back by a third
+/// program. A step that does not end as expected is an error, or a row that reports it.
 #[derive(Debug, Args)]
 pub struct BenchSmArgs {
     /// Sizes of the fat-trees, in hosts.
@@ -86,7 +86,7 @@ struct Row {
     side: Side,
     qos: bool,
     bring_up: BringUp,
-    /// Nothing where it was not asked for; the reason where it did not come to its end.
+    /// `None` if it was not requested; the reason if it failed.
     partition: Option<Outcome<PartitionChange>>,
     link: Option<Outcome<LinkFailure>>,
     paths: Option<Outcome<PathQueries>>,
@@ -119,13 +119,13 @@ impl<T> Outcome<T> {
     }
 }
 
-/// From the start of a manager until it says that the fabric is up.
+/// From the start of a manager until it reports that the fabric is up.
 #[derive(Debug, Serialize)]
 struct BringUp {
     up_s: f64,
     cpu_s: f64,
     peak_mib: f64,
-    /// Where the emulation counts them.
+    /// `None` on emulations that do not count requests.
     requests: Option<Requests>,
 }
 
@@ -152,7 +152,7 @@ impl Requests {
     }
 }
 
-/// How long a plan takes, alone.
+/// Time of computing a plan, without anything else.
 #[derive(Debug, Serialize)]
 struct Routing {
     hosts: u32,
@@ -171,12 +171,12 @@ struct Arena<'a> {
 }
 
 impl Arena<'_> {
-    /// The first host: where managers sit.
+    /// The first host, on which managers run.
     fn manager_id(&self) -> anyhow::Result<&str> {
         Ok(&self.topology.end_nodes().next().context("a fabric without hosts")?.1.id)
     }
 
-    /// What the manager's node asked for so far; `None` on emulations that do not count.
+    /// The requests of the manager's node so far; `None` on emulations that do not count.
     fn requests(&self) -> anyhow::Result<Option<Requests>> {
         if self.emulator != Emulator::Heddle {
             return Ok(None);
@@ -270,7 +270,7 @@ fn measure(
     let partition = wanted(Part::Partition)
         .then(|| Outcome::of(change::partition(&arena, &setup, &mut manager), "partition change"));
     let paths = wanted(Part::Paths)
-        .then(|| Outcome::of(paths::query(&arena, &manager, args.query_s), "queries for paths"));
+        .then(|| Outcome::of(paths::query(&arena, &manager, args.query_s), "path queries"));
     let link = (wanted(Part::Link) && emulator == Emulator::Heddle)
         .then(|| Outcome::of(change::link(&arena, &mut manager), "link failure"));
     drop(manager);

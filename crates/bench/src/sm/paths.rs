@@ -18,10 +18,10 @@ use super::Arena;
 use super::manager::ManagerProcess;
 use bench::probe::{Probe, SmpRead};
 
-/// Hosts that ask at the same time: ibsim serves ten clients, the manager and a witness among them.
+/// Hosts that query at the same time: ibsim serves ten clients, the manager and a witness among them.
 const ASKING: usize = 6;
 
-/// Questions each keeps under way.
+/// Queries that each host keeps in flight.
 const OUTSTANDING: usize = 16;
 
 /// Longest time without an answer.
@@ -30,16 +30,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The default subnet prefix of GIDs.
 const PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-/// Queries for paths between pairs of hosts.
+/// Path queries between pairs of hosts.
 #[derive(Debug, Serialize)]
 pub struct PathQueries {
     pub per_s: f64,
-    /// Processor time of the manager for each.
+    /// CPU time of the manager per query.
     pub cpu_us: f64,
     pub answered: u64,
 }
 
-/// What one host needs to ask.
+/// The client of one host, and its addresses.
 struct Asker {
     client: IbsimClient,
     own: Guid,
@@ -47,7 +47,7 @@ struct Asker {
     manager: Lid,
 }
 
-/// Lets hosts ask for paths to many others.
+/// Lets hosts query paths to many others.
 pub fn query(arena: &Arena, manager: &ManagerProcess, seconds: u64) -> anyhow::Result<PathQueries> {
     let hosts: Vec<(NodeIndex, Guid)> = arena
         .topology
@@ -81,7 +81,7 @@ pub fn query(arena: &Arena, manager: &ManagerProcess, seconds: u64) -> anyhow::R
         let started = Instant::now();
         let mut answered = 0;
         for thread in running {
-            answered += thread.join().map_err(|_| anyhow!("a host that asks broke down"))??;
+            answered += thread.join().map_err(|_| anyhow!("a query thread panicked"))??;
         }
         Ok((answered, started.elapsed(), manager.cpu()? - before))
     })?;
@@ -106,7 +106,7 @@ fn asker(arena: &Arena, index: NodeIndex, own: Guid) -> anyhow::Result<Asker> {
     })
 }
 
-/// Asks for paths to ever other peers until the time is over: how many were answered with a path.
+/// Queries paths to changing peers until the time is over; returns how many queries were answered with a path.
 fn drive(mut asker: Asker, peers: &[Guid], seed: usize, limit: Duration) -> anyhow::Result<u64> {
     let started = Instant::now();
     let (mut sent, mut answered) = (0usize, 0usize);
@@ -127,7 +127,7 @@ fn drive(mut asker: Asker, peers: &[Guid], seed: usize, limit: Duration) -> anyh
         let count = asker.client.receive_batch(&mut answers, ANSWER_TIMEOUT)?;
         ensure!(count > 0, "no answer for {ANSWER_TIMEOUT:?}, after {answered}");
         for answer in &answers {
-            ensure!(answer.status == DataStatus::Ok, "a query was lost on its way, after {answered} answers");
+            ensure!(answer.status == DataStatus::Ok, "a query was lost after {answered} answers");
             let status = answer.mad.status();
             ensure!(status == Status::OK, "a query was answered with {status:?}");
         }

@@ -15,8 +15,8 @@ struct Pair<'a> {
 pub fn markdown(report: &Report) -> String {
     let pairs = pairs(report);
     let mut text = format!(
-        "opensm ran with `-R {} -s 0`, heddle with its defaults and no sweeps. `heddle sm` programs no tables for quality \
-         of service yet, so those columns have one side.\n",
+        "opensm ran with `-R {} -s 0`, heddle with its defaults and no sweeps. Without a controller, `heddle sm` programs \
+         no tables for quality of service, so those columns have one side.\n",
         report.engine
     );
     bring_up(&mut text, &pairs);
@@ -164,7 +164,7 @@ fn paths(text: &mut String, pairs: &[Pair]) {
     if shown.is_empty() {
         return;
     }
-    *text += "\n**Queries for paths** by several hosts at once, each for ever other peers; CPU of the manager for each. Goal: ≥ 5 \
+    *text += "\n**Path queries** by several hosts at once, each to changing peers; CPU of the manager per query. Goal: ≥ 5 \
               times as many.\n\n\
               | hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs |\n\
               |---:|---|---:|---:|---:|---:|---:|\n";

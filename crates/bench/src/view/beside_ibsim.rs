@@ -17,7 +17,7 @@ use bench::Programs;
 use bench::probe::{Probe, SmpRead};
 use bench::process::{Emulator, ServerProcess};
 
-/// How requests find their addressing.
+/// How requests are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Addressing {
@@ -43,13 +43,13 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// What tells a measurement from others but the side.
+    /// The parameters of a measurement, without the side.
     pub fn case(&self) -> (Addressing, Placement, usize) {
         (self.addressing, self.placement, self.outstanding)
     }
 }
 
-/// The shortest bring-up of one side: from the start of opensm until it says that the subnet is up.
+/// The shortest bring-up of one side: from the start of opensm until it reports that the subnet is up.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BringUp {
     pub side: Side,
@@ -92,7 +92,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Starts opensm on the first adapter, without anything that it remembers.
+    /// Starts opensm on the first adapter, without state.
     fn opensm(&self, name: &SocketName) -> anyhow::Result<ManagerProcess> {
         let directory = self.net.with_extension("opensm");
         if directory.exists() {
@@ -109,7 +109,7 @@ impl<'a> Pair<'a> {
         ManagerProcess::start(Manager::Opensm, &setup)
     }
 
-    /// The adapter that programs sit on.
+    /// The adapter that programs are attached to.
     fn first(&self) -> anyhow::Result<NodeIndex> {
         Ok(self.topology.end_nodes().next().context("a view without adapters")?.0)
     }

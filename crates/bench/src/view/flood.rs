@@ -58,7 +58,7 @@ pub fn measure(programs: &Programs, watch_s: f64) -> anyhow::Result<Flood> {
     })
 }
 
-/// Asks in the second view of a process while the first of one is flooded.
+/// Sends Gets to the second view of a process while the first view of a process is flooded.
 fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> anyhow::Result<ReadLatency> {
     eprintln!("Gets while {} is flooded", flooded.map_or("nothing", SocketName::as_str));
     let mut client = IbsimClient::connect(name, "1/", ClientRole::Ordinary)?;
@@ -68,10 +68,10 @@ fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> a
         let asked = ask(&mut client, watch);
         stop.store(true, Ordering::Relaxed);
         if let Some(flooding) = flooding {
-            flooding.join().ok().context("the flood broke")??;
+            flooding.join().ok().context("the flood thread panicked")??;
         }
         let mut latencies = asked?;
-        ensure!(!latencies.is_empty(), "no time to ask");
+        ensure!(!latencies.is_empty(), "no Get was sent");
         latencies.sort_unstable();
         let part = |part: f64| {
             let place = ((latencies.len() as f64 * part).ceil() as usize).clamp(1, latencies.len()) - 1;
@@ -87,7 +87,7 @@ fn beside(name: &SocketName, flooded: Option<&SocketName>, watch: Duration) -> a
     })
 }
 
-/// Gets one after the other for so long: how long each took.
+/// Sends Gets one after the other for a time; returns the latency of each.
 fn ask(client: &mut IbsimClient, watch: Duration) -> anyhow::Result<Vec<Duration>> {
     let started = Instant::now();
     let mut latencies = Vec::new();
@@ -98,13 +98,13 @@ fn ask(client: &mut IbsimClient, watch: Duration) -> anyhow::Result<Vec<Duration
         let answer = client.receive(ANSWER_TIMEOUT)?.context("a Get was not answered")?;
         latencies.push(asked.elapsed());
         ensure!(answer.status == DataStatus::Ok, "a Get was lost");
-        // A pause, as people and tools make one: the view's own limit is not what is looked for.
+        // A pause, as tools make one, so that the rate limit of the view is not what is measured.
         std::thread::sleep(Duration::from_micros(200));
     }
     Ok(latencies)
 }
 
-/// Sends garbage and Gets as fast as they are taken, and takes what comes back.
+/// Sends garbage and Gets as fast as they are accepted, and reads the answers.
 fn flood(name: &SocketName, stop: &AtomicBool, sent: &AtomicU64) -> anyhow::Result<()> {
     let mut client = IbsimClient::connect(name, "0/", ClientRole::Ordinary)?;
     let mut rng = Pcg64Mcg::seed_from_u64(1);

@@ -1,4 +1,4 @@
-//! Views of clusters behind ibsim's sockets, in a process of their own so that it can be seen what they cost.
+//! Views of clusters behind ibsim's sockets, in a process of their own, so that their cost can be measured.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -89,10 +89,10 @@ impl ViewSite {
 struct Views {
     views: Vec<View>,
     started: Instant,
-    /// When views are to be looked at, the next first.
+    /// When views are to be polled, the next first.
     due: BTreeSet<(Duration, u32)>,
     due_of: Vec<Option<Duration>>,
-    /// Views that may have something to say.
+    /// Views that may have output.
     restless: BTreeSet<u32>,
 }
 
@@ -109,7 +109,7 @@ impl Views {
         (view.fabric(), view.port(spot.adapter).expect("virtual machines stay where they are"))
     }
 
-    /// Hands on what a view has for clients.
+    /// Delivers the output of a view to clients.
     fn pass_on(&mut self, number: u32, outbox: &mut Outbox<AdapterRef>) {
         while let Some(output) = self.views[number as usize].poll_output() {
             match output {

@@ -10,7 +10,7 @@ use bench::Programs;
 /// Virtual machines of each.
 pub const NODES: u32 = 16;
 
-/// After so long a process that was started has nothing left to do.
+/// Time after which a started process is idle.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// Cost of views that get no requests.

@@ -14,10 +14,10 @@ fn full_fabrics_keep_every_guarantee_under_attack() {
     // Fabrics, tables, sizes of messages, attacks.
     assert_eq!(rows.len(), 4 * 2 * 2 * 3);
     assert!(rows.iter().all(|row| row["attacked"].as_u64() > Some(3)), "{rows:#?}");
-    // The control: without lanes of their own, some do not get what they were promised.
+    // Control: without lanes of their own, some clusters do not get their guaranteed rate.
     let broken = rows.iter().filter_map(|row| row["broken_one_class"].as_u64()).sum::<u64>();
     assert!(broken > 10, "{broken}");
-    // Best effort has what is left: where messages are of one size, the tightest link of its ways is hardly ever idle.
+    // Best effort gets the rest: with messages of one size, the tightest link of its paths is hardly ever idle.
     let rests = rows.iter().filter(|row| row["messages"] == "4096").filter_map(|row| row["of_rest"].as_f64());
     assert!(rests.clone().count() == 4 * 2 * 3 && rests.clone().all(|part| part > 0.9), "{rows:#?}");
 }

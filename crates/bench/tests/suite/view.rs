@@ -27,7 +27,7 @@ fn sides(rows: &Value) -> Vec<&str> {
 fn a_view_is_measured_next_to_ibsim_of_the_same_network() {
     let report = measured(|_| {});
     assert_eq!(report["missing"], serde_json::json!([]));
-    // Two ways, and client and server on one core and on two.
+    // Directed route and LID, with client and server on one core and on two.
     assert_eq!(sides(&report["datagrams"]), [["ibsim"; 4], ["view"; 4]].concat());
     assert_eq!(sides(&report["bring_up"]), ["ibsim", "view"]);
     for row in report["datagrams"].as_array().unwrap() {

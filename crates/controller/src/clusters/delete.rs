@@ -1,4 +1,4 @@
-//! Deletes a cluster, orderly or by force.
+//! Deletes a cluster, gracefully or by force.
 
 use controller_api::Name;
 use controller_api::cluster::Phase;

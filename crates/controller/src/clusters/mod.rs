@@ -2,7 +2,7 @@
 //!
 //! Each function holds [`Site::writer`](crate::site::Site::writer) while it reads, decides and stores, and returns the
 //! operation that the control loops complete. The caller has validated the values of the request, and has checked that it
-//! may act for the owner. Errors carry facts; what of them may be disclosed to whom is decided in `rest`.
+//! may act for the owner. Errors carry all facts; `rest` decides which of them the caller may see.
 
 mod create;
 mod delete;
@@ -28,7 +28,7 @@ pub use resize::resize;
 /// Why a cluster cannot be created or changed.
 #[derive(Debug, Error)]
 pub enum ClusterError {
-    /// There is none of this name with this owner.
+    /// The owner has no cluster of this name.
     #[error("there is no cluster {0}")]
     NoSuchCluster(Name),
     /// The tenant was deleted meanwhile.
@@ -37,7 +37,7 @@ pub enum ClusterError {
     /// The tenant has a cluster of this name.
     #[error("cluster {0} exists already")]
     NameTaken(Name),
-    /// `known` are the images that there are.
+    /// `known` are the names of the existing images.
     #[error("there is no image {name}")]
     NoSuchImage { name: Name, known: Vec<Name> },
     /// The cluster is not ready, or an operation on it is in progress.

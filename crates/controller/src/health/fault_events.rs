@@ -1,4 +1,4 @@
-//! Events for the begin and the end of faults: one each, for operators and for the tenants concerned.
+//! Events for the beginning and the end of faults: one each, for operators and for the tenants concerned.
 
 use controller_api::Name;
 use controller_api::cluster::Phase;

@@ -1,4 +1,4 @@
-//! Limits and times, by clocks that the tests set.
+//! Limits and durations, with clocks that the tests set.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn host(name: &str) -> NewHost {
     }
 }
 
-/// So many seconds after an instant, with the wall clock off by some.
+/// `seconds` after an instant, with the wall clock off by `step` seconds.
 fn after(start: ClockReading, seconds: u64, step: i64) -> ClockReading {
     let wall = start.wall + jiff::SignedDuration::from_secs(seconds as i64 + step);
     ClockReading { at: start.at + Duration::from_secs(seconds), wall }

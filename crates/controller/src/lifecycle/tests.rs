@@ -1,4 +1,4 @@
-//! Clusters in worlds that do as they are told, sooner or later, or not at all.
+//! Clusters with simulated hosts and a simulated fabric that follow their specs sooner, later or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::*;
 use crate::network::{Members, members};
 use crate::store::TenantRef;
 
-/// Hosts and a fabric that obey when they are asked to.
+/// Simulated hosts and fabric; each method makes them follow the desired state.
 #[derive(Default)]
 struct World {
     vms: BTreeMap<Uuid, VmReport>,
@@ -58,7 +58,7 @@ impl World {
         self.members = Some(members(cluster));
     }
 
-    /// The agents take orders: what they are told to remove is removed.
+    /// The agents accept the desired state: new virtual machines are prepared, leaving ones are removed.
     fn order(&mut self, cluster: &ClusterRow) {
         let wanted = cluster.nodes.iter().filter(|node| node.networked && !node.leaving);
         self.ordered = wanted.map(|node| node.id).collect();
@@ -203,7 +203,7 @@ fn a_cluster_passes_through_its_phases_in_order() {
     };
     step(&mut cluster, &world);
     world.order(&cluster);
-    assert!(world.ordered.is_empty(), "nothing runs before the fabric knows it");
+    assert!(world.ordered.is_empty(), "nothing runs before the fabric is programmed");
     world.program(&cluster);
     step(&mut cluster, &world);
     world.order(&cluster);
@@ -223,13 +223,13 @@ fn readiness_counts_once_the_node_is_on_the_fabric() {
     world.boot(&cluster);
     let members = world.members.take();
     advance(&mut cluster, &world, now(2));
-    assert_eq!(cluster.phase, Phase::Starting, "nothing is known of the fabric");
+    assert_eq!(cluster.phase, Phase::Starting, "the state of the fabric is unknown");
     world.members = members;
     advance(&mut cluster, &world, now(3));
     assert_eq!(cluster.phase, Phase::Ready);
     world.members = None;
     advance(&mut cluster, &world, now(4));
-    assert_eq!(cluster.phase, Phase::Ready, "its nodes are as well as before");
+    assert_eq!(cluster.phase, Phase::Ready, "a loss of the fabric does not revoke readiness");
 }
 
 #[test]
@@ -247,12 +247,12 @@ fn a_failed_node_fails_its_cluster_and_frees_everything() {
     assert_eq!((cluster.phase, state(&cluster)), (Phase::Failed, OperationState::Failed));
     let told: Vec<_> =
         outcome.events.iter().map(|it| (it.tenant.is_some(), it.text.contains("disk"))).collect();
-    assert_eq!(told, [(false, true), (true, false)], "what its host says is for operators");
+    assert_eq!(told, [(false, true), (true, false)], "only operators see the reason given by the host");
     assert!(
         cluster.reason.as_deref().is_some_and(|reason| reason.starts_with("blue-2: its host cannot run it"))
     );
     assert_eq!(outcome.events.last().unwrap().kind, "cluster.failed");
-    assert_eq!(cluster.nodes.len(), 2, "virtual machines are still there");
+    assert_eq!(cluster.nodes.len(), 2, "its virtual machines still exist");
     world.order(&cluster);
     advance(&mut cluster, &world, now(3));
     assert!(
@@ -278,7 +278,7 @@ fn a_port_leaves_the_partition_after_its_last_vm() {
     advance(&mut cluster, &world, now(3));
     assert!(members(&cluster).contains_key(&(cluster.partition.unwrap(), port)));
     world.vms.clear();
-    assert!(!advance(&mut cluster, &world, now(4)).is_removed, "the fabric still knows it");
+    assert!(!advance(&mut cluster, &world, now(4)).is_removed, "the port is still a member");
     assert!(members(&cluster).is_empty());
     world.program(&cluster);
     assert!(advance(&mut cluster, &world, now(5)).is_removed);
@@ -295,7 +295,7 @@ fn new_nodes_are_announced_when_they_are_ready() {
     advance(&mut cluster, &world, now(2));
     world.order(&cluster);
     advance(&mut cluster, &world, now(3));
-    assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "what runs goes on");
+    assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "running nodes stay up");
     world.boot(&cluster);
     advance(&mut cluster, &world, now(4));
     assert_eq!((cluster.generation, state(&cluster)), (2, OperationState::Running));
@@ -349,7 +349,7 @@ fn unobserved_nodes_are_not_aborted() {
     assert_ne!(cluster.phase, Phase::Failed);
     world.order(&cluster);
     advance(&mut cluster, &world, now(late));
-    assert_eq!(cluster.phase, Phase::Failed, "heard, and not ready");
+    assert_eq!(cluster.phase, Phase::Failed, "observed, and not ready");
 }
 
 #[test]
@@ -364,14 +364,14 @@ fn a_stopped_node_returns_its_cluster_to_starting() {
     assert_eq!(cluster.phase, Phase::Ready);
 }
 
-/// Guests that check their network and have found out so much.
+/// Sets the result of the network check of all guests.
 fn check(world: &mut World, reached: bool, heard: bool) {
     for vm in world.vms.values_mut() {
         vm.network = Some(NetworkCheck { reached, heard });
     }
 }
 
-/// A cluster whose guests are up and have found out so much, a second after it was asked for.
+/// A cluster whose guests are up with this result of the network check, one second after the request.
 fn checking(size: u32, reached: bool, heard: bool) -> (ClusterRow, World) {
     let (mut cluster, mut world) = (cluster(size), World::default());
     world.program(&cluster);
@@ -422,8 +422,8 @@ fn a_failed_network_check_names_the_unreached_nodes() {
     assert_eq!(cluster.reason.as_deref(), Some(reason));
     let told: Vec<_> = late.events.iter().map(|it| (it.tenant.is_some(), it.text.as_str())).collect();
     let place = "cluster blue of tenant: packets are dropped: blue-2 at leaf port 4 (no_route)";
-    assert_eq!(told, [(true, reason), (false, place)], "the place is for operators");
-    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).events.is_empty(), "told once");
+    assert_eq!(told, [(true, reason), (false, place)], "only operators see where packets are dropped");
+    assert!(advance(&mut cluster, &world, now(11 + TIMEOUT)).events.is_empty(), "reported once");
     check(&mut world, true, true);
     let well = advance(&mut cluster, &world, now(12 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.reason.as_deref()), (Phase::Ready, None));
@@ -458,11 +458,11 @@ fn new_nodes_are_not_announced_before_their_check_passes() {
     third.network = Some(NetworkCheck { reached: false, heard: false });
     for seconds in [3, 4, 4 + TIMEOUT] {
         advance(&mut cluster, &world, now(seconds));
-        assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "what runs goes on");
+        assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 1), "running nodes stay up");
     }
     let reason = "the network check fails: blue-3 does not reach blue-1 and receives no broadcast";
     assert_eq!(cluster.reason.as_deref(), Some(reason));
-    // The control: with a network they are.
+    // Control: they are announced once the check passes.
     check(&mut world, true, true);
     advance(&mut cluster, &world, now(5 + TIMEOUT));
     assert_eq!((cluster.phase, cluster.generation), (Phase::Ready, 2));
@@ -487,7 +487,7 @@ fn nodes_probe_only_nodes_of_a_common_partition() {
     cluster.inner = vec![inner(0x201, &[1, 3]), inner(0x202, &[2, 4]), inner(0x203, &[5])];
     assert_eq!(asked(&cluster, 0), [Some(3), Some(3)]);
     assert_eq!(asked(&cluster, 3), [Some(2), Some(2)]);
-    assert_eq!(asked(&cluster, 4), [None, None], "it may talk to nobody");
+    assert_eq!(asked(&cluster, 4), [None, None], "it may reach no other node");
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -496,7 +496,7 @@ enum Turn {
     Program,
     Order,
     Boot,
-    /// Nobody knows for a while what the fabric holds.
+    /// The state of the fabric is unknown for a while.
     Forget,
     Shrink,
     Grow,
@@ -517,8 +517,8 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    /// In whatever order things happen: no virtual machine is ordered without its network, no port loses its network
-    /// before its virtual machines, and in the end the cluster is what was asked for, or nothing.
+    /// For every order of events: no virtual machine is in a spec before its port is in the partition, no port leaves
+    /// the partition before its virtual machines are gone, and in the end the cluster is as requested or removed.
     #[test]
     fn every_order_of_events_is_safe_and_converges(turns in prop::collection::vec(turn(), 0..60)) {
         let (mut cluster, mut world) = (cluster(3), World::default());
@@ -553,8 +553,8 @@ proptest! {
             let wanted = members(&cluster);
             for id in world.vms.keys().filter(|_| !is_removed) {
                 let owner = cluster.nodes.iter().find(|node| node.id == *id);
-                prop_assert!(owner.is_some(), "a virtual machine that nobody knows of");
-                prop_assert!(wanted.contains_key(&(partition, owner.unwrap().port_guid)), "its port is to lose its network");
+                prop_assert!(owner.is_some(), "a virtual machine without a node");
+                prop_assert!(wanted.contains_key(&(partition, owner.unwrap().port_guid)), "its port leaves the partition");
             }
             prop_assert!(!is_removed || world.vms.is_empty());
             if is_removed {
@@ -586,7 +586,7 @@ fn a_step_of_the_wall_clock_fails_nothing() {
         let stepped = Moment { wall: now(3600 * hours).wall, uptime: now(2).uptime };
         advance(&mut cluster, &world, stepped);
         assert_eq!(state(&cluster), OperationState::Running, "{hours} h");
-        // The control: time that has really passed counts.
+        // Control: time on the uptime clock counts.
         advance(&mut cluster, &world, Moment { wall: now(0).wall, uptime: now(901).uptime });
         assert_eq!(state(&cluster), OperationState::Failed);
     }

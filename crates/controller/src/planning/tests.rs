@@ -110,7 +110,7 @@ fn two_clusters_with_one_number_are_never_planned() {
     let joined = fabric_intent(&[cluster(1, 0x101, &ports[1..2]), cluster(2, 0x101, &ports[2..3])]);
     let refused = planned(&joined).unwrap_err();
     assert!(matches!(refused, PlanningError::Compile(CompileError::NumberShared { .. })), "{refused}");
-    // The verifier also finds it in tables, whoever wrote them.
+    // The verifier also finds it in tables that were read back.
     let merged = FabricIntent { owners: PartitionOwners::new(), ..joined.clone() };
     let held = planned(&merged).unwrap();
     let found = check_tables(&discovered, &joined, &held);

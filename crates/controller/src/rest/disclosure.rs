@@ -50,7 +50,7 @@ impl Caller {
     }
 
     /// A limit as the caller sees it: tenants learn what they requested and what their own quota is, not what the site
-    /// has, who uses it and where it is short.
+    /// has left, which tenants use it and which part is exhausted.
     pub fn disclose_limit(&self, limit: Limit) -> Limit {
         match self {
             Self::Operator => limit,

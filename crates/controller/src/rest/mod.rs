@@ -6,11 +6,11 @@ mod disclosure;
 mod error;
 mod fabric;
 mod hosts;
+mod images;
 mod lease;
 mod limits;
 mod refusals;
 mod sessions;
-mod site;
 mod tenants;
 mod tokens;
 mod unlisted;
@@ -75,8 +75,8 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(hosts::bind))
         .routes(routes!(unlisted::list))
         .routes(routes!(unlisted::remove))
-        .routes(routes!(site::image_list, site::image_add))
-        .routes(routes!(site::image_remove))
+        .routes(routes!(images::list, images::add))
+        .routes(routes!(images::remove))
         .routes(routes!(clusters::list, clusters::create))
         .routes(routes!(clusters::show, clusters::resize, clusters::delete))
         .routes(routes!(clusters::partition))

@@ -18,7 +18,7 @@ use crate::store::ClusterRow;
 
 /// Show the view of a cluster
 ///
-/// Its network under the names of its tenant, who manages it, and the verdict on the last change.
+/// Its network under the names of its tenant, the node that manages it, and the verdict on the last change.
 #[utoipa::path(get, path = "/v1/clusters/{name}/view", operation_id = "view_show", params(("name" = String, Path), TenantQuery), responses((status = 200, body = ViewStatus), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
 pub async fn show(
     State(site): State<Arc<Site>>,

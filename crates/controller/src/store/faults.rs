@@ -1,4 +1,5 @@
-//! Current faults. Stored so that a restarted controller neither reports a begin twice nor misses an end.
+//! Current faults. Stored so that a restarted controller neither reports the beginning of a fault twice nor misses its
+//! end.
 
 use sqlx::sqlite::SqliteRow;
 

@@ -1,6 +1,6 @@
--- What makes schema 5 of schema 4. Runs without foreign keys, which are checked at its end.
+-- Migrates schema 4 to 5. Runs without foreign keys, which are checked at the end.
 
--- Tenants get ids. Records from before a tenant was created are of another one that had its name: nobody's but operators'.
+-- Tenants get ids. Records older than a tenant belong to an earlier tenant of the same name: only operators see them.
 CREATE TABLE new_tenants (
     id      TEXT PRIMARY KEY,
     name    TEXT NOT NULL UNIQUE,
@@ -23,7 +23,7 @@ CREATE TABLE new_tokens (
     expires INTEGER,
     last_used INTEGER
 ) STRICT;
--- Tokens from before they had names and ends are called by their ids, and do not end.
+-- Tokens without name and expiry are named after their ids and do not expire.
 INSERT INTO new_tokens SELECT id, (SELECT id FROM tenants WHERE name = tokens.tenant), hash, created,
     'token-' || substr(id, 1, 8), NULL, NULL FROM tokens;
 DROP TABLE tokens;
@@ -72,7 +72,7 @@ DROP TABLE clusters;
 ALTER TABLE new_clusters RENAME TO clusters;
 CREATE INDEX clusters_by_age ON clusters (created, id);
 
--- Two clusters with one number stop the migration here: an operator has to say whose it is.
+-- If two clusters have the same number, the migration fails here: an operator must resolve the conflict.
 CREATE TABLE partition_numbers (
     number   INTEGER PRIMARY KEY,
     tenant   TEXT,
@@ -86,10 +86,10 @@ INSERT INTO partition_numbers SELECT inside.value ->> '$.number', tenant, cluste
     FROM clusters, json_each(inner_partitions) AS inside;
 INSERT INTO partition_numbers SELECT inside.value ->> '$.number', tenant, clusters.id, 'view', NULL
     FROM clusters, json_each(view_wish, '$.partitions') AS inside WHERE view_wish IS NOT NULL;
--- Rests begin anew: the wall clock by which they were counted may have stepped.
+-- Quarantines restart: the wall clock that measured them may have stepped.
 INSERT OR IGNORE INTO partition_numbers SELECT number, NULL, NULL, NULL, 0 FROM resting_partitions;
 DROP TABLE resting_partitions;
--- Numbers are fresh above the highest that was given away; those below that nobody has are as good as rested.
+-- Numbers above the highest assigned one are fresh; unassigned ones below count as past their quarantine.
 INSERT OR IGNORE INTO fabric SELECT 1, '{}', max(number) FROM partition_numbers HAVING count(*) > 0;
 UPDATE fabric SET last_partition = max(last_partition, coalesce((SELECT max(number) FROM partition_numbers), 0));
 WITH RECURSIVE below (number) AS (
@@ -133,7 +133,7 @@ CREATE TABLE clock (
 ) STRICT;
 INSERT INTO clock VALUES (1, 0);
 
--- A host is bound to the port that its nodes are behind, if they agree and no other host's are.
+-- A host is bound to the port of its nodes, if they all have the same one and no other host has it.
 ALTER TABLE hosts ADD COLUMN port_guid TEXT;
 UPDATE hosts SET port_guid = (SELECT min(port_guid) FROM nodes WHERE host = hosts.name)
     WHERE (SELECT count(DISTINCT port_guid) FROM nodes WHERE host = hosts.name) = 1;

@@ -163,7 +163,7 @@ CREATE TABLE clock (
 
 INSERT INTO clock VALUES (1, 0);
 
--- Current faults with their start. Begin and end are recorded as one event each.
+-- Current faults with their start. The beginning and the end of a fault are recorded as one event each.
 CREATE TABLE faults (
     kind  TEXT NOT NULL,
     host  TEXT NOT NULL,                -- '' for a fault of the fabric

@@ -119,7 +119,7 @@ async fn requests_use_indices_only() {
     };
     for sql in queries {
         let plan = plan(sql).await;
-        // A scan in the order of an index that ends at a limit reads no more than it tells, if it tells everything it reads.
+        // A scan in index order up to a limit reads only rows that it returns, if no condition filters them.
         let tells_all = !sql.contains("WHERE") && sql.contains("LIMIT");
         let scans = plan.lines().filter(|line| line.contains("SCAN") && !line.contains("SCAN CONSTANT ROW"));
         let whole: Vec<&str> = scans.filter(|line| !(tells_all && line.contains("USING INDEX"))).collect();
@@ -167,8 +167,8 @@ async fn quarantine_ignores_the_wall_clock() {
     sqlx::query(sql).bind(other.id.to_string()).execute(&store.writer).await.unwrap();
     sqlx::query("UPDATE fabric SET last_partition = 32511").execute(&store.writer).await.unwrap();
     store.cluster_save(&row, &row, true, &[]).await.unwrap();
-    assert_eq!(store.number_count(blue.id).await.unwrap(), 1, "it counts while it rests");
-    // The wall clock steps by an hour, the other goes on for a minute.
+    assert_eq!(store.number_count(blue.id).await.unwrap(), 1, "it counts while in quarantine");
+    // The wall clock steps by an hour; the monotonic clock advances by a minute.
     *clock.seconds.lock().unwrap() = (3600, 60);
     assert!(store.number_free(1).await.unwrap().is_err());
     *clock.seconds.lock().unwrap() = (-3600, 599);
@@ -219,7 +219,7 @@ async fn private_keys_are_in_no_file_of_the_store() {
     assert_eq!(store.cluster_keys(row.id).await.unwrap(), Some(keys.clone()));
     store.cluster_save(&row, &row, true, &[]).await.unwrap();
     store.log_empty().await.unwrap();
-    assert!(!is_leaked() && !is_in_files(&path, keys.key.public.as_bytes()), "nothing is left of it");
+    assert!(!is_leaked() && !is_in_files(&path, keys.key.public.as_bytes()), "the deleted keys are gone");
 }
 
 async fn reopen(path: &Path) -> Result<Store, StoreError> {
@@ -266,7 +266,7 @@ async fn a_killed_rekey_is_completed_or_undone() {
     let row = take(&store, &blue, "one").await;
     drop(store);
     let before = std::fs::read_to_string(&key).unwrap();
-    // Killed after the change was committed and before the key had its name.
+    // Killed after the change was committed and before the new key was renamed.
     drop(reopen(&path).await.unwrap());
     let lock = loop {
         match StoreLock::acquire(&path) {

@@ -69,7 +69,7 @@ impl ViewService {
         answered.await.ok()
     }
 
-    /// A stream to the adapter of a node, whatever is written to it.
+    /// A stream to the adapter of a node. Nothing written to it can reach another adapter.
     pub async fn attach(&self, cluster: Uuid, node: u32) -> anyhow::Result<UnixStream> {
         let mut stream = UnixStream::connect(&self.socket).await.context("views are not served")?;
         let mut attach = Vec::new();

@@ -344,7 +344,7 @@ mod tests {
         Slice::of(&topology, &plan, &cluster, ViewShape::Network).unwrap()
     }
 
-    /// ViewService of one cluster for each tenant listed.
+    /// A view server with one cluster for each tenant listed, and the adapter of each cluster.
     fn server(tenants: &[u128]) -> (ViewServer, Vec<AdapterRef>) {
         let (_, tasks) = std::sync::mpsc::channel();
         let mut server = ViewServer::new(tasks, Arc::default());
@@ -401,7 +401,7 @@ mod tests {
         for adapter in blue {
             while server.may_attach(*adapter, &mut taken.iter().copied()) {
                 taken.push(*adapter);
-                assert!(taken.len() < ib_transport::CLIENTS_MAX / 2, "one tenant takes them all");
+                assert!(taken.len() < ib_transport::CLIENTS_MAX / 2, "one tenant takes all slots");
             }
         }
         assert_eq!(taken.iter().filter(|adapter| *adapter == &blue[0]).count(), 1 + CLUSTER_STREAMS_MAX);

@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use crate::site::http::{HttpRequest, HttpResponse};
 use crate::site::{Site, by_name, eventually, new_cluster};
 
-/// For whom a route is.
+/// Callers that a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// Operators; the status that one gets for what this test asks.
+    /// Operators; with the status of their response.
     Operators(u16),
-    /// Whoever owns the cluster or operation, and operators; others do not learn that it exists. The status for those who may.
+    /// The owner of the cluster or operation, and operators, with the status of their response. Others get 404.
     Owners(u16),
-    /// Everybody with a token, each with their own: others do not see the owner's.
+    /// Every caller with a token; each sees its own records only.
     EachTheirOwn,
-    /// Everybody with a token, and all see the same.
+    /// Every caller with a token; all see the same.
     Everybody,
 }
 
@@ -57,12 +57,12 @@ const EXPECTED: [(&str, For); 33] = [
     ("tenant_change", For::Operators(404)),
     ("tenant_delete", For::Operators(404)),
     ("token_list", For::EachTheirOwn),
-    // A token of an operator; `tokens.rs` has what a tenant may create.
+    // Creates an operator token; `tokens.rs` tests what a tenant may create.
     ("token_create", For::Operators(201)),
     ("token_revoke", For::Owners(204)),
 ];
 
-/// A route as the document has it.
+/// A route of the OpenAPI document.
 struct Route {
     id: String,
     method: String,
@@ -84,7 +84,7 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// What is asked of a route: about a cluster of the owner's, or about something that only operators may touch.
+/// Body of the request to a route. It concerns a cluster of the owner, or something that only operators may change.
 fn body(id: &str, cluster: &str) -> Option<Value> {
     let new = json!({ "name": format!("{cluster}-2"), "size": 1, "cores": 1, "memory": "384M", "mode": "shared",
                       "image": "debian-mpi", "tenant": "owner" });
@@ -104,11 +104,11 @@ fn body(id: &str, cluster: &str) -> Option<Value> {
     })
 }
 
-/// The site, with what the owner has.
+/// The site, and what the owner has created.
 struct World {
     site: Site,
     operations: BTreeMap<&'static str, String>,
-    /// Tokens of the owner that can be revoked, called like the clusters.
+    /// Tokens of the owner that can be revoked, by cluster name.
     tokens: BTreeMap<&'static str, String>,
     routes: Vec<Route>,
 }
@@ -154,7 +154,7 @@ impl World {
         if let Some(tenant) = whose {
             path += &format!("?tenant={tenant}");
         }
-        assert!(!path.contains('{'), "a parameter that this test does not know: {path}");
+        assert!(!path.contains('{'), "unknown path parameter: {path}");
         let upgrade = match route.id.as_str() {
             "session_open" => Some("heddle-session"),
             "view_open" => Some("heddle-view"),
@@ -167,7 +167,7 @@ impl World {
 
     fn expected(&self, route: &Route) -> For {
         let found = EXPECTED.iter().find(|(id, _)| *id == route.id);
-        found.unwrap_or_else(|| panic!("say in EXPECTED for whom {} is", route.id)).1
+        found.unwrap_or_else(|| panic!("EXPECTED does not list {}", route.id)).1
     }
 }
 
@@ -188,7 +188,7 @@ fn every_route_answers_exactly_those_it_is_for() {
     let operator = site.operator_token();
     let is_own = |answer: &HttpResponse| CLUSTERS.iter().any(|name| answer.body.contains(name));
 
-    // Whoever may not, before anything is changed by those who may.
+    // Callers without access come first, before others change anything.
     for route in &world.routes {
         let (id, method) = (&route.id, &route.method);
         let unknown = [
@@ -216,13 +216,13 @@ fn every_route_answers_exactly_those_it_is_for() {
             assert_eq!(answer.status, 403, "{id} by a tenant: {answer:?}");
         }
     }
-    // Nothing came of it.
+    // Nothing was changed.
     let client = site.operator();
     assert_eq!(site.ask(client.cluster_list()).unwrap().len(), CLUSTERS.len());
     assert!(!site.ask(client.tenant_list()).unwrap().iter().any(|tenant| tenant.name.as_str() == "intruder"));
     assert!(!site.ask(client.host_list()).unwrap().iter().any(|host| host.name.as_str() == "intruder"));
 
-    // Whoever may: the same requests, so that a refusal above is one of the caller and not of the request.
+    // Control: the same requests succeed for callers with access, so the rejections above are due to the caller.
     let last = |route: &&Route| route.id == "cluster_delete";
     let in_order = world.routes.iter().filter(|route| !last(route)).chain(world.routes.iter().filter(last));
     for route in in_order {
@@ -248,7 +248,7 @@ fn every_route_answers_exactly_those_it_is_for() {
 }
 
 impl World {
-    /// Asks again while the cluster is busy with what was asked before, or the fabric is being programmed.
+    /// Repeats a request while an earlier operation on the cluster runs, or the fabric is being programmed.
     fn call_when_free(
         &self,
         route: &Route,
@@ -257,7 +257,7 @@ impl World {
         whose: Option<&str>,
     ) -> HttpResponse {
         let mut answer = None;
-        eventually("the site has done what was asked before", || {
+        eventually("earlier operations have ended", || {
             let found = self.call(route, cluster, Some(token), whose);
             let kind = found.json()["type"].as_str().unwrap_or_default().to_owned();
             answer = Some(found);

@@ -8,7 +8,7 @@ use controller_api::{ApiClient, ClientError, MemorySize};
 
 use crate::site::{Conduct, Site, by_name, eventually, new_cluster};
 
-/// How often a claim is looked at that must never be false.
+/// Number of checks of a claim that must never be false.
 const LOOKS: u32 = 100;
 
 fn ready(site: &Site, client: &ApiClient, name: &str) {
@@ -36,7 +36,7 @@ fn a_cluster_is_deleted_after_agents_report_its_nodes_gone() {
     let deletion = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
     for _ in 0..LOOKS {
         assert!(!is_deleted(&site, &blue, "one"), "its virtual machine runs");
-        assert!(!site.world.lock().unwrap().members.is_empty(), "its port is forgotten while it runs");
+        assert!(!site.world.lock().unwrap().members.is_empty(), "its port left the partition while it runs");
     }
     site.world.lock().unwrap().conduct = Conduct::Obeys;
     assert_eq!(site.wait(&blue, &deletion).state, OperationState::Done);
@@ -62,7 +62,7 @@ fn a_restarted_controller_issues_newer_specs() {
     assert_eq!(deletion.len(), 1);
 }
 
-/// A copy of the store as it is now, while the controller is stopped.
+/// Copies the store while the controller is stopped.
 fn copy(site: &Site) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in site.store_files().into_iter().filter(|file| file.exists()) {
@@ -81,7 +81,7 @@ fn put_back(site: &Site, copy: &tempfile::TempDir) {
     }
 }
 
-/// A site whose store was put back from a copy: since then `old` was deleted, `new` created and a token revoked.
+/// A site whose store was restored from a copy; after the copy, `old` was deleted, `new` created and a token revoked.
 struct Restored {
     site: Site,
     /// The token of the tenant of `old`, which was revoked.
@@ -127,7 +127,7 @@ fn a_restored_older_store_is_rejected() {
     let said = site.refusal_to_start();
     assert!(said.contains("older copy") && said.contains("--accept-older-store"), "{said}");
     assert_eq!(said.matches("revision").count(), 2, "{said}");
-    assert_eq!(site.world.lock().unwrap().vms, vms, "nothing was ordered");
+    assert_eq!(site.world.lock().unwrap().vms, vms, "no spec was sent");
 
     site.ask(controller::recover(
         &site.settings().database,
@@ -142,7 +142,7 @@ fn a_restored_older_store_is_rejected() {
     });
     assert!(is_unknown(&site, &revoked) && is_unknown(&site, &operator), "no token of the copy is valid");
     let client = site.operator();
-    // What came after the copy keeps running, and nobody else gets its number.
+    // What was created after the copy keeps running, and no other cluster gets its partition number.
     let (id, number) = vms.iter().map(|(id, (_, vm))| (*id, vm.adapter.pkey.partition())).next().unwrap();
     eventually("it is listed as unlisted", || {
         let unlisted = site.ask(client.unlisted_list()).unwrap();
@@ -152,7 +152,7 @@ fn a_restored_older_store_is_rejected() {
     ready(&site, &green, "next");
     let given = site.ask(green.cluster_show(&by_name("next"))).unwrap().partition.unwrap();
     assert_ne!(given, number);
-    // What was deleted since then is not revived.
+    // What was deleted after the copy is not revived.
     {
         let world = site.world.lock().unwrap();
         assert!(world.vms.contains_key(&id));
@@ -166,7 +166,7 @@ fn a_restored_older_store_is_rejected() {
 #[test]
 fn changes_stop_when_agents_reject_an_older_store() {
     let Restored { mut site, revoked, .. } = restored();
-    // The file that would tell was put back, too.
+    // The sidecar, which would reveal it, was restored, too.
     std::fs::remove_file(site.settings().database.with_file_name("site.json")).unwrap();
     let vms = site.world.lock().unwrap().vms.clone();
     site.start();
@@ -205,7 +205,7 @@ fn a_missing_store_is_not_replaced_by_an_empty_one() {
     let vms = site.world.lock().unwrap().vms.clone();
     let said = site.refusal_to_start();
     assert!(said.contains("is missing") && said.contains("--accept-empty-store"), "{said}");
-    assert!(!site.settings().database.exists(), "none is made");
+    assert!(!site.settings().database.exists(), "none is created");
 
     site.ask(controller::recover(
         &site.settings().database,
@@ -272,7 +272,7 @@ fn an_endless_report_is_not_read_to_its_end() {
         _ => vec![b'x'; 65536],
     });
     eventually("it is cut off twice", || sent.lock().unwrap().len() >= 2);
-    // What fits into the limit and into buffers of sockets.
+    // At most the limit and what fits into socket buffers.
     assert!(sent.lock().unwrap().iter().all(|bytes| *bytes < 32 << 20), "{sent:?}");
     ready(&site, &site.tenant("blue"), "one");
 }
@@ -295,6 +295,6 @@ fn a_long_reason_of_an_agent_is_truncated() {
     assert_eq!(ended.state, OperationState::Failed);
     let events = site.ask(site.operator().event_list(None, false)).unwrap();
     let told = events.into_iter().find(|event| event.kind == "node.failed").unwrap().text;
-    assert!(told.contains("[2Jno"), "the control: operators are told what it said: {told:.100}");
-    assert!(told.chars().count() < 600 && !told.contains('\u{1b}'), "{} letters", told.len());
+    assert!(told.contains("[2Jno"), "control: operators see the reason: {told:.100}");
+    assert!(told.chars().count() < 600 && !told.contains('\u{1b}'), "{} bytes", told.len());
 }

@@ -37,7 +37,7 @@ fn a_cluster_is_created_resized_and_deleted_without_remains() {
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     assert_eq!((cluster.phase, cluster.nodes.len()), (Phase::Ready, 2));
     assert_eq!(cluster.nodes[1].name, "one-2");
-    assert_eq!(cluster.nodes[0].host, None, "where nodes run is not for tenants");
+    assert_eq!(cluster.nodes[0].host, None, "tenants do not see hosts");
     let partition = cluster.partition.unwrap();
     assert_eq!(site.world.lock().unwrap().members.len(), 2);
 
@@ -47,7 +47,7 @@ fn a_cluster_is_created_resized_and_deleted_without_remains() {
         let world = site.world.lock().unwrap();
         let told: Vec<usize> =
             world.specs.values().flat_map(|it| &it.vms).map(|vm| vm.context.peers.len()).collect();
-        assert_eq!(told, [3, 3, 3], "everybody knows everybody");
+        assert_eq!(told, [3, 3, 3], "all nodes know each other");
     }
     let shrink = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 1 })).unwrap();
     assert_eq!(site.wait(&blue, &shrink).state, OperationState::Done);
@@ -63,7 +63,7 @@ fn a_cluster_is_created_resized_and_deleted_without_remains() {
     drop(world);
     ready(&site, &blue, "one", 1);
     let again = site.ask(blue.cluster_show(&by_name("one"))).unwrap().partition.unwrap();
-    assert_ne!(again, partition, "numbers rest before they are used again");
+    assert_ne!(again, partition, "a released number stays in quarantine");
 }
 
 fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
@@ -71,7 +71,7 @@ fn inner(name: &str, full: &[u32], limited: &[u32]) -> SubPartition {
     SubPartition { name: name.parse().unwrap(), full, limited }
 }
 
-/// The keys that each virtual machine may use, by name.
+/// The P_Keys of each virtual machine, by name.
 fn keys(site: &Site) -> BTreeMap<String, Vec<Pkey>> {
     let world = site.world.lock().unwrap();
     let vms = world.specs.values().flat_map(|spec| &spec.vms);
@@ -109,7 +109,7 @@ fn sub_partitions_are_assigned_changed_and_released() {
     };
     assert_eq!(numbers(&site), BTreeSet::from([own, io, work]));
 
-    // Others in place of them: what keeps its name keeps its number, what goes rests.
+    // Replaced: a known name keeps its number, and a released number goes into quarantine.
     let change =
         |partitions| site.ask(blue.cluster_partition(&by_name("one"), &PartitionsUpdate { partitions }));
     let changed = change(vec![inner("work", &[3], &[4]), inner("disk", &[1, 2], &[])]).unwrap();
@@ -117,11 +117,11 @@ fn sub_partitions_are_assigned_changed_and_released() {
     let cluster = site.ask(blue.cluster_show(&by_name("one"))).unwrap();
     assert_eq!(cluster.partitions[0].number, work);
     let disk = cluster.partitions[1].number;
-    assert!(disk != io && disk != own, "a number that is given back rests");
+    assert!(disk != io && disk != own, "a released number stays in quarantine");
     assert_eq!(keys(&site), expected(disk));
     assert_eq!(numbers(&site), BTreeSet::from([own, work, disk]));
 
-    // What cannot be meant is refused, and changes nothing.
+    // An invalid request is rejected and changes nothing.
     let refused = problem(change(vec![inner("io", &[6], &[])]));
     assert_eq!(refused.field.as_deref(), Some("partitions"));
     assert_eq!(refused.detail.unwrap(), "partition io: there is no node 6; nodes are numbered 1 to 5");
@@ -144,7 +144,7 @@ fn sub_partitions_are_assigned_changed_and_released() {
     assert!(site.world.lock().unwrap().unsafe_vms.is_empty());
 }
 
-/// Asks a node of a view who it is and reads until the answer.
+/// Queries the NodeInfo of a node in its view.
 async fn ask_node_info(mut stream: controller_api::Upgraded) -> (Attached, Box<Datagram>) {
     let mut reader = FrameReader::default();
     let mut attached = None;
@@ -152,7 +152,7 @@ async fn ask_node_info(mut stream: controller_api::Upgraded) -> (Attached, Box<D
         match reader.next_frame().unwrap() {
             Some(Frame::Attached(seat)) => {
                 let mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
-                // Whatever it claims to be.
+                // The claimed source address is ignored.
                 let (slid, dlid) = (LidAddress::from_wire(0x1234).unwrap(), LidAddress::Permissive);
                 let mut request = Vec::new();
                 Frame::encode_datagram(&Datagram::subnet_management(slid, dlid, mad), &mut request);
@@ -188,10 +188,10 @@ fn a_view_shows_its_tenant_only_its_own_network() {
     assert_eq!(one.nodes[1].node, "one-2");
     let numbers =
         |view: &ViewStatus| -> Vec<_> { view.nodes.iter().map(|node| (node.guid, node.lid)).collect() };
-    assert_eq!(numbers(&one), numbers(&two), "both have the same numbers");
+    assert_eq!(numbers(&one), numbers(&two), "both views have the same GUIDs and LIDs");
     assert_eq!((one.managed_by, one.in_force, one.pending), (None, None, false));
 
-    // A stream ends at the adapter of the node that was asked for, and at no other cluster's.
+    // A stream ends at the adapter of the requested node, and not at one of another cluster.
     let stream = site.ask(blue.view_open(&by_name("one"), 2)).unwrap();
     let (seat, answer) = site.ask(ask_node_info(stream));
     assert_eq!(seat.port_guid, Some(one.nodes[1].port_guid));
@@ -203,7 +203,7 @@ fn a_view_shows_its_tenant_only_its_own_network() {
     assert_eq!(problem(site.ask(red.view_commit(&by_name("one"))).map(|_| ())).status, 404);
     site.ask(blue.view_commit(&by_name("one"))).unwrap();
 
-    // Names stay while the cluster grows and the controller is started anew.
+    // Names stay while the cluster grows and the controller restarts.
     let grow = site.ask(blue.cluster_resize(&by_name("one"), ResizeRequest { size: 4 })).unwrap();
     assert_eq!(site.wait(&blue, &grow).state, OperationState::Done);
     eventually("the new node is in the view", || {
@@ -234,7 +234,7 @@ fn a_foreign_cluster_looks_like_a_missing_one() {
     assert!(site.ask(red.event_list(None, false)).unwrap().is_empty());
     let operation = site.ask(blue.operation_list()).unwrap()[0].id;
     assert_eq!(problem(site.ask(red.operation_show(operation))).status, 404);
-    // The controls: the owner and the operator see it, and the other tenant may use the same name.
+    // Control: the owner and the operator see it, and the other tenant may use the same name.
     assert_eq!(site.ask(blue.cluster_list()).unwrap().len(), 1);
     assert!(site.ask(site.operator().cluster_show(&with_owner)).unwrap().nodes[0].host.is_some());
     ready(&site, &red, "secret", 1);
@@ -250,15 +250,15 @@ fn guaranteed_clusters_are_exclusive_or_rejected() {
     };
     let too_much = problem(site.ask(blue.cluster_create(&promised("fast", "10000G"))));
     assert_eq!((too_much.kind.as_str(), too_much.field.as_deref()), ("cannot-guarantee", Some("class")));
-    assert!(!too_much.detail.unwrap().contains("Gb/s left"), "what others have left is not told");
+    assert!(!too_much.detail.unwrap().contains("Gb/s left"), "tenants do not see what is left");
     let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..promised("fast", "10000G") };
     let too_much = problem(site.ask(site.operator().cluster_create(&asked)));
-    assert!(too_much.detail.unwrap().contains("Gb/s left"), "operators are told numbers");
+    assert!(too_much.detail.unwrap().contains("Gb/s left"), "operators see what is left");
     site.ask(blue.cluster_create(&promised("fast", "100M"))).unwrap();
     eventually("fast is ready", || {
         site.ask(blue.cluster_show(&by_name("fast"))).is_ok_and(|cluster| cluster.phase == Phase::Ready)
     });
-    // Nobody else gets onto its hosts, however full the others become.
+    // No other cluster is placed on its hosts, even if all other hosts are full.
     let hosts = |client: &ApiClient, tenant: &str, name: &str| {
         let cluster = ClusterRef { tenant: Some(tenant.parse().unwrap()), ..by_name(name) };
         let nodes = site.ask(client.cluster_show(&cluster)).unwrap().nodes;
@@ -285,10 +285,10 @@ fn bad_requests_are_rejected_with_the_reason() {
     let too_many = refused(new_cluster("one", 17));
     assert_eq!((too_many.kind.as_str(), too_many.status), ("no-capacity", 409));
     let said = "there is no capacity now for 17 nodes of 1 cores and 384M";
-    assert_eq!(too_many.detail.as_deref(), Some(said), "what was asked for, and nothing of the site");
+    assert_eq!(too_many.detail.as_deref(), Some(said), "the request only, and nothing of the site");
     let dedicated = refused(NewCluster { mode: CpuMode::Dedicated, ..new_cluster("one", 2) });
     assert!(dedicated.detail.unwrap().contains("2 nodes with 1 dedicated cores each"));
-    // Operators are told what there is.
+    // Operators see what is left.
     let told = |new_cluster: NewCluster| {
         let asked = NewCluster { tenant: Some("blue".parse().unwrap()), ..new_cluster };
         problem(site.ask(site.operator().cluster_create(&asked))).detail.unwrap()
@@ -323,12 +323,12 @@ fn a_cluster_that_cannot_start_fails_with_its_reason() {
     let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     let ended = site.wait(&blue, &operation);
     assert_eq!(ended.state, OperationState::Failed);
-    // Both fail; whichever is heard first is told. What the host says is for operators.
+    // Both fail, and the first one is reported. Only operators see the reason given by the host.
     let reason = ended.reason.unwrap();
     assert!(reason.starts_with("one-") && reason.contains(": its host cannot run it"), "{reason}");
     let events = site.ask(site.operator().event_list(None, false)).unwrap();
     assert!(events.iter().any(|event| event.text.ends_with(": the disk is full: 0 of 90 MiB")), "{events:?}");
-    eventually("its hosts and ports are given back", || {
+    eventually("its hosts and ports are released", || {
         let world = site.world.lock().unwrap();
         world.members.is_empty() && world.specs.values().all(|spec| spec.vms.is_empty())
     });
@@ -339,7 +339,7 @@ fn a_cluster_that_cannot_start_fails_with_its_reason() {
     ready(&site, &blue, "one", 2);
 }
 
-/// The controller is ended wherever it is, twenty times, while clusters come, grow and go.
+/// The controller is killed at twenty arbitrary points while clusters are created, resized and deleted.
 #[test]
 fn a_killed_controller_continues_where_it_was() {
     let mut site = Site::new(16);
@@ -357,10 +357,10 @@ fn a_killed_controller_continues_where_it_was() {
             ),
             _ => site.ask(client.cluster_delete(&by_name(&format!("c{}", (round - 2) % 5)))),
         };
-        // A controller that was just started has not seen its site yet. Other refusals are as they may be: some because
-        // another operation is under way.
+        // A controller that has just started rejects requests until it has observed its site. Other rejections are
+        // expected, such as those because of an operation in progress.
         eventually(
-            "the site is seen",
+            "the site is observed",
             || !matches!(asked(), Err(ClientError::Refused(problem)) if problem.problem.kind == "not-yet"),
         );
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -376,11 +376,11 @@ fn a_killed_controller_continues_where_it_was() {
     let clusters = site.ask(client.cluster_list()).unwrap();
     assert!(clusters.iter().all(|cluster| cluster.phase == Phase::Ready), "{clusters:?}");
     let wanted: usize = clusters.iter().map(|cluster| cluster.nodes.len()).sum();
-    assert!(wanted > 0, "something was asked for");
+    assert!(wanted > 0, "there are nodes");
     let world = site.world.lock().unwrap();
     let running: usize = world.specs.values().map(|spec| spec.vms.len()).sum();
     assert_eq!((running, world.vms.len()), (wanted, wanted));
-    // Two nodes of a cluster may be behind one port, if other hosts were not seen yet when they were placed.
+    // Two nodes of a cluster may be behind one port, if other hosts were not observed yet when they were placed.
     let ports: BTreeSet<_> =
         world.vms.values().map(|(_, vm)| (vm.adapter.pkey.partition(), vm.adapter.port_guid)).collect();
     assert_eq!(world.members, ports);

@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::site::http::{HttpRequest, HttpResponse, read_response};
 use crate::site::{Site, by_name, eventually, new_cluster, stays_open};
 
-/// More than one peer may have open.
+/// More connections than one peer may have open.
 const MANY: usize = 400;
 
-/// Changes at once of one tenant: more than are held back together, fewer than one peer has connections.
+/// Concurrent changes of one tenant: more than can be delayed at once, fewer than the connections of one peer.
 const AT_ONCE: usize = 240;
 
-/// Longer than anything that is cut may last: three times the time for headers or a body, on a busy machine.
+/// Longer than any of the tested timeouts, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The start of a request that never ends.
 const HALF: &[u8] = b"GET /v1/clusters HTTP/1.1\r\nHost: heddle\r\n";
 
-/// By the address of the site: another peer than the user of this process.
+/// Sends a request by TCP, as another peer than the user of this process.
 fn by_tcp(site: &Site, request: &HttpRequest) -> HttpResponse {
     let mut stream = TcpStream::connect(site.address()).unwrap();
     stream.write_all(&request.bytes()).unwrap();
@@ -33,7 +33,7 @@ fn list(token: &str) -> HttpRequest<'_> {
     HttpRequest { method: "GET", path: "/v1/clusters", token: Some(token), ..HttpRequest::default() }
 }
 
-/// Waits until the other side closes; what it said before.
+/// Waits until the other side closes; returns what it sent before.
 fn end_of(stream: &mut (impl Read + Timed)) -> Vec<u8> {
     stream.set_timeout(PATIENCE);
     let (began, mut heard) = (Instant::now(), Vec::new());
@@ -66,11 +66,11 @@ fn half_open_connections_of_one_peer_leave_others_served() {
     let mut refused = 0;
     for _ in 0..MANY {
         let mut stream = UnixStream::connect(site.socket()).unwrap();
-        // Whoever is over the limit may be cut off before.
+        // A connection over the limit may be closed before.
         let _ = stream.write_all(HALF);
         held.push(stream);
     }
-    // This user has used up what one user may have.
+    // This user has no connection left.
     let own = list(&token).send(&site.socket());
     assert_eq!((own.status, own.json()["type"].as_str()), (503, Some("too-many-connections")), "{own:?}");
     // Another peer is served.
@@ -82,9 +82,9 @@ fn half_open_connections_of_one_peer_leave_others_served() {
         refused += usize::from(matches!(stream.read(&mut byte), Ok(1)));
     }
     assert!(refused > 0 && refused < MANY, "{refused} of {MANY} are refused");
-    // What is closed can be used again.
+    // Slots of closed connections are free again.
     drop(held);
-    eventually("there is room again", || list(&token).send(&site.socket()).status == 200);
+    eventually("a slot is free again", || list(&token).send(&site.socket()).status == 200);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn slow_headers_and_slow_bodies_are_cut() {
     assert_eq!(end_of(&mut silent), b"");
     let heard = String::from_utf8(end_of(&mut slow_body)).unwrap();
     assert!(heard.starts_with("HTTP/1.1 408 "), "{heard}");
-    // Sent whole, it is taken.
+    // Control: the complete request is accepted.
     assert_eq!(request.send(&site.socket()).status, 201);
 }
 
@@ -126,13 +126,13 @@ fn a_body_that_is_declared_too_large_is_refused_at_once() {
         let mut stream = UnixStream::connect(site.socket()).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
         if status == 0 {
-            // The largest that may be is waited for: nothing was said yet when the first half has gone.
+            // The server waits for a body of the largest size: it has not answered when half of it is sent.
             stream.write_all(&vec![b' '; length / 2]).unwrap();
             stream.write_all(&vec![b' '; length / 2]).unwrap();
             assert_eq!(read_response(&mut stream).unwrap().status, 422);
         } else {
             stream.set_timeout(PATIENCE);
-            assert_eq!(read_response(&mut stream).unwrap().status, status, "without a byte of it");
+            assert_eq!(read_response(&mut stream).unwrap().status, status, "rejected before any of the body");
         }
     }
 }
@@ -145,7 +145,7 @@ fn streams_and_long_polls_outlast_the_request_timeout() {
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
     let mut stream = site.ask(acme.view_open(&by_name("blue"), 1)).unwrap();
-    // A long poll lasts as long as headers may take.
+    // A long poll lasts as long as the header timeout.
     let newest = site.ask(acme.event_list(None, false)).unwrap().last().unwrap().number;
     for _ in 0..2 {
         assert_eq!(site.ask(acme.event_list(Some(newest), true)).unwrap(), []);
@@ -184,7 +184,7 @@ fn only_the_tenant_over_its_rate_is_delayed() {
     assert_eq!(served.len() + refused.len(), AT_ONCE, "{answers:?}");
     assert!(!served.is_empty() && !refused.is_empty(), "{} served", served.len());
     assert!(refused.iter().all(|kind| kind == "too-many-requests"), "{refused:?}");
-    // One request at a time waits, and is never refused.
+    // Sequential requests are delayed, and never rejected.
     for _ in 0..5 {
         assert_eq!(delete.send(&site.socket()).status, 404);
     }

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::site::http::HttpRequest;
 use crate::site::{Site, eventually, new_cluster};
 
-/// What an agent may say of a virtual machine that it cannot run.
-const COMPLAINT: &str = "/srv/secret/disk.raw: 512 MiB are promised to other disks";
+/// Reason that an agent may give for a virtual machine that it cannot run.
+const COMPLAINT: &str = "/srv/secret/disk.raw: 512 MiB are reserved for other disks";
 
-/// Everything a caller can be told about one tenant's cluster and wishes, as text.
+/// Sends the requests of a caller that concern one tenant, and returns the response bodies as text.
 struct Asker<'a> {
     site: &'a Site,
     token: String,
@@ -23,7 +23,7 @@ impl Asker<'_> {
         request.send(&self.site.socket()).body
     }
 
-    /// A request that is refused; what is said.
+    /// Sends a request for a cluster that is rejected with `status`; returns the response body.
     fn create(&self, new_cluster: &controller_api::cluster::NewCluster, status: u64) -> String {
         let body = json!(controller_api::cluster::NewCluster {
             tenant: Some("acme".parse().unwrap()),
@@ -43,12 +43,12 @@ fn errors_disclose_nothing_of_the_site_to_tenants() {
     let client = site.client(acme.clone());
     let ready = site.ask(client.cluster_create(&new_cluster("blue", 2))).unwrap();
     site.wait(&client, &ready);
-    // Another cluster cannot be run; what its hosts say is kept.
+    // Another cluster fails; the reason given by its host is stored.
     site.world.lock().unwrap().change(|world| world.failure = Some(COMPLAINT.to_owned()));
     let failing = site.ask(client.cluster_create(&new_cluster("red", 1))).unwrap();
     site.wait(&client, &failing);
     site.world.lock().unwrap().change(|world| world.failure = None);
-    // Sessions find no agent any more; what is asked for over the old connection goes on.
+    // New sessions find no agent; requests over the existing connection continue.
     std::fs::remove_file(site.directory.path().join("agent")).unwrap();
 
     let operator = site.operator();
@@ -74,7 +74,7 @@ fn errors_disclose_nothing_of_the_site_to_tenants() {
             ("events", show("/v1/events")),
             ("images", show("/v1/images")),
         ];
-        eventually("a session is refused for want of an agent", || {
+        eventually("a session is rejected for lack of an agent", || {
             let said =
                 asker.ask("POST", "/v1/clusters/blue/nodes/1/sessions", Some(&open), Some("heddle-session"));
             let is_refused = said.contains("host-silent");
@@ -88,10 +88,10 @@ fn errors_disclose_nothing_of_the_site_to_tenants() {
     let told = views(&Asker { site: &site, token: acme, whose: "" });
     for (what, said) in &told {
         let leaked: Vec<&String> = secrets.iter().filter(|secret| said.contains(*secret)).collect();
-        assert!(leaked.is_empty(), "{what} tells {leaked:?}: {said}");
+        assert!(leaked.is_empty(), "{what} discloses {leaked:?}: {said}");
         assert!(!said.contains("Gb/s left") && !said.contains("left on one host"), "{what}: {said}");
     }
-    // Operators are told all of it.
+    // Control: operators see all of it.
     let told = views(&Asker { site: &site, token: site.operator_token(), whose: "?tenant=acme" });
     let said = |what: &str| &told.iter().find(|(name, _)| *name == what).unwrap().1;
     assert!(said("no room").contains("left on one host"), "{}", said("no room"));
@@ -107,7 +107,7 @@ fn errors_disclose_nothing_of_the_site_to_tenants() {
     assert!(said("no guarantee").contains("the guarantee is not possible: "), "{}", said("no guarantee"));
 }
 
-/// The limit in the problem that a request for a cluster gets.
+/// The limit in the problem details of a rejected request for a cluster.
 fn limit(asker: &Asker<'_>, new: &controller_api::cluster::NewCluster) -> Value {
     let problem: Value = serde_json::from_str(&asker.create(new, 409)).unwrap();
     problem["limit"].clone()

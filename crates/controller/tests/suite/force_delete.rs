@@ -22,7 +22,7 @@ fn a_forced_deletion_fences_nodes_on_silent_hosts() {
         site.ask(blue.cluster_show(&by_name("one"))).unwrap().health.state == HealthState::Degraded
     });
 
-    // Without force it waits for the host, and the port stays.
+    // Without force the deletion waits for the host, and the port stays a member.
     let deletion = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
     eventually("the other node is gone", || {
         site.ask(blue.cluster_show(&by_name("one"))).unwrap().nodes.len() == 1
@@ -31,7 +31,7 @@ fn a_forced_deletion_fences_nodes_on_silent_hosts() {
     assert_eq!((waiting.phase, is_carried()), (Phase::Deleting, true));
     assert!(site.ask(operator.host_remove(&host)).is_err(), "a node is on it");
 
-    // It is not for tenants.
+    // Tenants may not force it.
     match site.ask(blue.cluster_force_delete(&by_name("one"))) {
         Err(ClientError::Refused(problem)) => assert_eq!(problem.problem.status, 403, "{problem}"),
         other => panic!("not refused: {other:?}"),
@@ -42,13 +42,13 @@ fn a_forced_deletion_fences_nodes_on_silent_hosts() {
     let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();
     assert_eq!(forced.id, deletion.id, "it is the same deletion");
     assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
-    assert!(!is_carried(), "the port was closed before the node was let go");
+    assert!(!is_carried(), "the port left the partition before the node was dropped");
     assert!(
         site.world.lock().unwrap().specs[host.as_str()].vms.iter().any(|vm| vm.id == dead.id),
-        "nobody removed it"
+        "its virtual machine was not removed"
     );
 
-    // A host that comes back after all is told, and gives it up.
+    // A host that responds again gets the tombstone and removes it.
     site.world.lock().unwrap().silent.clear();
     eventually("the host has removed it", || {
         let world = site.world.lock().unwrap();
@@ -68,6 +68,6 @@ fn a_forced_deletion_waits_for_responding_hosts() {
     let forced = site.ask(operator.cluster_force_delete(&whose)).unwrap();
     assert_eq!(site.wait(&blue, &forced).state, OperationState::Done);
     let world = site.world.lock().unwrap();
-    assert!(world.specs.values().all(|spec| spec.vms.is_empty()), "every agent was told");
+    assert!(world.specs.values().all(|spec| spec.vms.is_empty()), "every agent has the new spec");
     assert!(world.unsafe_vms.is_empty());
 }

@@ -52,7 +52,7 @@ fn nodes_of_a_silent_agent_are_unknown() {
 
     eventually("the tenant sees it", || cluster(&site, &blue).health.state == HealthState::Degraded);
     let seen = cluster(&site, &blue);
-    assert_eq!(seen.phase, Phase::Ready, "what runs goes on");
+    assert_eq!(seen.phase, Phase::Ready, "running nodes stay ready");
     let node = seen.nodes.iter().find(|node| node.number == 2).unwrap();
     assert_eq!((node.state, node.since.is_some()), (NodeState::Unknown, true));
     assert_eq!(seen.health.reasons, ["node 2: its host does not respond"]);
@@ -64,7 +64,7 @@ fn nodes_of_a_silent_agent_are_unknown() {
         ["node 2: its host does not respond"]
     );
     let text = serde_json::to_string(&(seen, site.ask(blue.event_list(None, false)).unwrap())).unwrap();
-    assert!(!text.contains("host-0"), "no tenant hears of hosts: {text}");
+    assert!(!text.contains("host-0"), "tenants do not see host names: {text}");
 
     let hosts = site.ask(operator.host_list()).unwrap();
     let silent: Vec<_> = hosts.iter().filter(|host| host.state != HostState::Up).collect();
@@ -108,12 +108,12 @@ fn faults_are_reported_once_across_a_restart() {
     let blue = owner(&site, &token);
     let host = host_of(&site, 1);
     site.world.lock().unwrap().silent.insert(host);
-    eventually("it is told", || events(&site, &blue, "cluster.nodes-unknown").len() == 1);
+    eventually("it is reported", || events(&site, &blue, "cluster.nodes-unknown").len() == 1);
     let since = cluster(&site, &blue).health.since;
     site.kill();
     site.start();
     let (blue, operator) = (site.client(token), site.operator());
-    assert_eq!(cluster(&site, &blue).health.since, since, "it has not begun anew");
+    assert_eq!(cluster(&site, &blue).health.since, since, "it keeps its start time");
     eventually("the others answer", || {
         site.ask(operator.host_list()).unwrap().iter().filter(|host| host.state == HostState::Up).count() == 7
     });
@@ -137,7 +137,7 @@ fn a_subnet_manager_that_hangs_is_detected() {
     assert_eq!((seen.phase, seen.health.state), (Phase::Ready, HealthState::Degraded));
     assert_eq!(events(&site, &operator, "fabric.manager-silent").len(), 1);
     assert_eq!(events(&site, &blue, "network.unmanaged").len(), 1);
-    assert_eq!(events(&site, &blue, "fabric.manager-silent").len(), 0, "that is for operators");
+    assert_eq!(events(&site, &blue, "fabric.manager-silent").len(), 0, "only operators see it");
 
     site.world.lock().unwrap().manager_hangs = false;
     eventually("it is over", || cluster(&site, &blue).health.state == HealthState::Ok);

@@ -15,10 +15,10 @@ use tokio::net::UnixListener;
 
 use crate::site::{Site, eventually};
 
-/// Hosts that are added: enough that everybody asking everybody is seen.
+/// Hosts that are added: enough that a quadratic number of requests is detected.
 const HOSTS: usize = 100;
 
-/// Requests that a host may cost its agent until it is known: specs and reports, and some more of each.
+/// Most requests to the agent per added host: specs, reports and some retries.
 const REQUESTS_PER_HOST: usize = 8;
 
 /// Requests to the agent, and the specs of its hosts.
@@ -30,7 +30,7 @@ struct Agent {
 
 type Count = Arc<Agent>;
 
-/// An agent that says the same for ever, and has whoever heard it wait for more.
+/// Always returns the same report; a query for a newer one waits.
 async fn tell(
     State(count): State<Count>,
     Path(host): Path<String>,
@@ -90,7 +90,7 @@ fn adding_a_host_causes_no_requests_to_others() {
         };
         site.ask(operator.host_add(&host)).unwrap();
     }
-    eventually("all agents are heard", || {
+    eventually("all agents have reported", || {
         let hosts = site.ask(operator.host_list()).unwrap();
         hosts.iter().filter(|host| host.accelerator.is_some()).count() == HOSTS + 4
     });

@@ -23,7 +23,7 @@ fn a_store_of_schema_4_is_migrated() {
         tokens.lines().map(|token| site.client(token.to_owned())).collect::<Vec<_>>().try_into().unwrap();
     let operator = site.operator();
 
-    // Clusters keep their numbers and go on.
+    // Clusters keep their numbers and keep running.
     for (client, name, numbers) in
         [(&blue, "one", vec![0x101, 0x102]), (&red, "fast", vec![0x103]), (&phoenix, "new", vec![0x105])]
     {
@@ -36,7 +36,7 @@ fn a_store_of_schema_4_is_migrated() {
             cluster.partition.into_iter().chain(inner).map(|number| number.to_wire()).collect();
         assert_eq!(found, numbers);
     }
-    // Hosts with nodes are bound to the ports that their nodes have, all others to the only adapter of their name.
+    // Hosts with nodes are bound to the ports of their nodes, all others to the only adapter of their name.
     eventually("hosts are bound", || {
         site.ask(operator.host_list()).unwrap().iter().all(|host| host.port_guid.is_some())
     });
@@ -45,7 +45,7 @@ fn a_store_of_schema_4_is_migrated() {
         let ports = world.specs[host.name.as_str()].vms.iter().map(|vm| Some(vm.adapter.port_guid));
         assert!(ports.into_iter().all(|port| port == host.port_guid), "{host:?}");
     }
-    // What was before a tenant of the name is operators' alone.
+    // Records of an earlier tenant of the same name are visible to operators only.
     let clusters = |client: &controller_api::ApiClient| -> BTreeSet<String> {
         site.ask(client.operation_list()).unwrap().iter().map(|it| it.cluster.to_string()).collect()
     };
@@ -55,17 +55,17 @@ fn a_store_of_schema_4_is_migrated() {
     assert!(
         !events.is_empty() && events.iter().all(|event| event.cluster != Some("secret".parse().unwrap()))
     );
-    // A number that nobody has and none that rests.
+    // A new cluster gets a number that is neither in use nor in quarantine.
     let operation = site.ask(blue.cluster_create(&new_cluster("two", 1))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let two = site.ask(blue.cluster_show(&by_name("two"))).unwrap();
     assert_eq!(two.partition.unwrap().to_wire(), 0x107);
-    // Private keys that were in the clear are no more.
+    // Private keys are no longer stored in plain text.
     let held = ["store", "store-wal"]
         .map(|name| std::fs::read(site.directory.path().join(name)).unwrap_or_default());
     let find = |what: &[u8]| held.iter().any(|bytes| bytes.windows(what.len()).any(|window| window == what));
     assert!(find(b"ssh-ed25519 ") && !find(b"PRIVATE KEY"));
-    // And all of it can be deleted.
+    // A migrated cluster can be deleted.
     let operation = site.ask(red.cluster_delete(&by_name("fast"))).unwrap();
     assert_eq!(site.wait(&red, &operation).state, OperationState::Done);
 }

@@ -40,7 +40,7 @@ fn a_cluster_is_ready_after_its_network_check_passes() {
     let reason = told.reason.unwrap();
     assert!(reason.starts_with("checking the network: one-1 has not yet reached one-2"), "{reason}");
     assert_eq!(told.nodes[0].reason.as_deref(), Some("has not yet reached one-2"));
-    assert_eq!(told.nodes[0].stop, None, "the fabric is not for tenants");
+    assert_eq!(told.nodes[0].stop, None, "tenants do not see the fabric");
     let whose = ClusterRef { tenant: Some("blue".parse().unwrap()), ..by_name("one") };
     let seen = site.ask(site.operator().cluster_show(&whose)).unwrap();
     assert_eq!(seen.nodes[0].stop, Some(leaf));
@@ -60,9 +60,9 @@ fn guests_without_checks_leave_the_network_unchecked() {
     let operation = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     assert_eq!(phase(&site, &blue, "one"), (Phase::Ready, NetworkState::Unchecked));
-    // Guests that do: what was found out survives a controller.
+    // With guests that check: the result survives a restart of the controller.
     say(&site, CARRIES, None);
-    eventually("that is seen", || phase(&site, &blue, "one") == (Phase::Ready, NetworkState::Carries));
+    eventually("the result is seen", || phase(&site, &blue, "one") == (Phase::Ready, NetworkState::Carries));
     let token = site.tenant_token("green");
     site.kill();
     site.start();

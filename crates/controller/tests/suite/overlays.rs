@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::site::{Site, by_name, eventually, new_cluster};
 
-/// How long a view may take to answer.
+/// Longest response time of a view.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster with a host for each of its nodes.
@@ -33,12 +33,12 @@ fn ready(site: &Site, client: &ApiClient, name: &str, size: u32) {
     });
 }
 
-/// A program of a tenant's at the adapter of a node.
+/// A tenant's program that is attached to the adapter of a node.
 struct Program<'a> {
     site: &'a Site,
     stream: controller_api::Upgraded,
     reader: FrameReader,
-    /// The name it has in the transactions of its requests.
+    /// Its client id, the upper bits of its transaction ids.
     client: u16,
     asked: u64,
 }
@@ -47,7 +47,7 @@ impl<'a> Program<'a> {
     fn on(site: &'a Site, client: &ApiClient, cluster: &str, node: u32) -> Self {
         let stream = site.ask(client.view_open(&by_name(cluster), node)).unwrap();
         let mut program = Self { site, stream, reader: FrameReader::default(), client: 0, asked: 0 };
-        let Frame::Attached(seat) = program.next_frame() else { panic!("the view speaks first") };
+        let Frame::Attached(seat) = program.next_frame() else { panic!("the view sends the first frame") };
         program.client = seat.client;
         program
     }
@@ -73,7 +73,7 @@ impl<'a> Program<'a> {
         self.site.ask(async { tokio::time::timeout(PATIENCE, read).await }).expect("the view answers")
     }
 
-    /// Says something about a node to a LID, as whoever.
+    /// Sends a NodeInfo MAD to a LID, with any transaction id.
     fn say_to(&mut self, method: Method, transaction: TransactionId, to: Lid) {
         let mut mad = Mad::new(ManagementClass::SUBNET_LID, method, Attribute::NODE_INFO, 0);
         mad.set_transaction(transaction);
@@ -99,7 +99,7 @@ impl<'a> Program<'a> {
         self.say(&Frame::Datagram(Box::new(Datagram::subnet_management(slid, dlid, mad))));
         loop {
             match self.next_frame() {
-                // Its upper bits say who asked.
+                // The upper bits are the client id.
                 Frame::Datagram(answer) if answer.mad.transaction().0 << 16 >> 16 == self.asked => {
                     return answer.mad;
                 }
@@ -116,7 +116,7 @@ impl<'a> Program<'a> {
         self.ask(Method::SET, (attribute, 0), route, Some(data));
     }
 
-    /// Where a switch sends packets to a LID.
+    /// Sets the port by which a switch forwards packets to a LID.
     fn set_exit(&mut self, route: &[u8], lid: Lid, exit: u8) {
         let mut block = self.get(Attribute::LINEAR_FORWARDING, route);
         block[usize::from(lid.to_wire())] = exit;
@@ -128,7 +128,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Gives the adapter of a node so many lanes with weights, one level in each and the others in the last.
+/// Gives the adapter of a node one lane per weight: one service level on each, and the remaining ones on the last.
 fn weigh(site: &Site, client: &ApiClient, cluster: &str, node: u32, weights: &[u8]) {
     let lane = |lane: usize| VirtualLane::from_wire(lane as u8).unwrap();
     let mut program = Program::on(site, client, cluster, node);
@@ -148,7 +148,7 @@ fn weigh(site: &Site, client: &ApiClient, cluster: &str, node: u32, weights: &[u
     }
 }
 
-/// Gives the adapter of a node these keys.
+/// Writes the P_Key table of a node's adapter.
 fn hold(site: &Site, client: &ApiClient, cluster: &str, node: u32, keys: &[u16]) {
     let mut block = [0; 64];
     for (index, key) in keys.iter().enumerate() {
@@ -157,10 +157,10 @@ fn hold(site: &Site, client: &ApiClient, cluster: &str, node: u32, keys: &[u16])
     Program::on(site, client, cluster, node).set(Attribute::PKEY_TABLE, &[], block);
 }
 
-/// Waits until nothing more was written for a while, and a newer new_cluster than the one before is in force.
+/// Waits until the last change is in force and newer than `after`.
 fn in_force(site: &Site, client: &ApiClient, cluster: &str, after: Option<u64>) -> ViewStatus {
     let show = || site.ask(client.view_show(&by_name(cluster))).unwrap();
-    eventually("the new_cluster is in force", || {
+    eventually("the last change is in force", || {
         let view = show();
         view.in_force > after && view.in_force == view.last_change.and_then(|last| last["number"].as_u64())
     });
@@ -180,7 +180,7 @@ fn keys(site: &Site, tenant: &str, cluster: &str) -> BTreeMap<String, Vec<Pkey>>
     .collect()
 }
 
-/// The levels of classes that a cluster's nodes are told of.
+/// The service levels of traffic classes in the contexts of a cluster's nodes.
 fn levels(site: &Site, tenant: &str, cluster: &str) -> Vec<Vec<ServiceLevel>> {
     let world = site.world.lock().unwrap();
     let vms = world.specs.values().flat_map(|spec| &spec.vms);
@@ -216,26 +216,26 @@ fn equal_view_partition_numbers_differ_on_the_wire() {
             ("one-3".to_owned(), vec![own.key(limited), b.key(full)]),
             ("one-4".to_owned(), vec![own.key(limited), b.key(limited)]),
         ]);
-        eventually("hosts are told", || keys(&site, tenant, "one") == expected);
+        eventually("specs are sent", || keys(&site, tenant, "one") == expected);
         let plan = plan(&site);
         for number in [own, a, b] {
-            assert!(numbers.insert(number), "{number} is somebody else's");
+            assert!(numbers.insert(number), "{number} belongs to another cluster");
             assert!(plan.partition(number).is_some());
         }
     }
-    // Everything is as by default when the tables are.
+    // Default tables restore the default configuration.
     let (blue, _) = &tenants[0];
     let before = site.ask(blue.view_show(&by_name("one"))).unwrap();
     (1..=4).for_each(|node| hold(&site, blue, "one", node, &[0xffff]));
     let view = in_force(&site, blue, "one", before.in_force);
     assert_eq!(view.partitions, []);
     let all: Vec<Vec<Pkey>> = (0..4).map(|_| vec![view.partition.key(full)]).collect();
-    eventually("hosts are told", || keys(&site, "blue", "one").into_values().eq(all.iter().cloned()));
+    eventually("specs are sent", || keys(&site, "blue", "one").into_values().eq(all.iter().cloned()));
     let kept: Vec<PartitionNumber> = plan(&site).partitions().map(|partition| partition.number).collect();
     assert_eq!(kept.len(), 1 + 1 + 3, "the default one, that of blue, those of red");
 }
 
-/// LIDs to which some switch forwards otherwise.
+/// LIDs to which some switch forwards by another port.
 fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
     let switches = before.switches().zip(after.switches());
     switches.flat_map(|(old, new)| old.linear.differences(&new.linear).collect::<Vec<_>>()).collect()
@@ -245,13 +245,13 @@ fn changed(before: &FabricPlan, after: &FabricPlan) -> BTreeSet<Lid> {
 fn tenant_routes_are_applied_and_loops_rejected() {
     let mut site = Site::new(16);
     let (blue, red) = (site.tenant("blue"), site.tenant("red"));
-    // Two leaves, and the others.
+    // Cluster one occupies two leaves, cluster two the others.
     ready(&site, &blue, "one", 8);
     ready(&site, &red, "two", 8);
     let before = plan(&site);
     let view = site.ask(blue.view_show(&by_name("one"))).unwrap();
     let mut program = Program::on(&site, &blue, "one", 1);
-    // To nodes of the other leaf packets go up by different ports.
+    // Packets to nodes of the other leaf leave by different up-ports.
     let exits: Vec<(usize, u8)> =
         view.nodes.iter().enumerate().map(|(at, node)| (at, program.exit(&[1], node.lid))).collect();
     let is_switch =
@@ -263,7 +263,7 @@ fn tenant_routes_are_applied_and_loops_rejected() {
     let lid = view.nodes[far].lid;
     let down = program.exit(&[1, detour], view.nodes[other].lid);
 
-    // Back to where packets came from: they would circle.
+    // A route back to where the packets came from is a loop.
     let back = program.exit(&[1, detour], view.nodes[0].lid);
     program.set_exit(&[1, detour], lid, back);
     program.set_exit(&[1], lid, detour);
@@ -277,7 +277,7 @@ fn tenant_routes_are_applied_and_loops_rejected() {
     assert_eq!(refused.in_force, None);
     assert_eq!(changed(&before, &plan(&site)), BTreeSet::new());
 
-    // On to where the other's packets go.
+    // The route of the other node's packets is not.
     program.set_exit(&[1, detour], lid, down);
     let granted = in_force(&site, &blue, "one", None);
     let after = plan(&site);
@@ -332,14 +332,14 @@ fn tenant_classes_get_service_levels_and_lanes_while_available() {
         "{classes:?}"
     );
     let after = plan(&site);
-    assert_eq!(after.decisions().clusters, before.decisions().clusters, "nobody has more or less");
+    assert_eq!(after.decisions().clusters, before.decisions().clusters, "guarantees are unchanged");
     assert_eq!(after.decisions().classes.len(), 1);
-    // So are its nodes, and nobody else's.
+    // Its nodes learn the service levels, and those of other clusters do not.
     let wire: Vec<ServiceLevel> = classes.iter().map(|class| class.wire_sl).collect();
-    eventually("all nodes are told", || levels(&site, "blue", "one") == vec![wire.clone(); 4]);
+    eventually("all nodes have them", || levels(&site, "blue", "one") == vec![wire.clone(); 4]);
     assert_eq!(levels(&site, "red", "two"), vec![Vec::new(); 4]);
 
-    // More than there are lanes: the lightest are put together.
+    // More classes than lanes: the lightest are folded into one.
     (1..=4).for_each(|node| weigh(&site, &red, "two", node, &[8, 7, 6, 5, 4, 3, 2, 1]));
     let view = in_force(&site, &red, "two", None);
     let last = view.last_change.unwrap();
@@ -363,7 +363,7 @@ fn tenant_classes_get_service_levels_and_lanes_while_available() {
     assert_eq!(plan(&site).decisions().classes, after.decisions().classes);
 }
 
-/// The name of a client in the upper bits of a transaction, and a number of its own.
+/// A transaction id with a client id in its upper bits.
 fn stamped(client: u16, number: u64) -> TransactionId {
     TransactionId(u64::from(client) << 48 | number)
 }
@@ -381,7 +381,7 @@ fn a_stream_cannot_impersonate_another_adapter() {
     let keys = |program: &mut Program<'_>| program.get(Attribute::PKEY_TABLE, &[]);
     let before = (keys(&mut victim), keys(&mut neighbour));
 
-    // Where it comes from, and who asks.
+    // A forged source LID and client id.
     let mut forger = Program::on(&site, &blue, "one", 1);
     for (lid, client) in [(lids[0], victim.client), (lids[1], neighbour.client)] {
         let mut mad = Mad::directed(Method::SET, Attribute::PKEY_TABLE, 0, &DirectedRoute::default());
@@ -394,15 +394,15 @@ fn a_stream_cannot_impersonate_another_adapter() {
             mad,
         ))));
         let Frame::Datagram(answer) = forger.next_frame() else { panic!("an answer") };
-        assert_eq!(answer.mad.transaction(), stamped(forger.client, 7), "it comes to who asked");
-        assert_eq!(keys(&mut forger), written, "who writes its own table");
+        assert_eq!(answer.mad.transaction(), stamped(forger.client, 7), "the answer goes to the real sender");
+        assert_eq!(keys(&mut forger), written, "the write goes to its own table");
         assert_eq!((keys(&mut victim), keys(&mut neighbour)), before);
     }
 
-    // Who is answered: nobody in another cluster. The control is a neighbour that has asked for what comes.
+    // Forged answers reach no other cluster. Control: a neighbour in the cluster that has sent a request gets them.
     for program in [&mut victim, &mut neighbour] {
         program.say_to(Method::GET, TransactionId(9), lids[1]);
-        assert!(matches!(program.next_frame(), Frame::Datagram(_)), "it asks by LID");
+        assert!(matches!(program.next_frame(), Frame::Datagram(_)), "a request by LID is answered");
     }
     for lid in &lids {
         forger.say_to(Method::GET_RESP, stamped(victim.client, 1), *lid);
@@ -420,7 +420,7 @@ fn a_stream_cannot_impersonate_another_adapter() {
     };
     assert_eq!((heard(&mut neighbour), heard(&mut victim)), (vec![1, 2], vec![2]));
 
-    // Which node it is.
+    // A forged node id.
     let foreign = site.ask(red.cluster_show(&by_name("two"))).unwrap().id;
     let node_id = format!("{}/1", foreign.simple());
     forger.say(&Frame::Attach(Attach { node_id, role: ClientRole::SubnetManager }));
@@ -428,5 +428,5 @@ fn a_stream_cannot_impersonate_another_adapter() {
     assert_eq!((keys(&mut victim), keys(&mut neighbour)), before);
     assert_eq!(site.ask(red.view_show(&by_name("two"))).unwrap().managed_by, None);
     let mut again = Program::on(&site, &blue, "one", 1);
-    assert_eq!(keys(&mut again)[2..4], [0x81, lids[1].to_wire() as u8], "another stream is where it was");
+    assert_eq!(keys(&mut again)[2..4], [0x81, lids[1].to_wire() as u8], "the same adapter as before");
 }

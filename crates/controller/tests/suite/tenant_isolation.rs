@@ -36,7 +36,7 @@ fn a_tenant_sees_nothing_of_a_former_namesake() {
     site.ask(old.cluster_create(&new_cluster("secret", 1))).unwrap();
     let operation = site.ask(old.operation_list()).unwrap()[0].id;
     gone(&site, &old, "secret");
-    assert!(!site.ask(old.event_list(None, false)).unwrap().is_empty(), "the control: it sees its own");
+    assert!(!site.ask(old.event_list(None, false)).unwrap().is_empty(), "control: it sees its own");
     site.ask(operator.tenant_delete(&"phoenix".parse().unwrap())).unwrap();
     let new = site.tenant("phoenix");
     assert_eq!(site.ask(new.operation_list()).unwrap(), []);
@@ -60,7 +60,7 @@ fn one_tenant_cannot_occupy_all_hosts() {
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("all", 16, "1M")))), "quota-exceeded");
     site.ask(blue.cluster_create(&guaranteed("half", 8, "1M"))).expect("the control: half of them");
     assert_eq!(kind(site.ask(blue.cluster_create(&guaranteed("more", 1, "1M")))), "quota-exceeded");
-    site.ask(red.cluster_create(&new_cluster("other", 4))).expect("there is room for others");
+    site.ask(red.cluster_create(&new_cluster("other", 4))).expect("hosts are left for others");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn quarantined_numbers_count_against_their_last_tenant() {
             }
         }
     }
-    assert_eq!(kind::<()>(Err(refused.expect("nobody takes numbers for ever"))), "quota-exceeded");
+    assert_eq!(kind::<()>(Err(refused.expect("the quota ends the loop"))), "quota-exceeded");
     site.ask(red.cluster_create(&greedy)).expect("the control: another tenant has its own");
 }
 
@@ -120,7 +120,7 @@ fn waiting_event_queries_are_limited_per_tenant() {
     });
     let refused = ended.iter().filter(|it| matches!(it, Err(controller_api::ClientError::Refused(problem)) if problem.problem.kind == "too-many-waiting"));
     assert_eq!(refused.count(), 40 - 16);
-    eventually("they are counted out", || site.ask(blue.event_list(Some(1_000_000), true)).is_ok());
+    eventually("their slots are free", || site.ask(blue.event_list(Some(1_000_000), true)).is_ok());
     site.ask(red.event_list(Some(1_000_000), true)).expect("another tenant waits");
 }
 

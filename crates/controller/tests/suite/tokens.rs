@@ -32,12 +32,12 @@ fn tokens_have_a_name_an_expiry_and_a_last_use() {
     );
     let found = || listed().into_iter().find(|token| token.id == issued.token.id).unwrap();
     let lasts = found().expires.unwrap().duration_since(found().created);
-    // Kept in milliseconds.
+    // Stored in milliseconds.
     assert_eq!(lasts.as_secs() + 1, 90 * 24 * 60 * 60);
     assert_eq!(found().last_used, None);
     site.ask(site.client(issued.secret).cluster_list()).unwrap();
     assert!(found().last_used.is_some());
-    // Told in the hour it was used in: not a write for each request.
+    // Accurate to the hour, so that not every request causes a write.
     let used = found().last_used;
     site.ask(operator.token_list()).unwrap();
     assert_eq!(found().last_used, used);
@@ -62,7 +62,7 @@ fn revocation_ends_open_streams_at_once() {
     site.ask(async {
         let newest = second.event_list(None, false).await.unwrap().last().unwrap().number;
         let revoke = async {
-            // While the wait is under way, or before: either way it is refused.
+            // Whether the revocation comes before or during the wait, the query is rejected.
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             operator.token_revoke(issued.token.id).await.unwrap();
         };
@@ -81,7 +81,7 @@ fn a_stream_ends_when_its_token_expires() {
     let operation = site.ask(acme.cluster_create(&new_cluster("blue", 1))).unwrap();
     site.wait(&acme, &operation);
     eventually("the network can be seen", || site.ask(acme.view_show(&by_name("blue"))).is_ok());
-    // Long enough to be used on a busy machine; a stream looks every half minute.
+    // Long enough to be used on a busy machine; a stream checks its token every 30 s.
     let short = site.client(site.issue("acme", TokenLifetime::Seconds(20)).secret);
     let mut stream = site.ask(short.view_open(&by_name("blue"), 1)).unwrap();
     let mut rest = Vec::new();
@@ -95,7 +95,7 @@ fn the_last_token_of_operators_cannot_be_revoked() {
     let operator = site.operator();
     let first = site.ask(operator.token_list()).unwrap()[0].id;
     assert_eq!(kind(site.ask(operator.token_revoke(first))), (409, "last-operator-token".to_owned()));
-    // One that will not be valid does not count.
+    // An expired token does not count.
     let short = NewToken { operator: true, lifetime: TokenLifetime::Seconds(1), ..NewToken::default() };
     let short = site.client(site.ask(operator.token_create(&short)).unwrap().secret);
     eventually("the other one has expired", || site.ask(short.cluster_list()).is_err());

@@ -10,7 +10,7 @@ use crate::site::{Site, by_name, eventually, new_cluster};
 /// More than the view server has slots for.
 const MANY: usize = 1100;
 
-/// A stream to a view, and what it said first.
+/// A stream to a view, and its first frame.
 struct Opened {
     _stream: controller_api::Upgraded,
     first: Frame,
@@ -25,7 +25,7 @@ fn open(site: &Site, client: &ApiClient, cluster: &str) -> Opened {
                 return Opened { _stream: stream, first };
             }
             let count = stream.read(reader.room()).await.unwrap();
-            assert_ne!(count, 0, "the stream ended without a word");
+            assert_ne!(count, 0, "the stream ended without a frame");
             reader.filled(count);
         }
     };

@@ -25,7 +25,7 @@ use crate::tenancy::admission::{Grant, LinkShare};
 use crate::tenancy::link_graph::LinkIndex;
 use division::{ClusterEntries, Division};
 
-/// Classes of the plan before, by cluster name.
+/// Classes of the previous plan, by cluster name.
 type Before = SharedMap<String, Arc<ClassDivision>>;
 
 /// Divides the grants of clusters by the weights of their tenants, in a plan without classes. A cluster that cannot be

@@ -10,7 +10,7 @@ use crate::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex};
 const PASSAGE_S: f64 = 0.25e-6;
 
 /// An upper bound, in nanoseconds, on the time of a packet between any two hosts of a cluster if it finds its own lane empty.
-/// It holds whatever others send and whoever is admitted later: all other entries count with the largest weight.
+/// It holds whatever other clusters send and whichever are admitted later: all other entries count with the largest weight.
 pub(super) fn latency_bound_ns(grant: &Grant, graph: &LinkGraph) -> u64 {
     let hops: HashMap<LinkIndex, HopDelay> = (grant.links.iter())
         .map(|share| {

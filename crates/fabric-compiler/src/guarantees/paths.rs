@@ -76,7 +76,7 @@ fn rows(plan: &FabricPlan, fabric: &Fabric, lids: &[Lid]) -> Vec<Vec<u8>> {
     (0..fabric.switches.len()).map(row).collect()
 }
 
-/// The selected path to a host: the ports by which packets go up, from the host's own leaf upwards.
+/// The selected path to a host: the ports through which packets go up, from the host's own leaf upwards.
 #[derive(Debug)]
 pub(super) struct ChosenPath {
     port: Guid,

@@ -94,7 +94,7 @@ fn serves(fabric: &Fabric, group: &GroupPlan, partition: &Partition) -> bool {
 #[derive(Debug)]
 struct GroupTables<'a> {
     fabric: &'a Fabric,
-    /// The plan before, by switch.
+    /// The previous plan, by switch.
     switches: Vec<&'a SwitchPlan>,
     /// By switch: its new table, if it differs.
     changed: BTreeMap<SwitchIndex, BTreeMap<MulticastLid, PortSet>>,

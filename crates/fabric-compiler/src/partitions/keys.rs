@@ -147,7 +147,7 @@ impl WantedKeys {
     }
 }
 
-/// The P_Key tables of the plan before.
+/// The P_Key tables of the previous plan.
 pub(crate) trait PreviousKeys {
     /// The entries of a port's table.
     fn entries(&self, port: Guid) -> &[Option<Pkey>];

@@ -1,4 +1,4 @@
-//! Adopted routes: found on a fabric that somebody else configured, and kept entry by entry.
+//! Adopted routes: found on a fabric that another manager configured, and kept entry by entry.
 //!
 //! An adopted route to a LID is valid if it goes up, then down in our order of switches: then it closes no cycle with our
 //! own routes. Where one of its cables is missing, the affected switches are led to others that still have a route; the
@@ -154,7 +154,7 @@ impl<'e> Batch<'e> {
         self.exits[end.switch][index] == end.exit.to_wire()
     }
 
-    /// Marks the routes by which packets arrive from every switch, going up and then down.
+    /// Marks the routes on which packets arrive from every switch, going up and then down.
     fn check(&mut self, check: &mut RouteChecker<'_>) {
         let lost = check.follow(self);
         for (index, end) in self.ends.iter().enumerate() {

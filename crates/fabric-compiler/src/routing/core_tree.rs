@@ -1,6 +1,6 @@
-//! The core tree: where packets of multicast groups go whose members have no common switch above them.
+//! The core tree: the paths of multicast groups whose members have no common switch above them.
 //!
-//! The core tree is a tree of switches with all adapters below it. Packets may go any way inside it, so wherever two of its
+//! The core tree is a tree of switches with all adapters below it. Packets may take any path in it, so wherever two of its
 //! switches are above a third, packets may hop there from each to the other; the hops are those of [`down_up_hops`], which
 //! unicast routes use as well. What is below the core tree is reached downwards. So packets of groups hold links in the same
 //! order as all others, and add no cycle to the channel dependency graph.

@@ -1,4 +1,4 @@
-//! The *down path* of each destination: the links by which packets come down to it.
+//! The *down path* of each destination: the links over which packets come down to it.
 //!
 //! In a tree, a destination gets one link on every tier above it, the least used one of its switch. All sources climb
 //! towards the same top, so packets to different destinations of one leaf share no link on their way down. On a full tree

@@ -1,8 +1,8 @@
 //! Hops from a downward to an upward link, for switches that up-then-down paths do not connect: core switches of a tree
 //! among each other, above all.
 //!
-//! A *hop* is a pair of links by which packets pass a switch. Up*/down* routing forbids hops from a link down to a link up.
-//! Some can be allowed without closing a cycle of links that wait for each other:
+//! A *hop* is the pair of links over which a packet enters and leaves a switch. Up*/down* routing forbids hops from a link
+//! down to a link up. Some can be allowed without closing a cycle of links that wait for each other:
 //!
 //! - *Pivot tree*: one bottom switch, the pivot, and all switches above it form a tree if each of them has exactly one
 //!   switch below that belongs to it. Packets may go down this tree and up again. That closes no cycle: what went up from the
@@ -57,7 +57,7 @@ struct Tree {
 }
 
 impl<'a> DownUpHops<'a> {
-    /// With the pivot of before if it is still valid, otherwise the bottom switch with the most switches above.
+    /// With the previous pivot if it is still valid, otherwise the bottom switch with the most switches above.
     pub fn of(fabric: &'a Fabric, order: &'a Order, previous: Option<Guid>) -> Self {
         let mut channels = 0;
         let first_channel = (fabric.switches.iter())
@@ -73,7 +73,7 @@ impl<'a> DownUpHops<'a> {
                 HeightScheme::Tiers => {
                     Tree::of(fabric, order, previous.and_then(|guid| fabric.switch_index(guid)))
                 }
-                // Everyone reaches everyone by the root.
+                // All switches reach each other through the root.
                 HeightScheme::Root => None,
             },
             first_channel,

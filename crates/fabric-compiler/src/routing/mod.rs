@@ -3,12 +3,12 @@
 //! # Method
 //!
 //! 1. [`order`]: every link between switches gets an upper and a lower end. In trees the height of a switch is its distance
-//!    from the leaves (scheme `Levels`); elsewhere, or where that does not connect all hosts, minus its distance from one
+//!    from the leaves (scheme `Tiers`); elsewhere, or where that does not connect all hosts, minus its distance from one
 //!    root (scheme `Root`).
 //! 2. [`distances`]: for each destination switch, the shortest paths that go up and then down. A switch with a path down
 //!    takes it, even if one up and down is shorter. So no packet goes up after it went down, wherever it starts: this is
 //!    up*/down* routing, whose channel dependency graph has no cycle (Dally and Seitz), so one virtual lane suffices.
-//! 3. [`down_paths`]: in trees each destination gets one link per tier, the least used one, by which packets come down. All
+//! 3. [`down_paths`]: in trees each destination gets one link per tier, the least used one, for packets that come down. All
 //!    sources climb towards the top of that path ([`up_next_hops`]). On a full tree the result is d-mod-k routing
 //!    (Zahavi): every shift permutation loads each link with one flow. Unlike d-mod-k it is stored, so that changes of the
 //!    tree move only the destinations that they affect.
@@ -17,7 +17,7 @@
 //! 5. [`down_up_hops`]: pairs of switches that up-then-down paths do not connect, such as two core switches, are connected
 //!    by hops from a downward to an upward link that provably close no cycle.
 //! 6. [`core_tree`]: the same for multicast groups whose members have no common switch above them.
-//! 7. [`adopted`]: routes found on a fabric that somebody else configured take precedence where they are valid.
+//! 7. [`adopted`]: routes found on a fabric that another manager configured take precedence where they are valid.
 //!
 //! [`columns`] fills the forwarding tables destination by destination.
 //!
@@ -122,7 +122,7 @@ pub(crate) struct Routes {
     pub finding: Option<PlanFinding>,
 }
 
-/// Computes routes from every switch to every LID. Tries the order of switches of before, then tiers, then one root.
+/// Computes routes from every switch to every LID. Tries the previous order of switches, then tiers, then one root.
 pub(crate) fn route(fabric: &Fabric, lids: &BTreeMap<Guid, Lid>, previous: &Decisions) -> Routes {
     let kept =
         Order::kept(fabric, &previous.routing).and_then(|order| attempt(fabric, order, lids, previous));

@@ -2,7 +2,7 @@
 //! then down. Since no packet goes up after it went down, no cycle of links can wait for each other (up*/down* routing).
 //!
 //! Heights are distances from the leaves (trees, O(links)), or minus the distance from a central root (O(switches · links)
-//! up to 2,048 switches, O(links) above). Heights of before are kept, so that a changed cable does not reorder the fabric.
+//! up to 2,048 switches, O(links) above). Previous heights are kept, so that a changed cable does not reorder the fabric.
 
 use std::collections::VecDeque;
 

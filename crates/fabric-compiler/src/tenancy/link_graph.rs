@@ -85,7 +85,7 @@ pub struct AttachedHost {
 /// One direction of a cable.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectedLink {
-    /// The port by which packets leave.
+    /// The port that sends into it.
     pub from: PortName,
     /// The data rate, without line coding.
     pub rate: Bandwidth,

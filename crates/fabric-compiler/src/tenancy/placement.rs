@@ -103,8 +103,8 @@ struct Attempts {
 /// # Contract
 ///
 /// - [`place`](Self::place) adds a cluster, [`grow`](Self::grow) and [`shrink`](Self::shrink) resize it,
-///   [`release`](Self::release) removes it. [`largest`](Self::largest) and [`largest_growth`](Self::largest_growth) only
-///   ask. Calls may follow each other in any order.
+///   [`release`](Self::release) removes it. [`largest`](Self::largest) and [`largest_growth`](Self::largest_growth)
+///   change nothing. Calls may follow each other in any order.
 /// - A refused request changes nothing. Hosts of other clusters never change.
 /// - A host belongs to one guaranteed cluster at most. Hosts shared by best-effort clusters are excluded by giving them
 ///   [`Capacity::NONE`].

@@ -419,7 +419,7 @@ fn started(entries: u8, cluster_lanes: LaneSet) -> ArbitrationTable {
         .unwrap_or_else(|_| ArbitrationTable::new(8).expect("8 entries are possible"));
     let reserved = cluster_lanes.first().map_or(0, VirtualLane::to_wire);
     for lane in LaneSet::range(VirtualLane::default(), reserved) {
-        table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has residual");
+        table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has free entries");
     }
     table
 }

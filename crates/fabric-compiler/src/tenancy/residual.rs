@@ -1,4 +1,4 @@
-//! What the links between the switches of a regular tree have left, laid out for path selection.
+//! The residual capacity of the links between the switches of a regular tree, laid out for path selection.
 //!
 //! Path selection reads all links of a leaf, or all of a pod, at once. In [`LinkGraph`] these lie apart, each with the
 //! switch it leaves; here they lie next to each other, the link up and the link down of each up-port in turn.

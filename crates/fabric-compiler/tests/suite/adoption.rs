@@ -152,7 +152,7 @@ fn new_hosts_and_switches_get_routes() {
     let mut desired = intents(&part);
     let far = whole.end_nodes().last().unwrap().1.ports().next().unwrap().1.guid;
     desired.manager = far;
-    let found = shortest_ways_of_reached(&part, far);
+    let found = shortest_paths_of_reached(&part, far);
     let adoption = adopt(&part, &desired, &found).unwrap();
     let before = compile(&part, &desired, &adoption.decisions).unwrap();
     let after = compile(&whole, &desired, before.decisions()).unwrap();
@@ -166,7 +166,7 @@ fn new_hosts_and_switches_get_routes() {
 }
 
 /// Like [`shortest_paths`], for the part that a port reaches.
-fn shortest_ways_of_reached(topology: &Topology, from: Guid) -> ObservedTables {
+fn shortest_paths_of_reached(topology: &Topology, from: Guid) -> ObservedTables {
     let mut builder = TopologyBuilder::from(topology.clone());
     let plan = compile(topology, &fabric_model::Intents::new(from), &Decisions::default()).unwrap();
     let reached: BTreeSet<Guid> = plan.lids().map(|(_, guid)| guid).collect();

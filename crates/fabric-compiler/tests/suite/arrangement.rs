@@ -34,9 +34,9 @@ fn fabrics() -> Vec<(&'static str, Topology)> {
     };
     let random = RandomFabric { switches: 12, degree: 4, hosts_per_switch: 2, seed: 3, radix: 12, rate };
     vec![
-        ("two levels", tree(16)),
-        ("three levels", tree(48)),
-        ("three levels, some cables missing", without_links(tree(48), 5, 7).unwrap()),
+        ("two tiers", tree(16)),
+        ("three tiers", tree(48)),
+        ("three tiers, some cables missing", without_links(tree(48), 5, 7).unwrap()),
         ("torus", torus.generate().unwrap()),
         ("dragonfly+", dragonfly.generate().unwrap()),
         ("random", random.generate().unwrap()),
@@ -191,5 +191,5 @@ fn partitions_inside_a_cluster_keep_their_members_apart() {
     };
     assert!(meet(1, 2) && meet(3, 4), "inside one they reach each other");
     assert!(!meet(1, 3) && !meet(2, 4) && !meet(1, 4), "members of different ones do not");
-    assert!((1..5).all(|node| meet(node, 5) && meet(5, node)), "who is in none reaches everybody");
+    assert!((1..5).all(|node| meet(node, 5) && meet(5, node)), "a node in none of them reaches all");
 }

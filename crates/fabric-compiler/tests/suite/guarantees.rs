@@ -337,7 +337,7 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
                 continue;
             }
         }
-        assert_eq!(recompile(topology, &intents, &before).unwrap(), *plan, "by either ports");
+        assert_eq!(recompile(topology, &intents, &before).unwrap(), *plan, "recompiled");
         assert_eq!(compile(topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
         *if is_new { &mut turnover.came } else { &mut turnover.went } += 1;
         let taken: BTreeSet<Guid> = intents.clusters.iter().flat_map(|it| it.ports.clone()).collect();
@@ -466,7 +466,7 @@ fn moved_entries_keep_their_weight_and_refusals_move_none() {
         intents.clusters.push(wide.clone());
         let before = Arc::clone(planner.plan());
         let plan = Arc::clone(planner.change(&intents).unwrap());
-        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "by either ports");
+        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "recompiled");
         assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
         assert_eq!(entries(&plan, &wide.name), BTreeSet::from([32]));
         let mut turnover = Turnover::default();

@@ -203,9 +203,9 @@ fn a_partition_in_use_keeps_its_number() {
     let plan = compile(&tree, &intents, &decisions).unwrap();
     let kept = &plan.decisions().partitions;
     assert_eq!(kept.get("in-use"), Some(&number(6000)));
-    assert_eq!(kept.get("in-use-too"), Some(&number(17)), "before one that rests");
+    assert_eq!(kept.get("in-use-too"), Some(&number(17)), "it takes precedence over a reservation");
     let resting = kept.keys().filter(|name| name.starts_with("gone")).count();
-    assert_eq!(resting, 4095, "of the 4096 that may rest one had a number that is in use");
+    assert_eq!(resting, 4095, "one of the 4096 reservations had a number that is in use");
     assert_eq!(kept.get("new"), Some(&number(4097)), "the first unused number");
     assert_eq!(compile(&tree, &intents, plan.decisions()).unwrap().decisions(), plan.decisions());
 }

@@ -76,7 +76,7 @@ fn check(admission: &Admission) {
             assert_ne!(share.weight, 0);
             assert!(owners.insert((share.link, "lane", share.lane.to_wire())), "{share:?}");
             assert!((1..=7).contains(&share.lane.to_wire()));
-            assert!(!share.service_levels.contains(ServiceLevel::default()), "level 0 is best effort's");
+            assert!(!share.service_levels.contains(ServiceLevel::default()), "0 is for best effort");
             for level in share.service_levels {
                 assert!(owners.insert((share.link, "level", level.to_wire())), "{share:?}");
             }

@@ -145,7 +145,7 @@ fn refusals(tree: Oversubscription, rate: f64, lanes: u8, levels: u8) -> (usize,
         }
     }
     println!(
-        "{tree:?}, rate {rate}, {lanes} lanes, {levels} levels: {wrong} of {refused} refusals are false"
+        "{tree:?}, rate {rate}, {lanes} lanes, {levels} service levels: {wrong} of {refused} refusals are false"
     );
     (refused, wrong)
 }

@@ -1,4 +1,4 @@
-//! [`PortQos`]: the SL-to-VL maps and VL arbitration tables of a port, by which clusters share its link.
+//! [`PortQos`]: the SL-to-VL maps and VL arbitration tables of a port, which divide its link among clusters.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl PortQos {
         }
     }
 
-    /// The lane of packets of a service level that came in by `input`; `None` if they are discarded.
+    /// The lane of packets of a service level that entered at `input`; `None` if they are discarded.
     #[inline]
     pub fn lane(&self, input: PortNum, sl: ServiceLevel) -> Option<VirtualLane> {
         let map = self.by_input.get(&input).unwrap_or(&self.otherwise);

@@ -64,7 +64,7 @@ pub(super) enum WorkloadNotice {
 ///    [`measures`](Self::measures), [`sent_bytes`](Self::sent_bytes), [`lane_bytes`](Self::lane_bytes); and
 ///    the state: [`blocked`](Self::blocked), [`credit_loop`](Self::credit_loop), [`audit`](Self::audit).
 ///
-/// # Promises
+/// # Guarantees
 ///
 /// * The same network, settings and workload give the same results, however the time is divided into calls of
 ///   `run`. Events at the same time have a fixed order.

@@ -129,8 +129,12 @@ fn only_the_subnet_manager_represses_a_trap() {
         world.wait(Duration::from_secs(6));
         world.fabric.statistics().traps[&128]
     };
-    assert_eq!(repress("b", &mut world), 2, "a stranger's word does not count: the trap is repeated");
-    assert_eq!(repress("a", &mut world), 2, "the manager's does");
+    assert_eq!(
+        repress("b", &mut world),
+        2,
+        "a TrapRepress from another port is ignored: the trap is repeated"
+    );
+    assert_eq!(repress("a", &mut world), 2, "the manager's TrapRepress ends the repetition");
 }
 
 proptest! {

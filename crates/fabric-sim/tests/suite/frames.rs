@@ -166,7 +166,7 @@ fn removing_a_pkey_stops_its_pair_until_it_returns() {
         stage.give(node, 0, &[0x7fff]);
         assert!(!stage.reaches("b", "c") && !stage.reaches("c", "b"), "{node}");
         assert_eq!(stage.drops("b"), [(expected, 1)].into(), "{node}");
-        assert!(stage.reaches("a", "d") && stage.reaches("d", "a"), "others go on");
+        assert!(stage.reaches("a", "d") && stage.reaches("d", "a"), "others are not affected");
         stage.give(node, 0, &[0x7fff, BLUE]);
         assert!(stage.reaches("b", "c") && stage.reaches("c", "b"), "restored");
     }
@@ -201,9 +201,9 @@ fn only_a_service_level_without_a_lane_on_a_hop_is_discarded() {
     stage.world.set("left", Attribute::SL_TO_VL, hop, without).unwrap();
     assert!(!stage.reaches("b", "c"));
     assert_eq!(stage.drops("b"), [(DropReason::ServiceLevel, 1)].into());
-    assert!(stage.reaches("c", "b"), "level 0 the other way goes on");
+    assert!(stage.reaches("c", "b"), "service level 0 in the other direction still passes");
     let everybody = stage.send(id, &frame(mac("b", 1), EVERYBODY, 100));
-    assert_eq!(everybody, [stage.id("c", 1)], "and so do frames for many, which have level 0");
+    assert_eq!(everybody, [stage.id("c", 1)], "and so do multicast frames, which use service level 0");
     stage.world.set("left", Attribute::SL_TO_VL, hop, held).unwrap();
     assert!(stage.reaches("b", "c"));
 }
@@ -471,7 +471,7 @@ fn attaching_replaces_a_function_or_is_rejected() {
     stage.attach("b", 1, BLUE, Some(0));
     assert_eq!(stage.counters(b).sent, 1, "the same again changes nothing");
     stage.attach("b", 1, BLUE, None);
-    assert_eq!(stage.counters(b).sent, 0, "something else counts anew");
+    assert_eq!(stage.counters(b).sent, 0, "another configuration resets the counters");
 
     let (blue, sl) = (key(BLUE, None), ServiceLevel::default());
     let function = |id, mac| VirtualFunction { id, mac, keys: [blue].into(), sl };

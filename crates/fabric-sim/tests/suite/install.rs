@@ -57,7 +57,7 @@ fn devices_hold_what_the_plan_says() {
         let id = fabric.port_of(device, port.name.port).unwrap();
         let gate = fabric.port_forwarding(id);
         assert_eq!((gate.lid, gate.state), (Some(port.lid), PortState::Active));
-        assert_eq!(gate.keys, port.pkeys.entries(), "the key the port came with is gone");
+        assert_eq!(gate.keys, port.pkeys.entries(), "the factory default key is gone");
         let info = port_info(&fabric, device, port.name.port);
         assert_eq!(info.master_sm_lid, Some(plan.manager().lid));
     }

@@ -117,7 +117,7 @@ fn a_set_without_the_key_is_dropped_at_every_protection_level() {
                 (after.lid, after.m_key, after.m_key_violations),
                 (wanted_lid(&before), key(0xfeed), 1)
             );
-            // The control: with the key the same write is taken.
+            // Control: with the key, the same write is accepted.
             let taken = world.try_set(name, Attribute::PORT_INFO, 0, key(0xfeed), wanted.encode()).unwrap();
             assert_eq!(PortInfo::decode(taken.smp_data()).unwrap().lid, wanted.lid);
         }

@@ -14,7 +14,7 @@ fn give(world: &mut World, name: &str, port: u16, keys: &[u16]) {
         *entry = Pkey::from_wire(*raw);
     }
     let modifier = PkeyBlockSelector { port, block: 0 }.to_modifier();
-    world.set(name, Attribute::PKEY_TABLE, modifier, block.encode()).expect("the table is taken");
+    world.set(name, Attribute::PKEY_TABLE, modifier, block.encode()).expect("the table is accepted");
 }
 
 fn enforce(world: &mut World, name: &str, port: u32, inbound: bool, outbound: bool) {
@@ -99,7 +99,10 @@ fn a_limited_member_cannot_send_as_full_through_an_enforcing_port() {
     assert!(!world.passes("b", "d", World::message(4, 6, BLUE_LIMITED)), "two limited members");
 
     give(&mut world, "b", 0, &[0xffff, BLUE]);
-    assert!(!world.passes("b", "d", World::message(4, 6, BLUE)), "its switch port knows it as limited");
+    assert!(
+        !world.passes("b", "d", World::message(4, 6, BLUE)),
+        "its switch port holds the limited key only"
+    );
     give(&mut world, "left", 2, &[0x7fff, BLUE]);
     assert!(world.passes("b", "d", World::message(4, 6, BLUE)), "now it is a full member");
     assert!(

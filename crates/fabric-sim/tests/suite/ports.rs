@@ -93,7 +93,7 @@ fn a_set_is_applied_whole_or_not_at_all() {
     }
     let aligned =
         |info: &mut ib_wire::PortInfo| (info.lid, info.lmc) = (Lid::from_wire(8), Lmc::from_wire(2).unwrap());
-    assert!(world.try_change_port_info("c", 1, aligned).is_ok(), "the control: an aligned LID is taken");
+    assert!(world.try_change_port_info("c", 1, aligned).is_ok(), "control: an aligned LID is accepted");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn sl_to_vl_maps_are_kept_per_hop_and_in_optimised_forms() {
     let before = read(&mut world, 2, 1);
     world.set("left", Attribute::SL_TO_VL, turn(1, 2), data).unwrap();
     assert_eq!(read(&mut world, 1, 2), one);
-    assert_eq!(read(&mut world, 2, 1), before, "the other direction is another turn");
+    assert_eq!(read(&mut world, 2, 1), before, "the other direction is another hop");
     let optimised = SlToVlSelector::AllInputs { output: 3 }.to_modifier();
     assert_eq!(
         world.set("left", Attribute::SL_TO_VL, optimised, data),

@@ -24,13 +24,13 @@ fn nodes_that_remain_keep_their_state_and_ids() {
     let (gone, now) = (world.port("d"), world.now);
     world.fabric.recable(now, &changed()).unwrap();
     world.collect();
-    assert_eq!(world.traps(), [128], "the switch says that a link went down and another came up");
+    assert_eq!(world.traps(), [128], "the switch reports that a link went down and another came up");
     assert_eq!((world.port("c"), world.port_info("c", 1).lid, world.port_info("right", 0).lid), before);
     assert_eq!(world.port_info("c", 1).state, PortState::Active);
     let new = world.port("e");
     assert_eq!(world.fabric.state_of(new), PortState::Initialize);
-    assert_eq!(world.fabric.lid(new), None, "it comes out of the box");
-    assert_eq!(world.fabric.port_forwarding(gone).peer, None, "what is missing hangs nowhere");
+    assert_eq!(world.fabric.lid(new), None, "it has factory defaults");
+    assert_eq!(world.fabric.port_forwarding(gone).peer, None, "a missing node has no cables");
     assert_eq!(world.fabric.state_of(gone), PortState::Down);
 
     // It returns on its cable with its former state.

@@ -196,8 +196,8 @@ fn data_needs_a_lane_on_every_hop() {
     // The hop from b's port 2 to the cable at port 5.
     world.set("left", Attribute::SL_TO_VL, 0x0205, data).unwrap();
     assert!(!world.passes("b", "c", message(3)), "lane 15 discards");
-    assert!(world.passes("b", "c", message(2)), "another level passes");
-    assert!(world.passes("a", "c", World::message(3, 5, 0xffff)), "another turn is not concerned");
+    assert!(world.passes("b", "c", message(2)), "another service level passes");
+    assert!(world.passes("a", "c", World::message(3, 5, 0xffff)), "another hop is not affected");
     world.change_port_info("left", 5, |info| info.operational_vls = ib_wire::DataLanes::Two);
     let mut mapping = SlToVl([VirtualLane::default(); 16]);
     mapping.0[4] = VirtualLane::from_wire(2).unwrap();

@@ -59,7 +59,7 @@ impl fmt::Display for PacketDestination {
 /// The two kinds of P_Key tables that separate partitions. Each must do so without the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PkeyTableKind {
-    /// The table of an end port, by which it sends and accepts packets.
+    /// The table of an end port: the P_Keys with which it sends and accepts packets.
     EndPort,
     /// The table that a switch port in front of an end node enforces in both directions.
     SwitchPort,

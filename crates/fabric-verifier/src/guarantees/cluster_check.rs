@@ -2,7 +2,7 @@
 //! them enough bandwidth, and the latency bound holds.
 //!
 //! Everything is computed from the tables, not from the compiler's accounts. If every lane of a link gets what it
-//! needs in the worst check, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
+//! needs in the worst case, the needs do not exceed the link, so sums are not checked separately. All ordered pairs
 //! of ports are followed, those from one switch together: O(ports × switches of the cluster × path length).
 
 use std::collections::{BTreeMap, HashMap};
@@ -133,8 +133,7 @@ pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
 struct ClusterCheck<'a, 'j> {
     network: &'a PlannedNetwork<'a>,
     capabilities: &'a Capabilities,
-    /// The tenant chose routes: how much of its bandwidth they leave is its own affair, but not which links they
-    /// take.
+    /// The tenant chose routes: how much of its bandwidth they leave is not checked, but which links they take is.
     is_routed: bool,
     /// Index of the class among those after the first; `None` for the first.
     class: Option<usize>,
@@ -474,8 +473,8 @@ impl ClusterCheck<'_, '_> {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
-        // Without a latency in the intents, waiting for the cluster's other classes is the tenant's own affair. With
-        // one, the first class keeps it.
+        // Without a latency in the intents, waiting for the cluster's other classes is not checked. With one,
+        // the first class keeps it.
         if self.class.is_some() || self.grants.classes.is_some() && requested.is_none() {
             return;
         }

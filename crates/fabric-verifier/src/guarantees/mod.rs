@@ -1,4 +1,4 @@
-//! Ownership and guarantees: what clusters hold on links, whether anybody else uses it, and whether guarantees hold.
+//! Ownership and guarantees: what clusters hold on links, whether another cluster uses it, and whether guarantees hold.
 
 mod arbitration;
 mod cluster_check;

@@ -1,4 +1,4 @@
-//! Incremental verification finds the same, whichever plan it starts from.
+//! Incremental verification has the same findings, whichever plan it starts from.
 
 use std::sync::Arc;
 

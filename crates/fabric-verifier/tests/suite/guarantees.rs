@@ -1,4 +1,4 @@
-//! Every path to violate the ownership or the guarantee of a cluster is reported.
+//! Every kind of violation of the ownership or the guarantee of a cluster is reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Each rule on plans that break it in a known path.
+//! Each rule on plans that break it in a known way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -98,9 +98,9 @@ fn open_mpi() -> String {
     )
 }
 
-/// Environment variables by which communication libraries find the partition and service level of the cluster. A node in inner
-/// partitions is only a limited member of the cluster's partition, where limited members do not reach each other, so libraries
-/// get its first inner partition.
+/// Environment variables by which communication libraries find the partition and service level of the cluster. A node
+/// in sub-partitions is only a limited member of the cluster's partition, where limited members do not reach each
+/// other, so libraries get its first sub-partition.
 fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
     let used = input.partitions.first().map_or(input.pkey, |first| first.pkey);
     let key = used.to_string();
@@ -110,7 +110,7 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
         ("HEDDLE_CLUSTER", input.cluster.clone()),
         ("HEDDLE_PKEY", key.clone()),
         ("UCX_IB_PKEY", partition.clone()),
-        // NCCL takes the index in the P_Key table: the key of the cluster is at index 0, those of inner partitions follow.
+        // NCCL takes the index in the P_Key table: the key of the cluster is at index 0, those of sub-partitions follow.
         ("NCCL_IB_PKEY", u8::from(!input.partitions.is_empty()).to_string()),
         ("OMPI_MCA_btl_openib_pkey", partition),
         ("MV2_DEFAULT_PKEY", key),

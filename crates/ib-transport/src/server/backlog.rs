@@ -5,7 +5,7 @@ use crate::sys::RawDataMessage;
 /// Most data messages queued for one client. The socket buffer holds about 200 more; a client with more than that does not read.
 pub(super) const MESSAGES_MAX: usize = 1024;
 
-/// ByteQueue that may wait for one stream: as many datagrams, roughly, as for the other kind of client.
+/// Most bytes queued for one stream: about as many datagrams as for an ibsim client.
 pub(super) const BYTES_MAX: usize = MESSAGES_MAX * 288;
 
 /// A queue of data messages in contiguous memory.

@@ -44,7 +44,7 @@ fn a_framed_client_gets_responses_and_loss_reports() {
     assert_eq!(client.attached().port_guid, Some(common::guid(7)));
     assert_served(&mut client, 7);
     client.send(&node_info_request(6)).unwrap();
-    assert_eq!(client.port().unwrap().0, Lid::from_wire(8), "asked with an answer in between");
+    assert_eq!(client.port().unwrap().0, Lid::from_wire(8), "queried while a datagram arrives");
     assert!(matches!(client.receive(LONG).unwrap(), Some(FramedReceived::Datagram(_))));
     client.send(&lid_routed(Method::GET, NEVER_ANSWERED, 2, 0xdead_beef)).unwrap();
     match client.receive(LONG).unwrap() {

@@ -42,7 +42,7 @@ impl Rig {
         socket
     }
 
-    /// Everything that a round brings: who sent, and how long it was.
+    /// All frames of a round: key of the sender and length.
     fn round(&mut self) -> Vec<(u8, usize)> {
         self.guests.begin_round().unwrap();
         std::iter::from_fn(|| self.guests.receive(&mut self.buffer)).collect()
@@ -166,7 +166,7 @@ fn the_backlog_of_a_slow_guest_is_bounded_and_in_order() {
     for number in 0..SENT {
         rig.guests.send(now, 1, &[number as u8; 60]);
         rig.guests.send(now, 2, &[number as u8; 60]);
-        assert_eq!(read_all(&quick), [number as u8], "nobody else waits");
+        assert_eq!(read_all(&quick), [number as u8], "no other guest waits");
     }
     let unread = rig.counters(1).unread;
     assert!(unread > 0 && unread < SENT, "{unread} of {SENT}");

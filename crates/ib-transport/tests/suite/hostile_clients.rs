@@ -122,7 +122,7 @@ fn only_the_client_can_send_to_its_data_socket() {
     let mut victim = server.client("n1", ClientRole::Ordinary);
     let stranger = UnixDatagram::unbound().unwrap();
     let refused = stranger.connect_addr(&address(&format!("{}:out{}", server.name, victim.id())));
-    assert!(refused.is_err(), "the kernel refuses whom the socket is not connected to");
+    assert!(refused.is_err(), "the kernel rejects senders that the socket is not connected to");
     assert_served(&mut victim, 1);
 }
 
@@ -148,7 +148,7 @@ fn a_failed_second_attachment_keeps_the_first() {
     client.control.send(&ControlRequest::Connect(connect).encode(0)).unwrap();
     client.control.recv(&mut [0; 80]).unwrap();
     client.data.send(&ask_node_info(1).encode()).unwrap();
-    assert_eq!(client.data.recv(&mut [0; 288]).unwrap(), 288, "the first is served on");
+    assert_eq!(client.data.recv(&mut [0; 288]).unwrap(), 288, "the first attachment is still served");
     let (_, counters) = server.stop();
     assert_eq!(counters.refused_by_system, 1);
 }
@@ -226,7 +226,7 @@ fn a_client_that_does_not_read_does_not_block_the_server() {
         deaf.data.send(&frame).unwrap();
     }
     assert_served(&mut good, 1);
-    // It reads what was kept, and asks once more until the last question is answered: that answer is behind all others.
+    // It reads the backlog and sends one more request until that is answered: its answer comes after all others.
     deaf.data.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let (mut received, mut is_last) = (0_u64, false);
     let started = std::time::Instant::now();
@@ -246,7 +246,7 @@ fn a_client_that_does_not_read_does_not_block_the_server() {
     assert_eq!(
         received + counters.backlog_dropped,
         u64::from(sent),
-        "what was kept arrives as soon as there is room"
+        "the backlog is sent as soon as there is room"
     );
     assert!(backend.ticks < 10_000, "{} wake-ups", backend.ticks);
 }

@@ -67,7 +67,7 @@ fn a_paused_client_is_not_read_and_others_are_served() {
         assert_served(&mut other, 2);
     }
     assert_eq!(paused.receive(SHORT).unwrap(), None);
-    // It can be asked about its port and can go, and whoever comes after it is read again.
+    // Control messages are still answered, it can disconnect, and the next client is read.
     assert_eq!(paused.guid().unwrap(), Some(guid(1)));
     drop(paused);
     assert_served(&mut server.client("n1", ClientRole::Ordinary), 1);
@@ -245,7 +245,7 @@ fn trap_repress_reaches_only_the_sender_of_the_trap() {
     assert_eq!(trap.mad.method(), Method::TRAP);
     let transaction = trap.mad.transaction().0;
     master.send(&bare(lid_routed(Method::TRAP_REPRESS, PASSED_ON, 3, transaction))).unwrap();
-    let heard = sender.receive(LONG).unwrap().expect("word about the trap");
+    let heard = sender.receive(LONG).unwrap().expect("the TrapRepress");
     assert_eq!((heard.mad.method(), heard.mad.transaction().0), (Method::TRAP_REPRESS, transaction));
     assert_served(&mut other, 2);
 }

@@ -77,7 +77,7 @@ fn local_clients_are_at_the_port_of_the_stream() {
     let (mut one, mut two) = (relay.client(ClientRole::Ordinary), relay.client(ClientRole::Ordinary));
     assert_eq!(one.port().unwrap(), (Lid::from_wire(8), PortState::Active));
     assert_eq!(one.guid().unwrap(), Some(common::guid(7)));
-    // Both ask with the same transaction, and each gets its own back, the half of libraries included.
+    // Both send the same transaction, and each gets its own back, including the half that libraries use.
     let transaction = 0x0000_1234_dead_beef;
     for client in [&mut one, &mut two] {
         client.send(&node_info_request(transaction)).unwrap();
@@ -87,7 +87,7 @@ fn local_clients_are_at_the_port_of_the_stream() {
         assert_eq!(answer.mad.transaction().0 & 0x0000_ffff_ffff_ffff, transaction);
         assert_eq!(common::answering_port(&answer.mad), 7);
     }
-    // What nobody answers is told to whoever asked.
+    // A request without an answer is reported as lost to its sender.
     one.send(&lid_routed(Method::GET, NEVER_ANSWERED, 2, 9).into()).unwrap();
     let lost = answer(&mut one);
     assert_eq!((lost.status, lost.mad.transaction().0 as u32), (DataStatus::TimedOut, 9));
@@ -104,7 +104,7 @@ fn a_local_manager_answers_requests_from_the_stream() {
     let server = Running::start_with(ToyBackend::default(), |server| server.listen(&path).unwrap());
     let relay = Relayed::at(&path, "n1");
     let mut manager = relay.client(ClientRole::SubnetManager);
-    // What it is goes the same way before this, so whoever asks from now on reaches a manager.
+    // The role frame is handled first, so requests from now on reach a manager.
     manager.send(&node_info_request(1)).unwrap();
     assert_eq!(common::answering_port(&answer(&mut manager).mad), 1);
     let mut asker = framed::FramedClient::connect(&path, "n2", ClientRole::Ordinary).unwrap();
@@ -125,7 +125,7 @@ fn a_local_manager_answers_requests_from_the_stream() {
     }
     drop(manager);
     drop(relay.end());
-    // The end of the stream came before this.
+    // The end of the stream was handled before this.
     asker.send(&framed_node_info_request()).unwrap();
     assert!(matches!(asker.receive(LONG).unwrap(), Some(FramedReceived::Datagram(_))));
     drop(asker);

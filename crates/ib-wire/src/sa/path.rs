@@ -102,7 +102,7 @@ wire_enum! {
         G40 = 7,
         /// 60 Gb/s, a 12x DDR link.
         G60 = 8,
-        /// 80 Gb/s, a 8x QDR link.
+        /// 80 Gb/s, an 8x QDR link.
         G80 = 9,
         /// 120 Gb/s, a 12x QDR link.
         G120 = 10,
@@ -110,7 +110,7 @@ wire_enum! {
         G14 = 11,
         /// 56 Gb/s, a 4x FDR link.
         G56 = 12,
-        /// 112 Gb/s, a 8x FDR link.
+        /// 112 Gb/s, an 8x FDR link.
         G112 = 13,
         /// 168 Gb/s, a 12x FDR link.
         G168 = 14,
@@ -118,7 +118,7 @@ wire_enum! {
         G25 = 15,
         /// 100 Gb/s, a 4x EDR link.
         G100 = 16,
-        /// 200 Gb/s, a 8x EDR or 4x HDR link.
+        /// 200 Gb/s, an 8x EDR or 4x HDR link.
         G200 = 17,
         /// 300 Gb/s, a 12x EDR link.
         G300 = 18,
@@ -126,11 +126,11 @@ wire_enum! {
         G28 = 19,
         /// 50 Gb/s, a 2x EDR or 1x HDR link.
         G50 = 20,
-        /// 400 Gb/s, a 8x HDR or 4x NDR link.
+        /// 400 Gb/s, an 8x HDR or 4x NDR link.
         G400 = 21,
         /// 600 Gb/s, a 12x HDR link.
         G600 = 22,
-        /// 800 Gb/s, a 8x NDR link.
+        /// 800 Gb/s, an 8x NDR link.
         G800 = 23,
         /// 1200 Gb/s, a 12x NDR link.
         G1200 = 24,

@@ -32,7 +32,7 @@ pub(super) enum StartError {
     Superseded,
     /// A temporary error: the start is retried after a pause.
     Retry(RetryCause),
-    /// The order cannot be carried out: the start is retried when the host spec changes.
+    /// The spec cannot be fulfilled: the start is retried when the host spec changes.
     Failed(StartFailure),
 }
 
@@ -45,7 +45,7 @@ pub(super) enum RetryCause {
     TearDown(TearDownError),
 }
 
-/// Why an order cannot be carried out.
+/// Why a VM spec cannot be fulfilled.
 #[derive(Debug, Error)]
 pub(super) enum StartFailure {
     #[error("image {name}")]

@@ -25,7 +25,7 @@ pub fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// An order for a virtual machine with this number.
+/// A spec for a virtual machine with this number.
 pub fn vm_order(number: u8, mode: CpuMode) -> VmSpec {
     let pkey = Pkey::from_wire(0x8001).expect("a key");
     VmSpec {
@@ -76,7 +76,7 @@ pub fn host_spec(sequence: u64, vms: Vec<VmSpec>) -> HostSpec {
     }
 }
 
-/// Creates an image of three small files; returns its order.
+/// Creates an image of three small files; returns its spec.
 pub fn image(directory: &Path) -> ImageSpec {
     let file = |name: &str, text: &str| {
         fs::write(directory.join(name), text).expect("a scratch directory");
@@ -93,7 +93,7 @@ pub fn image(directory: &Path) -> ImageSpec {
     describe(directory, &manifest)
 }
 
-/// Writes the manifest of an image; returns its order.
+/// Writes the manifest of an image; returns its spec.
 pub fn describe(directory: &Path, manifest: &Manifest) -> ImageSpec {
     let text = serde_json::to_string(manifest).expect("a manifest is JSON");
     fs::write(directory.join("image.json"), &text).expect("a scratch directory");

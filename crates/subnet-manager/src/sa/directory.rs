@@ -317,7 +317,7 @@ impl Directory {
     }
 }
 
-/// The service level of each partition with a broadcast group: that of the group. Others use level 0.
+/// The service level of each partition with a broadcast group: that of the group. Others use service level 0.
 fn service_levels(plan: &FabricPlan) -> BTreeMap<PartitionNumber, ServiceLevel> {
     plan.groups().map(|group| (group.partition, group.sl)).collect()
 }

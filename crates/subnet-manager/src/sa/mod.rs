@@ -44,11 +44,11 @@ use directory::EndPort;
 use query::{Answer, Query};
 use transfers::Transfers;
 
-/// Limit on queued responses. Callers send after each datagram; requests beyond are dropped, and the
+/// Limit on queued responses. Callers send after each datagram; further requests are dropped, and the
 /// requester retries.
 const ANSWERS_MAX: usize = 4096;
-/// Records that one port may have examined per second: 19 queries for all ports of 11,664 hosts. Queries
-/// beyond are answered with BUSY, so that no port takes the time of all.
+/// Records that one port may have examined per second: 19 queries for all ports of 11,664 hosts. Further
+/// queries are answered with BUSY, so that no port uses up the time of others.
 const PORT_EXAMINED_MAX: usize = 1 << 18;
 /// Queries that examine at most this many records are not accounted.
 const EXAMINED_FREE: usize = 64;

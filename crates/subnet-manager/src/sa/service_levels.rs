@@ -58,8 +58,8 @@ impl ServiceLevels {
         a.cluster.one.or_else(pair)
     }
 
-    /// The service levels that are the same in both. During a change, a level that is removed has no lane any
-    /// more, and a new one has none yet.
+    /// The service levels that are the same in both. During a change, a service level that is removed has no
+    /// lane any more, and a new one has none yet.
     pub fn restricted_to(&self, next: &Self) -> Self {
         let mut both: HashMap<&str, Arc<Cluster>> = HashMap::new();
         let members = self.ports.iter().filter_map(|(port, member)| {

@@ -24,8 +24,8 @@
 //! or ends at an empty one. So a loop can only consist of old entries, and then it existed before.
 //!
 //! Every intermediate state has turns of the old tables only, or of the plan only. It may be abandoned at any
-//! write and used as the held tables on the way to another plan. If the tables followed the channel order of
-//! the plan before, no packet ever violated it. If not, packets that took withdrawn turns may still wait in
+//! write and used as the held tables on the way to another plan. If the tables already followed the channel order
+//! of the plan, no packet ever violated it. If not, packets that took withdrawn turns may still wait in
 //! buffers, which tables do not show: see [`RouteStep::drain`](super::RouteStep::drain).
 //!
 //! The cost is linear in the number of switches per destination LID that changes.

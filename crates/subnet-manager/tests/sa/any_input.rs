@@ -89,7 +89,7 @@ proptest! {
                 prop_assert!(answer.mad.method().is_response() || answer.mad.rmpp().version == 1);
                 prop_assert!(world.keys.contains_key(&answer.dlid.to_wire()));
                 if answer.dlid == datagram.slid && answer.mad.transaction() == datagram.mad.transaction() {
-                    prop_assert!(is_member, "a stranger was answered");
+                    prop_assert!(is_member, "an unknown sender was answered");
                 }
                 sent += 1;
             }

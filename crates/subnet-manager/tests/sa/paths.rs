@@ -64,7 +64,7 @@ fn paths_to_and_from_the_manager_have_the_management_sl() {
     assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(0), Ok(0)));
     world.decisions.management_sl = ServiceLevel::from_wire(15);
     assert_eq!((level(&world, 2, 1, 0x7fff), level(&world, 1, 2, 0x7fff)), (Ok(15), Ok(15)));
-    assert_eq!(level(&world, 2, 16, 0x8101), Ok(3), "others have the level of their partition");
+    assert_eq!(level(&world, 2, 16, 0x8101), Ok(3), "others have the service level of their partition");
     assert_eq!(level(&world, 2, 1, 0x8101), Ok(3), "in a partition of tenants the manager is one of them");
     let default = 0x7fff_u16.to_be_bytes();
     let at_level = |raw: u8| {

@@ -23,7 +23,7 @@ fn class_port_info_lists_the_capabilities() {
     let info = ClassPortInfo::decode(answer.sa_data()).unwrap();
     assert_eq!((info.base_version, info.class_version, answer.sa_record_len()), (1, 2, 0));
     assert!(info.capability.has(sa::capability::PORT_INFO_CAPABILITY_MATCH));
-    assert!(!info.capability.has(sa::capability::MULTICAST), "joins are not taken");
+    assert!(!info.capability.has(sa::capability::MULTICAST), "joins are not supported");
     assert!(info.capability2.has(sa::capability2::FULL_PORT_INFO));
 }
 

@@ -178,5 +178,5 @@ fn a_forged_source_address_is_replaced() {
     view.handle_datagram(second(1.0), mine, datagram).unwrap();
     let answers = world::drain(&mut view);
     assert_eq!(answers.len(), 1);
-    assert_eq!((answers[0].0, answers[0].1.dlid), (mine, own.into()), "the answer comes to who asked");
+    assert_eq!((answers[0].0, answers[0].1.dlid), (mine, own.into()), "the answer reaches the requester");
 }

@@ -148,7 +148,7 @@ fn a_forwarding_loop_is_refused_after_half_a_minute() {
     let fine = writer.exit(&mut view, &spine, to);
     writer.set_exit(&mut view, &spine, to, back);
     view.handle_timeout(second(1.6));
-    assert_eq!(view.status().last, None, "it may still be written to the end");
+    assert_eq!(view.status().last, None, "the manager may still be writing");
     view.handle_timeout(second(32.0));
     let Some(Verdict::Refused { refusal: OverlayRefusal::ForwardingLoop { to: node, switches } }) =
         view.status().last.map(|judged| judged.verdict)
@@ -287,7 +287,7 @@ fn a_route_without_grant_is_refused_with_its_link() {
                 assert_eq!(
                     overlay.routes.len(),
                     0,
-                    "that of the one is not taken, those of others are as by default"
+                    "the route without a grant is dropped, the others are as by default"
                 );
                 kept += 1;
             }

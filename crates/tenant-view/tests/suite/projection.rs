@@ -1,4 +1,4 @@
-//! A view shows every route between the nodes of a cluster and nothing else, under permanent names.
+//! A view shows every route between the nodes of a cluster and nothing else, under persistent aliases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ proptest! {
             let mut program = Program::on(&others, &cluster.nodes[0].node);
             let expected = world::explore(&mut program, &mut others);
             let sorted = |mut found: Vec<_>| { found.sort_by_key(|(_, guid, _, _): &(String, Guid, NodeKind, Vec<u8>)| *guid); found };
-            prop_assert_eq!(sorted(found), sorted(expected), "what runs looks like what is new");
+            prop_assert_eq!(sorted(found), sorted(expected), "a running view equals a new one");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests byte by byte, for what a client of good manners cannot send.
+//! Raw HTTP requests, for tests of what a well-behaved client cannot send.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long an answer may take.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request.
@@ -20,7 +20,7 @@ pub struct HttpRequest<'a> {
     pub upgrade: Option<&'a str>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
     pub status: u16,
@@ -35,7 +35,7 @@ impl HttpResponse {
 }
 
 impl HttpRequest<'_> {
-    /// What goes over the wire.
+    /// The request as bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\nHost: heddle\r\n", self.method, self.path);
         if let Some(token) = self.token {
@@ -52,7 +52,7 @@ impl HttpRequest<'_> {
         (text + "\r\n" + &body).into_bytes()
     }
 
-    /// Asks at a socket.
+    /// Sends the request to a unix socket, and reads the response.
     pub fn send(&self, socket: &Path) -> HttpResponse {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -61,7 +61,7 @@ impl HttpRequest<'_> {
     }
 }
 
-/// Reads an answer: all of it, or its head if the connection was upgraded.
+/// Reads a response: all of it, or its head if the connection was upgraded.
 pub fn read_response(stream: &mut impl Read) -> io::Result<HttpResponse> {
     let (mut text, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -72,7 +72,7 @@ pub fn read_response(stream: &mut impl Read) -> io::Result<HttpResponse> {
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(length) => text.extend(&piece[..length]),
-            // What was written before the end counts.
+            // Bytes received before the error count.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && head.is_some() => break,
             Err(error) => return Err(error),
         }

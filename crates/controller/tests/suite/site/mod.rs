@@ -1,6 +1,6 @@
 //! A controller with a fake subnet manager and fake agents, without virtual machines.
 #![allow(dead_code, reason = "not every test needs all of it")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot set up its world has failed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod http;
 
@@ -181,7 +181,7 @@ impl Site {
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             sm_control: self.manager.clone(),
-            // One that is killed here gives its socket up a moment later.
+            // A controller that is killed here closes its socket a moment later.
             view_socket: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             key_file: self.path("store.key"),
             operator_token_file: self.path("token"),
@@ -225,7 +225,7 @@ impl Site {
             !std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(is_of_store)
         });
         let lock = std::fs::File::open(self.path("store.lock")).unwrap();
-        eventually("the store is given up", || lock.try_lock().is_ok());
+        eventually("the lock is released", || lock.try_lock().is_ok());
     }
 
     /// Files of the store, including those that SQLite creates.
@@ -420,7 +420,7 @@ async fn manage(stream: UnixStream, tree: Arc<Topology>, world: SharedWorld) -> 
         return write.write_all(b"{\"ok\":\"pong\"}\n").await;
     }
     if request["command"] == "read-back" {
-        // Devices that do what they are told.
+        // The fake devices match the plan at once.
         let held = world.lock().unwrap().plan.clone();
         return write.write_all(format!("{}\n", json!({ "ok": held })).as_bytes()).await;
     }

@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn full_entries_that_weigh_too_little_are_split() {
-        // 3 and 4 packets weigh 195 and 255, less than the 452 of before; 3 and 5 weigh 520, more than a packet too much.
+        // 3 and 4 packets weigh 195 and 255, less than the previous 452; 3 and 5 weigh 520, more than a packet too much.
         let entries = ClusterEntries { own: &[0, 32], free: &[1, 2], weight: 226, keeps_own: false };
         let division = entries.divided(&[543, 699]).unwrap();
         assert_eq!(division.weights(2), [195, 260]);

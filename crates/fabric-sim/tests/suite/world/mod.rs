@@ -92,11 +92,11 @@ impl World {
         for (switch, exits) in [("left", [0, 5, 1, 2, 5, 5]), ("right", [5, 0, 5, 5, 1, 2])] {
             let mut table = [0xff; 64];
             table[1..7].copy_from_slice(&exits);
-            self.set(switch, Attribute::LINEAR_FORWARDING, 0, table).expect("a forwarding block is taken");
+            self.set(switch, Attribute::LINEAR_FORWARDING, 0, table).expect("a forwarding block is accepted");
             let mut info = self.switch_info(switch);
             info.linear_fdb_top = 6;
             info.port_state_change = true;
-            self.set(switch, Attribute::SWITCH_INFO, 0, info.encode()).expect("switch info is taken");
+            self.set(switch, Attribute::SWITCH_INFO, 0, info.encode()).expect("SwitchInfo is accepted");
         }
         for state in [PortState::Armed, PortState::Active] {
             for (name, ports) in [

@@ -22,7 +22,7 @@ type Shared = State<Arc<Site>>;
 
 /// List all images
 #[utoipa::path(get, path = "/v1/images", operation_id = "image_list", responses((status = 200, body = Vec<Image>), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
-pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
+pub async fn list(State(site): Shared, caller: Caller) -> Result<Json<Vec<Image>>, ApiError> {
     let images = site.store.image_list().await?;
     Ok(Json(images.into_iter().map(|image| caller.image(image)).collect()))
 }
@@ -31,7 +31,7 @@ pub async fn image_list(State(site): Shared, caller: Caller) -> Result<Json<Vec<
 ///
 /// Replaces an image of the same name; running clusters keep theirs. For operators.
 #[utoipa::path(post, path = "/v1/images", operation_id = "image_add", request_body = NewImage, responses((status = 201, body = Image), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
-pub async fn image_add(
+pub async fn add(
     State(site): Shared,
     caller: Caller,
     Json(new): Json<NewImage>,
@@ -90,7 +90,7 @@ async fn check_image(new: &NewImage) -> Result<(), ApiError> {
 ///
 /// Running clusters keep theirs. For operators.
 #[utoipa::path(delete, path = "/v1/images/{name}", operation_id = "image_remove", params(("name" = String, Path)), responses((status = 204), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
-pub async fn image_remove(
+pub async fn remove(
     State(site): Shared,
     caller: Caller,
     Path(name): Path<Name>,
