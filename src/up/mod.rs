@@ -358,6 +358,7 @@ impl StartPlan {
             site.path("agent").into(),
             "--socket".into(),
             site.socket("agent").into(),
+            "--dedicate-threads".into(),
             "--sim-control".into(),
             site.socket("sim-control").into(),
             "--stop-vms-at-exit".into(),

@@ -20,7 +20,7 @@ use fabric_model::intent::{ClusterIntent, Intents, PortName};
 use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
 use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
-use ib_wire::{DataLanes, Guid, ServiceLevel};
+use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel};
 
 use crate::CompileError;
 use crate::fabric::{Fabric, SwitchIndex};
@@ -486,7 +486,9 @@ fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
 /// The number of entries that the arbitration tables of all ports have at least: 8, 16, 32 or 64.
 fn table_entries(intents: &Intents) -> u8 {
     let capabilities = &intents.capabilities;
-    let least = capabilities.ports.values().map(|port| port.arbitration).min();
+    // Port 0 of a switch sends over no link, and its arbitration fields are not valid.
+    let external = capabilities.ports.iter().filter(|(name, _)| name.port != PortNum::MANAGEMENT);
+    let least = external.map(|(_, port)| port.arbitration).min();
     let least = least.unwrap_or(capabilities.default_port.arbitration).clamp(8, 64);
     1 << least.ilog2()
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ib_wire::{ExtendedSpeed, LinkSpeed, PortInfo};
 use serde::{Deserialize, Serialize};
 
 /// Link width, as a multiple of a 1x link.
@@ -98,6 +99,25 @@ pub struct LinkRate {
 impl LinkRate {
     /// 4xEDR, 100 Gb/s: the default of generated fabrics.
     pub const DEFAULT: Self = Self { speed: Speed::Edr, width: Width::X4 };
+
+    /// The active rate of a link by the registers of one of its ports; `None` if they show no width or no speed. FDR10 shows as
+    /// QDR there; `is_fdr10` comes from a vendor attribute.
+    pub fn active(info: &PortInfo, is_fdr10: bool) -> Option<Self> {
+        let lanes = info.link_width_active.lanes();
+        let width = Width::ALL.into_iter().find(|width| u32::from(width.multiplier()) == lanes)?;
+        let speed = match (info.extended_speed_active.fastest(), info.link_speed_active.fastest()) {
+            (Some(ExtendedSpeed::FDR), _) => Speed::Fdr,
+            (Some(ExtendedSpeed::EDR), _) => Speed::Edr,
+            (Some(ExtendedSpeed::HDR), _) => Speed::Hdr,
+            (Some(_), _) => Speed::Ndr,
+            (None, Some(LinkSpeed::QDR)) if is_fdr10 => Speed::Fdr10,
+            (None, Some(LinkSpeed::QDR)) => Speed::Qdr,
+            (None, Some(LinkSpeed::DDR)) => Speed::Ddr,
+            (None, Some(_)) => Speed::Sdr,
+            (None, None) => return None,
+        };
+        Some(Self { speed, width })
+    }
 
     /// Data rate of the link in each direction, in Gb/s, without line coding.
     pub fn data_rate_gbps(self) -> f64 {

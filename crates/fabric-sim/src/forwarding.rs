@@ -264,7 +264,12 @@ impl Fabric {
             self.port_mut(peer).counters.receive_errors += 1;
             return Err(DropReason::Injected);
         }
-        self.port_mut(peer).counters.received(cast, payload);
+        let receiver = self.port_mut(peer);
+        receiver.counters.received(cast, payload);
+        // Data activate an armed port (A-PORT-9).
+        if matches!(packet, PacketKind::Data { .. }) && receiver.info.state == PortState::Armed {
+            receiver.info.state = PortState::Active;
+        }
         Ok(peer)
     }
 

@@ -144,6 +144,7 @@ impl Fabric {
         self.change_port(id, |info| {
             (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
             (info.enforce_inbound, info.enforce_outbound) = (enforces, enforces);
+            (info.filter_raw_inbound, info.filter_raw_outbound) = (enforces, enforces);
         })?;
         let Some(sharing) = &plan.qos else { return Ok(()) };
         self.write_weights(end, id, sharing)?;

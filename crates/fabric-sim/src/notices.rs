@@ -15,7 +15,7 @@ use ib_wire::{
     ServiceLevel, TransactionId,
 };
 
-use crate::agent::AgentOutcome;
+use crate::agent::{Access, AgentOutcome, Operation};
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, FabricOutput, Timer};
 
@@ -242,22 +242,26 @@ impl Fabric {
         }
     }
 
-    /// Handles TrapRepress. Only the master subnet manager can repress a trap.
+    /// Handles TrapRepress. Only the master subnet manager can repress a trap, and only with the M_Key.
     pub(crate) fn repress_trap(&mut self, end: PortId, source: LidAddress, mad: &Mad) -> AgentOutcome {
         if self.port(end).info.master_sm_lid.map(LidAddress::from) != Some(source) {
             return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
         // The upper half of a transaction id belongs to the transport.
         let transaction = mad.transaction().0 as u32;
-        let waiting = &mut self.port_mut(end).traps.waiting;
-        let before = waiting.len();
-        waiting.retain(|trap| trap.transaction != transaction);
-        match waiting.len() < before {
-            true => AgentOutcome::UsedUp,
-            // The software behind the port is a subnet manager and may have sent the trap itself.
-            false if self.port(end).is_sm => AgentOutcome::ForSoftware,
-            false => AgentOutcome::Dropped(DropReason::Unanswered),
+        let is_waiting = self.port(end).traps.waiting.iter().any(|trap| trap.transaction == transaction);
+        // The software behind the port is a subnet manager and may have sent the trap itself.
+        if !is_waiting && self.port(end).is_sm {
+            return AgentOutcome::ForSoftware;
         }
+        if self.check_key(end, Operation::Set, source, mad) == Access::Denied {
+            return AgentOutcome::Dropped(DropReason::ManagementKey);
+        }
+        if !is_waiting {
+            return AgentOutcome::Dropped(DropReason::Unanswered);
+        }
+        self.port_mut(end).traps.waiting.retain(|trap| trap.transaction != transaction);
+        AgentOutcome::UsedUp
     }
 
     /// Repeats the traps of a port that are due.

@@ -1,7 +1,7 @@
 //! Link rates of the topology in the encodings of PortInfo. A rate enables itself and all slower ones.
 
 use fabric_model::{LinkRate, Port, Speed, Width};
-use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PortInfo};
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth};
 
 /// Width and speeds that the cable at a port carries: the rate in the topology, else the enabled masks there.
 /// Enabling more does not make the link faster.
@@ -52,22 +52,4 @@ pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
         ExtendedSpeed(0) => ExtendedSpeed::default(),
         enabled => ExtendedSpeed(enabled.0 | UP_TO_HDR),
     }
-}
-
-/// The rate of a link by the registers of one of its ports. `is_fdr10` comes from the Mellanox vendor
-/// attribute.
-pub(crate) fn active_rate(info: &PortInfo, is_fdr10: bool) -> LinkRate {
-    let lanes = info.link_width_active.lanes();
-    let width = Width::ALL.into_iter().find(|width| u32::from(width.multiplier()) == lanes);
-    let speed = match (info.extended_speed_active.fastest(), info.link_speed_active.fastest()) {
-        (Some(ExtendedSpeed::FDR), _) => Speed::Fdr,
-        (Some(ExtendedSpeed::EDR), _) => Speed::Edr,
-        (Some(ExtendedSpeed::HDR), _) => Speed::Hdr,
-        (Some(_), _) => Speed::Ndr,
-        (None, Some(LinkSpeed::DDR)) => Speed::Ddr,
-        (None, Some(LinkSpeed::QDR)) if is_fdr10 => Speed::Fdr10,
-        (None, Some(LinkSpeed::QDR)) => Speed::Qdr,
-        (None, _) => Speed::Sdr,
-    };
-    LinkRate { speed, width: width.unwrap_or(Width::X1) }
 }

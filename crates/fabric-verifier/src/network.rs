@@ -207,14 +207,14 @@ impl<'a> PlannedNetwork<'a> {
         }
     }
 
-    /// Data rate of a link in bits per second, without line code. Cables of unknown rate count as
-    /// [`LinkRate::DEFAULT`].
+    /// Data rate of a link in bits per second, without line code. A cable of unknown rate has
+    /// rate 0: nothing can be guaranteed on it.
     pub fn rate(&self, link: Link) -> u64 {
         let name = self.link_name(link);
         let end = self.topology.by_guid(name.node).map(|node| Endpoint::new(node, name.port));
         let rate_of = |end: Endpoint| self.topology.port(end)?.rate;
         let rate = end.and_then(|end| rate_of(end).or_else(|| rate_of(self.topology.peer(end)?)));
-        (rate.unwrap_or(LinkRate::DEFAULT).data_rate_gbps() * 1e9) as u64
+        (rate.map_or(0.0, LinkRate::data_rate_gbps) * 1e9) as u64
     }
 
     /// The end port that owns a LID; the first of two (the duplicate is a finding of its own).

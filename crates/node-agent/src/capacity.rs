@@ -1,4 +1,7 @@
 //! Cores and memory of the machine, and their allocation to virtual machines. Nothing is allocated twice.
+//!
+//! A dedicated core is a physical one: a virtual CPU runs on its first hardware thread, and the others stay idle. Threads of
+//! one core share caches and execution units, so that another tenant on a sibling could slow it down and observe it.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +20,8 @@ pub struct HostCapacity {
     pub cores: CpuSet,
     /// The subset of `cores` that is never dedicated: it runs the host, QEMU's emulator threads and shared virtual machines.
     pub reserved: CpuSet,
+    /// The hardware threads of each physical core. A CPU that is in none of them is a core of its own.
+    siblings: Vec<CpuSet>,
     /// Memory for guests in total.
     pub memory: MemorySize,
 }
@@ -30,17 +35,47 @@ pub struct InvalidReserve {
 }
 
 impl HostCapacity {
-    /// Reserves the lowest `reserve` cores.
-    pub fn new(cores: CpuSet, reserve: u32, memory: MemorySize) -> Result<Self, InvalidReserve> {
-        if reserve == 0 || reserve > cores.count() {
-            return Err(InvalidReserve { reserve, cores: cores.count() });
+    /// Reserves the lowest `reserve` physical cores. `siblings` are the hardware threads of each.
+    pub fn new(
+        cores: CpuSet,
+        siblings: Vec<CpuSet>,
+        reserve: u32,
+        memory: MemorySize,
+    ) -> Result<Self, InvalidReserve> {
+        let mut capacity = Self { cores, reserved: CpuSet::default(), siblings, memory };
+        let physical = capacity.first_threads(&capacity.cores);
+        if reserve == 0 || reserve > physical.count() {
+            return Err(InvalidReserve { reserve, cores: physical.count() });
         }
-        let reserved = cores.iter().take(reserve as usize).collect();
-        Ok(Self { cores, reserved, memory })
+        let reserved = capacity.with_siblings(&physical.iter().take(reserve as usize).collect());
+        capacity.reserved = reserved.iter().filter(|cpu| capacity.cores.contains(*cpu)).collect();
+        Ok(capacity)
     }
 
+    /// The first hardware thread of every core that can be dedicated: the agent may use all its threads, and none is
+    /// reserved.
     fn offered(&self) -> CpuSet {
-        self.cores.without(&self.reserved)
+        let free = self.cores.without(&self.reserved);
+        let is_whole = |cpu: &u32| self.with_siblings(&CpuSet::from_iter([*cpu])).without(&free).is_empty();
+        self.first_threads(&free).iter().filter(is_whole).collect()
+    }
+
+    /// The lowest thread of each physical core that has threads in a set.
+    fn first_threads(&self, set: &CpuSet) -> CpuSet {
+        let is_first = |cpu: &u32| {
+            let mut lower = self.threads_of(*cpu).filter(|other| other < cpu);
+            !lower.any(|other| set.contains(other))
+        };
+        set.iter().filter(is_first).collect()
+    }
+
+    /// The CPUs of a set, and all hardware threads of their cores.
+    fn with_siblings(&self, set: &CpuSet) -> CpuSet {
+        set.iter().chain(set.iter().flat_map(|cpu| self.threads_of(cpu))).collect()
+    }
+
+    fn threads_of(&self, cpu: u32) -> impl Iterator<Item = u32> {
+        self.siblings.iter().filter(move |threads| threads.contains(cpu)).flat_map(CpuSet::iter)
     }
 }
 
@@ -108,10 +143,10 @@ impl Allocations {
         let cores = match order.mode {
             CpuMode::Shared => CpuSet::default(),
             CpuMode::Dedicated => {
-                let free = self.machine.offered().without(&self.dedicated());
+                let free = self.machine.offered().without(&self.machine.with_siblings(&self.dedicated()));
                 if order.cores > free.count() {
                     let ResourceUse { total: offered, used } = self.cores();
-                    let total = self.machine.cores.count();
+                    let total = self.machine.first_threads(&self.machine.cores).count();
                     return Err(InsufficientCapacity::Cores {
                         requested: order.cores,
                         total,
@@ -142,14 +177,15 @@ impl Allocations {
         self.allocations.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Cores that are not dedicated to a virtual machine.
+    /// CPUs whose cores are not dedicated to a virtual machine.
     pub fn shared_cores(&self) -> CpuSet {
-        self.machine.cores.without(&self.dedicated())
+        self.machine.cores.without(&self.machine.with_siblings(&self.dedicated()))
     }
 
     /// Cores that can be dedicated, and how many are.
     pub fn cores(&self) -> ResourceUse {
-        ResourceUse { total: self.machine.offered().count(), used: self.dedicated().count() }
+        let used = self.machine.first_threads(&self.machine.with_siblings(&self.dedicated()));
+        ResourceUse { total: self.machine.offered().count(), used: used.count() }
     }
 
     /// Memory for guests and what is allocated of it, in MiB.

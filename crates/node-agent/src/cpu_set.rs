@@ -26,6 +26,11 @@ impl CpuSet {
         self.0.iter().copied()
     }
 
+    /// Whether a CPU is in the set.
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.contains(&cpu)
+    }
+
     /// Number of CPUs in the set.
     pub fn count(&self) -> u32 {
         u32::try_from(self.0.len()).expect("there are at most 8192 cores")

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +53,12 @@ struct Args {
     /// Use these cores, such as 0-3,6 [default: the CPU affinity of this process]
     #[arg(long, value_name = "LIST")]
     cores: Option<CpuSet>,
-    /// Reserve the lowest N cores for the host, QEMU's emulator threads and virtual machines without dedicated cores
+    /// Reserve the lowest N physical cores for the host, QEMU's emulator threads and virtual machines without dedicated cores
     #[arg(long, value_name = "N", default_value_t = 1)]
     reserve_cores: u32,
+    /// Dedicate hardware threads instead of physical cores: threads of one core may then belong to different tenants
+    #[arg(long)]
+    dedicate_threads: bool,
     /// Give guests at most this much memory in total, such as 16G [default: 7/8 of the machine's memory]
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySize>,
@@ -115,7 +118,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Some(memory) => memory,
         None => own_memory()?,
     };
-    let allocations = Allocations::new(HostCapacity::new(cores, args.reserve_cores, memory)?);
+    let siblings = if args.dedicate_threads { Vec::new() } else { siblings()? };
+    let allocations = Allocations::new(HostCapacity::new(cores, siblings, args.reserve_cores, memory)?);
     let state_dir = Arc::new(StateDir::open(&args.state, &args.runtime)?);
     let machine = MachineStatus {
         cores: allocations.cores(),
@@ -174,6 +178,23 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     agent.shut_down(args.stop_vms_at_exit).await;
     agent.context().state_dir.remove_runtime_directory();
     Ok(())
+}
+
+/// The hardware threads of each physical core of the machine.
+fn siblings() -> anyhow::Result<Vec<CpuSet>> {
+    let mut all = Vec::new();
+    let folder = Path::new("/sys/devices/system/cpu");
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        // CPUs that are off, and folders of other things, have no such file.
+        let Ok(list) = fs::read_to_string(entry?.path().join("topology/thread_siblings_list")) else {
+            continue;
+        };
+        let threads: CpuSet = list.parse()?;
+        if !all.contains(&threads) {
+            all.push(threads);
+        }
+    }
+    Ok(all)
 }
 
 /// The CPU affinity of this process.

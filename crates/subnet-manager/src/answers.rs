@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ib_wire::{Mad, NodeInfo, SMP_DATA_LEN, Status};
+use ib_wire::{Attribute, Mad, MlnxExtPortInfo, NodeInfo, PortInfo, PortState, SMP_DATA_LEN, Status};
 
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase, Purpose};
@@ -25,12 +25,15 @@ impl Manager {
                         self.emit(SmEvent::SilentLocation { location: from, last });
                     }
                 }
+                // It counts as QDR, which is slower.
+                Purpose::Fdr10 { .. } => {}
                 Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
                 Purpose::Read { target }
                 | Purpose::Audit { target }
                 | Purpose::LightSweep { target }
                 | Purpose::Recheck { target }
-                | Purpose::Write { target } => self.handle_silent_attribute(now, target),
+                | Purpose::Write { target }
+                | Purpose::ActivationCheck { target, .. } => self.handle_silent_attribute(now, target),
             }
         }
     }
@@ -67,6 +70,7 @@ impl Manager {
             Purpose::Read { target } => {
                 let understood = is_ok && self.record(target, data);
                 self.check_understood(understood, target, mad);
+                self.read_further_ports(target, request);
             }
             Purpose::Audit { target } => {
                 self.compare_with_known(target, data);
@@ -80,6 +84,22 @@ impl Manager {
             Purpose::Recheck { target } => {
                 let understood = is_ok && self.record_switch(target, data, true);
                 self.check_understood(understood, target, mad);
+            }
+            Purpose::Write { target } if !is_ok && is_activation(target, request) => {
+                // The port may be Active already: data that arrive at an armed port activate it (A-PORT-9).
+                let refusal = mad.status();
+                self.request_get(target, Purpose::ActivationCheck { target, refusal });
+            }
+            Purpose::Fdr10 { target } => {
+                self.record_fdr10(target, MlnxExtPortInfo::decode(data).ok().filter(|_| is_ok))
+            }
+            Purpose::ActivationCheck { target, refusal } => {
+                let is_active = is_ok
+                    && self.record(target, data)
+                    && PortInfo::decode(data).is_ok_and(|info| info.state == PortState::Active);
+                if !is_active {
+                    self.report_refusal(target, Some(refusal));
+                }
             }
             Purpose::Write { target } => {
                 self.learn(target, request, mad);
@@ -116,13 +136,21 @@ impl Manager {
     /// Reports a request that was refused or whose response cannot be decoded.
     fn check_understood(&mut self, understood: bool, target: AttributeRef, mad: &Mad) {
         if !understood {
-            let (node, _, (attribute, modifier)) = target;
-            let status = Some(mad.status()).filter(|status| *status != Status::OK);
-            self.emit(SmEvent::RequestRefused { node, attribute, modifier, status });
-            if self.phase == Phase::Writing(Stage::Active) {
-                // It was armed and is not any more: it may have restarted and lost its tables.
-                self.silent.insert(node);
-            }
+            self.report_refusal(target, Some(mad.status()).filter(|status| *status != Status::OK));
         }
     }
+
+    fn report_refusal(&mut self, (node, _, (attribute, modifier)): AttributeRef, status: Option<Status>) {
+        self.emit(SmEvent::RequestRefused { node, attribute, modifier, status });
+        if self.phase == Phase::Writing(Stage::Active) {
+            // It was armed and is not any more: it may have restarted and lost its tables.
+            self.silent.insert(node);
+        }
+    }
+}
+
+/// Whether a Set requests PortState Active.
+fn is_activation((_, _, (attribute, _)): AttributeRef, request: &Mad) -> bool {
+    attribute == Attribute::PORT_INFO
+        && PortInfo::decode(request.smp_data()).is_ok_and(|info| info.state == PortState::Active)
 }

@@ -2,11 +2,11 @@
 //! them with the known values.
 
 use ib_wire::{
-    Attribute, Capability, DirectedRoute, Guid, Mad, Method, NodeDescription, NodeInfo, NodeKind, PortInfo,
-    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
+    Attribute, Capability, DirectedRoute, Guid, Mad, Method, MlnxExtPortInfo, NodeDescription, NodeInfo,
+    NodeKind, PortInfo, PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
-use fabric_model::NODES_MAX;
+use fabric_model::{LinkRate, NODES_MAX, Speed};
 
 use crate::event::SmEvent;
 use crate::keys::Location;
@@ -195,13 +195,20 @@ impl Manager {
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
         self.facts_are_new |= node.ports.get(&number) != Some(&info);
+        let is_qdr = is_up && LinkRate::active(&info, false).is_some_and(|rate| rate.speed == Speed::Qdr);
+        let rate_before = node.link_rate(number);
         let before = node.ports.insert(number, info).map(|before| before.state);
+        // A link that trained at another rate is another link for what is planned on it.
+        self.observed.changed |= rate_before != node.link_rate(number);
         let has_bounced = before == Some(PortState::Active) && state == PortState::Initialize;
         if is_up && !has_bounced {
             self.record_manager(guid, number, is_manager);
         }
         if !is_up || has_bounced {
             self.lose_link(guid, number);
+        }
+        if is_qdr && rate_before.is_none() {
+            self.query_fdr10(guid, number);
         }
         if !is_up {
             self.forget_unresolved(Some(Location { near: guid, port: number }));
@@ -213,6 +220,51 @@ impl Manager {
             if let Some(route) = route {
                 self.probe(Some(Location { near: guid, port: number }), route);
             }
+        }
+    }
+
+    /// Asks whether the link of a port that shows QDR runs at FDR10.
+    fn query_fdr10(&mut self, guid: Guid, number: PortNum) {
+        let Some(node) = self.observed.nodes.get(&guid) else { return };
+        let own = if node.is_switch() { PortNum::MANAGEMENT } else { number };
+        let target = (guid, own, (Attribute::MLNX_EXT_PORT_INFO, number.to_wire().into()));
+        self.request_get(target, Purpose::Fdr10 { target });
+    }
+
+    pub(crate) fn record_fdr10(&mut self, (guid, _, key): AttributeRef, info: Option<MlnxExtPortInfo>) {
+        let is_fdr10 = info.is_some_and(|info| info.link_speed_active & 1 != 0);
+        let (Some(node), Some(port)) =
+            (self.observed.nodes.get_mut(&guid), PortInfo::port_of_modifier(key.1))
+        else {
+            return;
+        };
+        let has_changed =
+            if is_fdr10 { node.fdr10_ports.insert(port) } else { node.fdr10_ports.remove(&port) };
+        self.observed.changed |= has_changed;
+    }
+
+    /// After PortInfo was read: reads what it says how to ask for.
+    pub(crate) fn read_further_ports(&mut self, (guid, port, key): AttributeRef, request: &Mad) {
+        let Some(node) = self.observed.nodes.get_mut(&guid).filter(|_| key.0 == Attribute::PORT_INFO) else {
+            return;
+        };
+        if node.is_switch() {
+            // All other ports, once in a run; also if port 0 was not understood.
+            if key == port_info_key(PortNum::MANAGEMENT) && node.ports_read_in_run < node.seen_in_run {
+                node.ports_read_in_run = node.seen_in_run;
+                for port in (1..=node.info.port_count).filter_map(PortNum::new) {
+                    self.read((guid, PortNum::MANAGEMENT, port_info_key(port)));
+                }
+            }
+            return;
+        }
+        let may_hide_speed = |info: &PortInfo| is_up(info) && info.extended_speed_active.0 == 0;
+        let asked_plainly = request.modifier() & PortInfo::EXTENDED_SPEEDS_KNOWN == 0;
+        if asked_plainly
+            && node.has_extended_speeds(port)
+            && node.ports.get(&port).is_some_and(may_hide_speed)
+        {
+            self.read((guid, port, key));
         }
     }
 
@@ -263,16 +315,15 @@ impl Manager {
     }
 }
 
-/// The attributes to read of a node that is new in this run: description, SwitchInfo, and PortInfo of every
-/// port that the answering one gives access to.
+/// The attributes to read first of a node that is new in this run: description, SwitchInfo and PortInfo. PortInfo of port
+/// 0 says how to ask for the other ports of a switch.
 fn reads_of_node(info: &NodeInfo) -> Vec<(PortNum, AttributeKey)> {
     let name = (info.local_port, (Attribute::NODE_DESCRIPTION, 0));
     if info.kind != NodeKind::Switch {
         return vec![name, (info.local_port, port_info_key(info.local_port))];
     }
     let own = |key| (PortNum::MANAGEMENT, key);
-    let ports = (0..=info.port_count).map(|port| own((Attribute::PORT_INFO, port.into())));
-    [name, own((Attribute::SWITCH_INFO, 0))].into_iter().chain(ports).collect()
+    vec![name, own((Attribute::SWITCH_INFO, 0)), own(port_info_key(PortNum::MANAGEMENT))]
 }
 
 fn port_info_key(port: PortNum) -> AttributeKey {

@@ -34,6 +34,7 @@ mod discovery_run;
 mod event;
 mod foreign_managers;
 mod keys;
+mod lifetimes;
 mod mad_window;
 mod manager;
 mod observed;

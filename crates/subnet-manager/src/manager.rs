@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use ib_wire::{
-    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey,
+    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey, Status,
     TransactionId,
 };
 
@@ -14,6 +14,7 @@ use crate::backlog::Backlog;
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::keys::{BoundNodes, Location, SiteSecret};
+use crate::lifetimes::DRAIN_TIME;
 use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
 use crate::persistence::{Persistence, PersistentState};
@@ -45,7 +46,7 @@ impl Default for ManagerSettings {
         let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
         // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, sweeps, priority: 15, sm_key, drain_time: Duration::from_millis(500) }
+        Self { limits, sweeps, priority: 15, sm_key, drain_time: DRAIN_TIME }
     }
 }
 
@@ -207,6 +208,15 @@ pub(crate) enum Purpose {
         target: AttributeRef,
     },
     Write {
+        target: AttributeRef,
+    },
+    /// Read PortInfo after a Set of PortState Active was refused: is the port Active already?
+    ActivationCheck {
+        target: AttributeRef,
+        refusal: Status,
+    },
+    /// Does the link of a port run at FDR10? Devices without the vendor attribute refuse, which is no fault.
+    Fdr10 {
         target: AttributeRef,
     },
     /// Query another subnet manager.
@@ -503,15 +513,16 @@ impl Manager {
 
     fn request(&mut self, method: Method, target: AttributeRef, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
         let (node, port, key) = target;
-        let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
-        let mut mad = Mad::directed(method, key.0, key.1, route);
+        let Some(seen) = self.observed.nodes.get(&node) else { return };
+        let Some(route) = seen.route(port) else { return };
+        let mut mad = Mad::directed(method, key.0, seen.request_modifier(key), route);
         *mad.smp_data_mut() = data;
         mad.set_m_key(self.key_of(node));
         self.window.request(node, mad, purpose);
     }
 
     /// The M_Key to present. A node without a key accepts any.
-    fn key_of(&self, node: Guid) -> Option<MKey> {
+    pub(crate) fn key_of(&self, node: Guid) -> Option<MKey> {
         self.secret.as_ref().map(|secret| secret.key(node))
     }
 

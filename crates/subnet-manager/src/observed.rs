@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use fabric_model::LinkRate;
 use fabric_model::intent::{Capabilities, PortCapability, PortName, SwitchCapability};
 use ib_wire::{
-    Attribute, DirectedRoute, Guid, NodeDescription, NodeInfo, NodeKind, PhysicalState, PortInfo, PortNum,
-    PortState, SMP_DATA_LEN, SwitchInfo,
+    Attribute, Capability, DirectedRoute, Guid, NodeDescription, NodeInfo, NodeKind, PhysicalState, PortInfo,
+    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 use crate::sa::NodeFacts;
@@ -23,6 +24,8 @@ pub(crate) struct ObservedNode {
     pub routes: BTreeMap<PortNum, DirectedRoute>,
     pub ports: BTreeMap<PortNum, PortInfo>,
     pub port_guids: BTreeMap<PortNum, Guid>,
+    /// Ports whose link runs at FDR10. PortInfo shows it as QDR.
+    pub fdr10_ports: BTreeSet<PortNum>,
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
     /// Table blocks that were read or written; those of a switch under port 0, those of an adapter under
@@ -30,6 +33,8 @@ pub(crate) struct ObservedNode {
     pub tables: BTreeMap<(PortNum, AttributeKey), [u8; SMP_DATA_LEN]>,
     /// The discovery run in which it was last registered.
     pub seen_in_run: u64,
+    /// The discovery run in which the external ports of a switch were last read.
+    pub ports_read_in_run: u64,
     /// Programming runs in a row in which it did not answer.
     pub strikes: u8,
 }
@@ -44,9 +49,11 @@ impl ObservedNode {
             routes: BTreeMap::new(),
             ports: BTreeMap::new(),
             port_guids: BTreeMap::new(),
+            fdr10_ports: BTreeSet::new(),
             links: BTreeMap::new(),
             tables: BTreeMap::new(),
             seen_in_run: 0,
+            ports_read_in_run: 0,
             strikes: 0,
         }
     }
@@ -58,6 +65,28 @@ impl ObservedNode {
     /// The directed route for the attributes of a port.
     pub fn route(&self, port: PortNum) -> Option<&DirectedRoute> {
         if self.is_switch() { self.routes.values().next() } else { self.routes.get(&port) }
+    }
+
+    /// Whether the port has extended speeds. Switches say so at port 0 for all their ports.
+    pub fn has_extended_speeds(&self, port: PortNum) -> bool {
+        let info = self.ports.get(if self.is_switch() { &PortNum::MANAGEMENT } else { &port });
+        info.is_some_and(|info| info.capability.has(Capability::EXTENDED_SPEEDS))
+    }
+
+    /// The modifier to send for an attribute. Some devices show the extended speeds of a port only to requesters that
+    /// understand them, and devices without extended speeds may refuse the bit that says so (A-PORT-4).
+    pub fn request_modifier(&self, (attribute, modifier): AttributeKey) -> u32 {
+        let port = PortInfo::port_of_modifier(modifier).filter(|_| attribute == Attribute::PORT_INFO);
+        match port {
+            Some(port) if self.has_extended_speeds(port) => modifier | PortInfo::EXTENDED_SPEEDS_KNOWN,
+            _ => modifier,
+        }
+    }
+
+    /// The active rate of the link at a port.
+    pub fn link_rate(&self, port: PortNum) -> Option<LinkRate> {
+        let info = self.ports.get(&port).filter(|info| is_up(info))?;
+        LinkRate::active(info, self.fdr10_ports.contains(&port))
     }
 
     /// The last known value of an attribute.

@@ -17,11 +17,11 @@ use crate::observed::{AttributeKey, ObservedNode};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
 use crate::unsupported::{AttributeRef, Unsupported};
-pub(crate) use attributes::without_state;
 use attributes::{
     address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
-    shared_ports, shrunk_keys, step, switch_info,
+    queue_life, shared_ports, shrunk_keys, step, switch_info, switch_life,
 };
+pub(crate) use attributes::{raw_filters, without_state};
 pub(crate) use sl_to_vl::hops;
 
 /// The stages of a programming run. In this order every stage is safe: what the plan no longer allows ends
@@ -317,8 +317,10 @@ impl Comparison<'_> {
                     port_info(node, port.number, |info| {
                         (info.neighbor_mtu, info.operational_vls) = (port.mtu, port.lanes);
                         low_first(info, port.qos.as_deref());
+                        queue_life(info, port);
                     })
                 };
+                writes.extend(switch_life(node).map(own));
                 writes.extend(plan.ports.iter().filter_map(wanted).map(own));
             }
             Stage::Prepared => {
@@ -334,6 +336,10 @@ impl Comparison<'_> {
                 let wanted = |port: &SwitchPortPlan| {
                     port_info(node, port.number, |info| {
                         (info.enforce_inbound, info.enforce_outbound) = (enforced, enforced);
+                        // Raw packets have no P_Key that could be checked.
+                        let filters = raw_filters(node);
+                        info.filter_raw_inbound = enforced && filters.inbound;
+                        info.filter_raw_outbound = enforced && filters.outbound;
                     })
                 };
                 writes.extend(plan.ports.iter().filter(is_due).filter_map(wanted).map(own));

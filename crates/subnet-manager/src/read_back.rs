@@ -18,6 +18,7 @@ use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
+use crate::program::raw_filters;
 use crate::scope::Scope;
 use crate::transition::lanes;
 
@@ -81,8 +82,12 @@ fn held_by_switch(plan: &SwitchPlan, node: &ObservedNode) -> Option<SwitchPlan> 
 
 fn held_by_port(plan: &SwitchPortPlan, node: &ObservedNode) -> Option<SwitchPortPlan> {
     let info = node.ports.get(&plan.number)?;
-    // Enforcement in one direction only counts as none.
-    let enforcement = match info.enforce_inbound && info.enforce_outbound {
+    // Enforcement in one direction only counts as none, and so does one that lets raw packets pass although the switch
+    // could filter them.
+    let filters = raw_filters(node);
+    let filters_raw =
+        (info.filter_raw_inbound || !filters.inbound) && (info.filter_raw_outbound || !filters.outbound);
+    let enforcement = match info.enforce_inbound && info.enforce_outbound && filters_raw {
         true => Enforcement::Both(Arc::new(pkeys(node, PortNum::MANAGEMENT, plan.number.to_wire().into()))),
         false => Enforcement::Off,
     };

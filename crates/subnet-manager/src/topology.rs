@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, Endpoint, NewNode, NodeIndex, Topology, TopologyBuilder};
-use ib_wire::{Guid, NodeKind};
+use fabric_model::{BuildError, Endpoint, LinkRate, NewNode, NodeIndex, Topology, TopologyBuilder};
+use ib_wire::{Guid, NodeKind, PortNum};
 
 use crate::observed::ObservedNode;
 
@@ -25,11 +25,22 @@ pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology
             let (here, there) = (Endpoint::new(indices[guid], *port), peer_end(&indices, *peer, *peer_port));
             // A cable is observed from both ends, but added once.
             if let Some(there) = there.filter(|there| here < *there) {
-                builder.connect(here, there, None)?;
+                builder.connect(here, there, link_rate(node, *port, nodes.get(peer), *peer_port))?;
             }
         }
     }
     Ok((builder.build()?, capabilities))
+}
+
+/// The rate of a link by the registers of both its ports; the slower one if they differ.
+fn link_rate(
+    node: &ObservedNode,
+    port: PortNum,
+    peer: Option<&ObservedNode>,
+    peer_port: PortNum,
+) -> Option<LinkRate> {
+    let rates = [node.link_rate(port), peer.and_then(|peer| peer.link_rate(peer_port))];
+    rates.into_iter().flatten().min_by(|a, b| a.data_rate_gbps().total_cmp(&b.data_rate_gbps()))
 }
 
 fn new_node(guid: Guid, node: &ObservedNode) -> NewNode {
@@ -45,6 +56,6 @@ fn new_node(guid: Guid, node: &ObservedNode) -> NewNode {
     new
 }
 
-fn peer_end(indices: &BTreeMap<Guid, NodeIndex>, peer: Guid, port: ib_wire::PortNum) -> Option<Endpoint> {
+fn peer_end(indices: &BTreeMap<Guid, NodeIndex>, peer: Guid, port: PortNum) -> Option<Endpoint> {
     indices.get(&peer).map(|index| Endpoint::new(*index, port))
 }

@@ -34,7 +34,8 @@ impl Manager {
         let manager = LidAddress::Unicast(plan.manager().lid);
         let mut mad = datagram.mad.clone();
         mad.set_method(Method::TRAP_REPRESS);
-        mad.set_m_key(None);
+        // Devices check the key of a TrapRepress as that of a Set (A-TRAP-6). The owner of the source LID gets its own key.
+        mad.set_m_key(self.key_of(node));
         self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
         self.sweeps.schedule_recheck(now, node);
         if let Some(trap) = notice.trap() {

@@ -134,7 +134,7 @@ pub struct LinkGraph {
 
 impl LinkGraph {
     /// The graph of a plan for a topology. Adapter ports that are not attached to a switch are left out. Links of unknown
-    /// rate count as [`LinkRate::DEFAULT`].
+    /// rate have nothing to guarantee: their rate is 0.
     pub fn of(topology: &Topology, plan: &FabricPlan, limits: TenancyLimits) -> Self {
         let switch_indices: HashMap<Guid, u32> =
             (0..).zip(plan.switches()).map(|(at, switch)| (switch.guid, at)).collect();
@@ -264,7 +264,7 @@ impl LinkGraph {
         let end = topology.by_guid(from.node).map(|node| Endpoint::new(node, from.port));
         let rate_of = |end: Endpoint| topology.port(end)?.rate;
         let rate = end.and_then(|end| rate_of(end).or_else(|| rate_of(topology.peer(end)?)));
-        let rate_gbps = rate.unwrap_or(LinkRate::DEFAULT).data_rate_gbps();
+        let rate_gbps = rate.map_or(0.0, LinkRate::data_rate_gbps);
         let rate = Bandwidth::from_bits_per_s((rate_gbps * 1e9) as u64);
         let data_lanes = lanes.count();
         let (lanes, first_lane) = match self.limits.lanes {

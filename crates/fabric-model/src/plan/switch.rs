@@ -74,6 +74,7 @@ pub struct SwitchPortPlan {
 pub enum Enforcement {
     /// No check: the peer is a switch, and packets were checked where they entered the fabric.
     Off,
-    /// Inbound and outbound packets need a P_Key of this table, which is that of the adapter port at the other end.
+    /// Inbound and outbound packets need a P_Key of this table, which is that of the adapter port at the other end. Raw
+    /// packets, which have none, are filtered where the switch can.
     Both(Arc<PkeyTable>),
 }

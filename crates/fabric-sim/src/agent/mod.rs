@@ -132,7 +132,13 @@ impl Fabric {
 
     /// Checks the presented M_Key against the one of `guard`, the port that protects the device. A violation
     /// is counted, starts the lease timer and raises a trap.
-    fn check_key(&mut self, guard: PortId, operation: Operation, source: LidAddress, mad: &Mad) -> Access {
+    pub(crate) fn check_key(
+        &mut self,
+        guard: PortId,
+        operation: Operation,
+        source: LidAddress,
+        mad: &Mad,
+    ) -> Access {
         let info = &self.port(guard).info;
         let Some(key) = info.m_key else { return Access::Full };
         if mad.m_key() == Some(key) {

@@ -2,8 +2,8 @@
 
 use fabric_model::Speed;
 use ib_wire::{
-    DataLanes, ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortInfo, PortNum,
-    PortState, Status, SwitchInfo,
+    Capability, DataLanes, ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState,
+    PortInfo, PortNum, PortState, Status, SwitchInfo,
 };
 
 use super::{Access, AttributeData, Operation};
@@ -21,15 +21,27 @@ impl Fabric {
         data: &mut AttributeData,
     ) -> Result<(), Status> {
         let port = self.selected_port(arrival, modifier)?;
+        let knows_extended_speeds = modifier & PortInfo::EXTENDED_SPEEDS_KNOWN != 0;
+        // A device without extended speeds does not know the bit.
+        if knows_extended_speeds && !self.has_extended_speeds(port) {
+            return Err(Status::INVALID_FIELD);
+        }
         if operation == Operation::Set {
             // Through an adapter port only that port can be configured.
             if !self.is_switch(port) && port != arrival.end {
                 return Err(Status::INVALID_FIELD);
             }
-            let wanted = PortInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
+            let mut wanted = PortInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
+            if !knows_extended_speeds {
+                wanted.extended_speed_enabled = ExtendedSpeed::default();
+            }
             self.set_port_info(port, &wanted)?;
         }
         *data = self.port_info(port, arrival.entered, access);
+        if !knows_extended_speeds {
+            // The extended speeds are shown only to requesters that understand them (A-PORT-4).
+            data[62..].fill(0);
+        }
         Ok(())
     }
 
@@ -50,6 +62,11 @@ impl Fabric {
             return Ok(arrival.end);
         }
         self.device_of(arrival.end).port(number).ok_or(Status::INVALID_FIELD)
+    }
+
+    /// Whether the device of a port has extended speeds. Switches say so at port 0.
+    fn has_extended_speeds(&self, port: PortId) -> bool {
+        self.port(self.end_port(port)).info.capability.has(Capability::EXTENDED_SPEEDS)
     }
 
     /// Whether the link of a port runs at FDR10. Only the Mellanox vendor attribute distinguishes it from
@@ -82,6 +99,8 @@ impl Fabric {
         let is_linked = current.physical_state == PhysicalState::LinkUp && self.port(port).peer.is_some();
         let logical = match (wanted.state, current.state) {
             (PortState::NoChange, _) => StateStep::None,
+            // A port that is Active already answers an error (A-PORT-9): it may have become so by itself.
+            (PortState::Active, PortState::Active) => return Err(Status::INVALID_FIELD),
             (wanted, current) if wanted == current && wanted != PortState::Down => StateStep::None,
             (PortState::Down, _) => StateStep::Retrain,
             (PortState::Armed, PortState::Initialize) if is_linked => StateStep::To(PortState::Armed),

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fabric_model::LinkRate;
+use fabric_model::{LinkRate, Speed, Width};
 use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::arbiter::ArbitrationTables;
@@ -14,7 +14,6 @@ use super::time::Pace;
 use crate::device::{Device, DeviceId, PortId, is_allowed_by, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::forwarding::HOPS_MAX;
-use crate::rates;
 
 /// No port, packet or queue.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -387,7 +386,8 @@ impl Builder {
         let port = fabric.port(id);
         let first_key = self.keys.len() as u32;
         self.keys.extend(port.keys());
-        let rate = rates::active_rate(&port.info, fabric.is_fdr10(id));
+        let slowest = LinkRate { speed: Speed::Sdr, width: Width::X1 };
+        let rate = LinkRate::active(&port.info, fabric.is_fdr10(id)).unwrap_or(slowest);
         PortTables {
             keys: (first_key, self.keys.len() as u32),
             lid: port.info.lid,

@@ -8,7 +8,8 @@ use node_agent::host_spec;
 
 fn allocations(cores: &str, reserve: u32, memory_mib: u32) -> Allocations {
     Allocations::new(
-        HostCapacity::new(cores.parse().unwrap(), reserve, MemorySize::from_mib(memory_mib)).unwrap(),
+        HostCapacity::new(cores.parse().unwrap(), Vec::new(), reserve, MemorySize::from_mib(memory_mib))
+            .unwrap(),
     )
 }
 
@@ -26,6 +27,32 @@ fn no_core_is_dedicated_twice() {
     assert_eq!(allocations.cores(), ResourceUse { total: 1, used: 1 });
     allocations.release(crate::common::vm_order(1, CpuMode::Dedicated).id);
     allocations.allocate(&crate::common::vm_order(2, CpuMode::Dedicated)).unwrap();
+}
+
+#[test]
+fn a_dedicated_core_is_a_physical_one() {
+    let siblings = || ["0,4", "1,5", "2,6", "3,7"].map(|threads| threads.parse().unwrap()).to_vec();
+    let memory = MemorySize::from_mib(4096);
+    let machine = HostCapacity::new("0-7".parse().unwrap(), siblings(), 1, memory).unwrap();
+    let mut allocations = Allocations::new(machine);
+    assert_eq!(allocations.cores(), ResourceUse { total: 3, used: 0 });
+    let first = allocations.allocate(&crate::common::vm_order(1, CpuMode::Dedicated)).unwrap();
+    assert_eq!(first.cores.to_string(), "1");
+    assert_eq!(allocations.shared_cores().to_string(), "0,2-4,6-7", "its sibling 5 stays idle");
+    // A virtual machine that was started on a sibling takes the whole core.
+    let adopted = crate::common::vm_order(2, CpuMode::Dedicated);
+    allocations.adopt(adopted.id, Allocation { cores: "6".parse().unwrap(), memory: adopted.memory });
+    assert_eq!(allocations.cores(), ResourceUse { total: 3, used: 2 });
+    let third = allocations.allocate(&crate::common::vm_order(3, CpuMode::Dedicated)).unwrap();
+    assert_eq!(third.cores.to_string(), "3");
+    assert!(allocations.allocate(&crate::common::vm_order(4, CpuMode::Dedicated)).is_err());
+
+    // A core of which the agent may not use all threads is not dedicated.
+    let machine = HostCapacity::new("0-5".parse().unwrap(), siblings(), 1, memory).unwrap();
+    assert_eq!(Allocations::new(machine).cores(), ResourceUse { total: 1, used: 0 });
+    // The control: threads count as cores if the operator says so.
+    let machine = HostCapacity::new("0-7".parse().unwrap(), Vec::new(), 1, memory).unwrap();
+    assert_eq!(Allocations::new(machine).cores(), ResourceUse { total: 7, used: 0 });
 }
 
 #[test]
@@ -54,9 +81,9 @@ fn adopted_allocations_are_kept_and_count() {
 fn at_least_one_core_must_be_reserved() {
     let cores = || "0-1".parse().unwrap();
     let memory = MemorySize::from_mib(1024);
-    assert!(HostCapacity::new(cores(), 0, memory).is_err());
-    assert!(HostCapacity::new(cores(), 3, memory).is_err());
-    assert!(HostCapacity::new(cores(), 2, memory).is_ok());
+    assert!(HostCapacity::new(cores(), Vec::new(), 0, memory).is_err());
+    assert!(HostCapacity::new(cores(), Vec::new(), 3, memory).is_err());
+    assert!(HostCapacity::new(cores(), Vec::new(), 2, memory).is_ok());
 }
 
 #[test]

@@ -3,15 +3,13 @@
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
     Attribute, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum,
-    PortState, SMP_DATA_LEN,
+    PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 use super::Stage;
+use crate::lifetimes::{HOQ_LIFE, LEAF_HOQ_LIFE, SUBNET_TIMEOUT, SWITCH_LIFE_TIME, VL_STALL_COUNT};
 use crate::observed::{AttributeKey, ObservedNode};
 use crate::transition;
-
-/// SubnetTimeout as an exponent of 4.096 µs: a little over a second.
-const SUBNET_TIMEOUT: u8 = 18;
 
 /// The ports with lane sharing in the plan that are known, with PortInfo.
 pub(super) fn shared_ports<'a>(
@@ -34,6 +32,21 @@ pub(super) fn enforced_ports(plan: &SwitchPlan) -> impl Iterator<Item = (&Switch
 /// Whether a port enforces partitions now.
 pub(super) fn enforces(node: &ObservedNode, port: PortNum) -> bool {
     node.ports.get(&port).is_some_and(|info| info.enforce_inbound || info.enforce_outbound)
+}
+
+/// The raw packet filters that the ports of a switch have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawFilters {
+    pub inbound: bool,
+    pub outbound: bool,
+}
+
+pub(crate) fn raw_filters(node: &ObservedNode) -> RawFilters {
+    let has = |filter: fn(&SwitchInfo) -> bool| node.switch.as_ref().is_some_and(filter);
+    RawFilters {
+        inbound: has(|info| info.filter_raw_inbound),
+        outbound: has(|info| info.filter_raw_outbound),
+    }
 }
 
 /// Number of multicast blocks that may be in use: by the plan, by the device, and at least one.
@@ -73,6 +86,13 @@ pub(super) fn low_first(info: &mut PortInfo, sharing: Option<&PortQos>) {
     if sharing.is_some() {
         info.vl_high_limit = 0;
     }
+}
+
+/// Sets how long packets may wait at the head of the output queue of a switch port.
+pub(super) fn queue_life(info: &mut PortInfo, plan: &SwitchPortPlan) {
+    let is_leaf = matches!(plan.enforcement, Enforcement::Both(_));
+    info.hoq_life = if is_leaf { LEAF_HOQ_LIFE } else { HOQ_LIFE };
+    info.vl_stall_count = VL_STALL_COUNT;
 }
 
 /// PortInfo with a change; the port state stays as observed.
@@ -117,10 +137,20 @@ pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey,
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-/// SwitchInfo with another LinearFDBTop. Writing PortStateChange clears it.
+/// SwitchInfo with the lifetime of packets.
+pub(super) fn switch_life(node: &ObservedNode) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
+    let mut info = node.switch.clone()?;
+    if info.life_time != SWITCH_LIFE_TIME {
+        // Written as 0, PortStateChange stays as it is.
+        (info.life_time, info.port_state_change) = (SWITCH_LIFE_TIME, false);
+    }
+    Some(((Attribute::SWITCH_INFO, 0), info.encode()))
+}
+
+/// SwitchInfo with another LinearFDBTop, and the lifetime of packets. Writing PortStateChange clears it.
 pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
-    info.linear_fdb_top = top;
+    (info.linear_fdb_top, info.life_time) = (top, SWITCH_LIFE_TIME);
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }
 

@@ -8,8 +8,9 @@ use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Pattern, Rate, Selec
 use ib_wire::{Gid, Membership, Mtu};
 
 use super::inventory::add_if;
-use super::paths::{PACKET_LIFE_TIME, is_selected};
+use super::paths::is_selected;
 use super::query::{Answer, Query};
+use crate::lifetimes::SUBNET_TIMEOUT;
 
 /// Components with a selector, which are not compared bit by bit.
 const SELECTED: [ComponentMask; 6] = [
@@ -60,7 +61,7 @@ fn is_wanted(pattern: &Pattern<'_, McMemberRecord>, group: &GroupPlan) -> bool {
         && rate.is_none_or(|(selector, wanted)| {
             is_selected(group.rate.nominal_mbps(), selector, wanted.nominal_mbps())
         })
-        && life.is_none_or(|(selector, wanted)| is_selected(PACKET_LIFE_TIME, selector, wanted))
+        && life.is_none_or(|(selector, wanted)| is_selected(SUBNET_TIMEOUT, selector, wanted))
 }
 
 fn record(group: &GroupPlan, port_gid: Gid, join_state: JoinState) -> McMemberRecord {
@@ -76,7 +77,7 @@ fn record(group: &GroupPlan, port_gid: Gid, join_state: JoinState) -> McMemberRe
         rate_selector: Selector::Exactly,
         rate: group.rate,
         packet_life_time_selector: Selector::Exactly,
-        packet_life_time: PACKET_LIFE_TIME,
+        packet_life_time: SUBNET_TIMEOUT,
         sl: group.sl,
         flow_label: 0,
         hop_limit: 0,

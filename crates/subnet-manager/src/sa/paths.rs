@@ -5,12 +5,11 @@ use std::ops::ControlFlow;
 use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Rate, Selector};
 use ib_wire::{Gid, LidAddress, Mtu, Pkey, ServiceLevel, Status};
 
+use crate::lifetimes::SUBNET_TIMEOUT;
+
 use super::directory::EndPort;
 use super::query::{Answer, Query};
 use super::routes::PathCapability;
-
-/// PacketLifeTime as an exponent of 4.096 µs: 1.07 s, OpenSM's default.
-pub(super) const PACKET_LIFE_TIME: u8 = 18;
 
 /// Finds paths. MTU and rate of a path are the minimum over its links in both directions. P_Key and service
 /// level are those of a partition that both ends share; to and from the manager in the default partition it
@@ -103,7 +102,7 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
     if criteria.reversible && !is_reversible {
         return None;
     }
-    let offer = criteria.offer(capability, if is_loopback { 0 } else { PACKET_LIFE_TIME })?;
+    let offer = criteria.offer(capability, if is_loopback { 0 } else { SUBNET_TIMEOUT })?;
     Some(PathRecord {
         service_id: 0,
         dgid: to.gid(),
