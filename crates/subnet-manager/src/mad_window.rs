@@ -1,4 +1,9 @@
 //! Outstanding MADs: a window for the whole fabric and one per device, retries and timeouts.
+//!
+//! Every switch on a directed route handles the datagram in software, VL15 has no flow control, and the switches next to
+//! the manager handle all of it. How much they take is unknown, so the window adapts to losses like that of TCP (Jacobson,
+//! SIGCOMM 1988): it starts small and grows by one with every response; a loss halves it, and from then on it grows by one
+//! with every full window of responses.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -8,7 +13,7 @@ use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, TransactionId};
 /// Limits on outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadLimits {
-    /// Outstanding requests in total.
+    /// The most outstanding requests in total. Fewer after losses.
     pub window: usize,
     /// Outstanding requests per device. Lane 15 has no flow control: a device drops what it cannot queue.
     pub device_window: usize,
@@ -21,6 +26,44 @@ pub struct MadLimits {
 impl Default for MadLimits {
     fn default() -> Self {
         Self { window: 64, device_window: 4, timeout: Duration::from_millis(500), retries: 5 }
+    }
+}
+
+/// The smallest window: what OpenSM sends at a time by default.
+const WINDOW_MIN: usize = 4;
+
+/// How many requests may be outstanding now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AdaptiveWindow {
+    size: usize,
+    max: usize,
+    /// Up to this size it grows with every response.
+    threshold: usize,
+    /// Responses since it last grew.
+    credit: usize,
+    /// The last transaction that was sent when it was last halved. Losses up to it are of the same congestion.
+    halved_at: u32,
+}
+
+impl AdaptiveWindow {
+    fn new(max: usize) -> Self {
+        Self { size: max.min(WINDOW_MIN), max, threshold: max, credit: 0, halved_at: 0 }
+    }
+
+    fn handle_response(&mut self) {
+        self.credit += 1;
+        let needed = if self.size < self.threshold { 1 } else { self.size };
+        if self.credit >= needed {
+            (self.size, self.credit) = ((self.size + 1).min(self.max), 0);
+        }
+    }
+
+    /// `transaction` was lost; `last` was the last one sent.
+    fn handle_loss(&mut self, transaction: u32, last: u32) {
+        if transaction > self.halved_at {
+            self.threshold = (self.size / 2).max(WINDOW_MIN.min(self.max));
+            (self.size, self.credit, self.halved_at) = (self.threshold, 0, last);
+        }
     }
 }
 
@@ -45,6 +88,7 @@ pub(crate) enum RetryPolicy {
 #[derive(Debug)]
 pub(crate) struct MadWindow<P> {
     limits: MadLimits,
+    window: AdaptiveWindow,
     devices: HashMap<Guid, Queue<P>>,
     /// Devices with a waiting request and room in their window, each once.
     ready: VecDeque<Guid>,
@@ -104,6 +148,7 @@ impl<P> MadWindow<P> {
     pub fn new(limits: MadLimits) -> Self {
         Self {
             limits,
+            window: AdaptiveWindow::new(limits.window),
             devices: HashMap::new(),
             ready: VecDeque::new(),
             in_flight: BTreeMap::new(),
@@ -158,7 +203,7 @@ impl<P> MadWindow<P> {
 
     /// The next datagram that the windows permit to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        if self.in_flight.len() >= self.limits.window {
+        if self.in_flight.len() >= self.window.size {
             return None;
         }
         let device = self.ready.pop_front()?;
@@ -192,6 +237,7 @@ impl<P> MadWindow<P> {
         }
         let Request { purpose, mad: request, .. } = self.take(transaction)?.request;
         self.progress.done += 1;
+        self.window.handle_response();
         Some(Answered { purpose, request })
     }
 
@@ -221,6 +267,7 @@ impl<P> MadWindow<P> {
 
     fn give_up(&mut self, transaction: u32) -> Option<P> {
         let InFlight { device, mut request, .. } = self.take(transaction)?;
+        self.window.handle_loss(transaction, self.transactions);
         if request.retries_left == 0 {
             self.progress.done += 1;
             return Some(request.purpose);
@@ -272,16 +319,41 @@ mod tests {
 
     #[test]
     fn windows_bound_what_is_in_flight() {
-        let mut window = window(5, 2);
+        let mut window = window(3, 1);
         for index in 0..8 {
             window.request(device(1 + index % 2), request(), index as u32);
         }
         let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
-        assert_eq!(sent, 4, "two towards each of two devices");
+        assert_eq!(sent, 2, "one towards each of two devices");
         window.request(device(3), request(), 8);
         window.request(device(4), request(), 9);
         let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
-        assert_eq!(sent, 1, "five altogether");
+        assert_eq!(sent, 1, "three altogether");
+    }
+
+    #[test]
+    fn the_window_grows_with_responses_and_halves_with_losses() {
+        let mut window = window(64, 64);
+        (0..1000).for_each(|index| window.request(device(1), request(), index));
+        let mut send = |window: &mut MadWindow<u32>| -> Vec<Datagram> {
+            std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).collect()
+        };
+        let mut sizes = Vec::new();
+        let mut sent = send(&mut window);
+        for _ in 0..5 {
+            sizes.push(sent.len());
+            sent.iter().for_each(|datagram| assert!(window.answered(&datagram.mad).is_some()));
+            sent = send(&mut window);
+        }
+        assert_eq!(sizes, [4, 8, 16, 32, 64], "doubled in every round trip, up to the limit");
+        // All that are in flight are lost at once: that is one congestion.
+        for datagram in &sent {
+            assert_eq!(window.lost(datagram.mad.transaction()), None, "it is sent again");
+        }
+        sent = send(&mut window);
+        assert_eq!(sent.len(), 32);
+        sent.iter().for_each(|datagram| assert!(window.answered(&datagram.mad).is_some()));
+        assert_eq!(send(&mut window).len(), 33, "one more in every round trip");
     }
 
     #[test]
