@@ -147,7 +147,7 @@ mod tests {
             left -= usize::from(is_left);
             is_left
         };
-        assert_eq!(pack(&hosts(&[1, 1, 2], 4), 4, take), [0, 1]);
+        assert_eq!(pack(&hosts(&[1, 1], 4), 4, take), [0, 1]);
     }
 
     #[test]
