@@ -20,6 +20,7 @@ mod lanes;
 mod manager_faults;
 mod manager_sweeps;
 mod path_service_levels;
+mod real_devices;
 mod recovery;
 mod rig;
 mod sa_queries;

@@ -329,8 +329,9 @@ pub(crate) fn port_info(
         vl_cap: capacities.lanes,
         init_type: 0,
         vl_high_limit: 0,
-        vl_arb_high_cap: capacities.arbitration_entries,
-        vl_arb_low_cap: capacities.arbitration_entries,
+        // Port 0 sends over no link.
+        vl_arb_high_cap: if is_internal { 0 } else { capacities.arbitration_entries },
+        vl_arb_low_cap: if is_internal { 0 } else { capacities.arbitration_entries },
         init_type_reply: 0,
         mtu_cap: if is_internal { Mtu::B1024 } else { capacities.mtu },
         vl_stall_count: if is_internal { 0 } else { 7 },

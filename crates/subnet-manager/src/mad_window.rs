@@ -335,7 +335,7 @@ mod tests {
     fn the_window_grows_with_responses_and_halves_with_losses() {
         let mut window = window(64, 64);
         (0..1000).for_each(|index| window.request(device(1), request(), index));
-        let mut send = |window: &mut MadWindow<u32>| -> Vec<Datagram> {
+        let send = |window: &mut MadWindow<u32>| -> Vec<Datagram> {
             std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).collect()
         };
         let mut sizes = Vec::new();

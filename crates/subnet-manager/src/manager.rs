@@ -141,6 +141,8 @@ pub struct Manager {
     pub(crate) changed: BTreeSet<Guid>,
     /// Nodes that did not answer in this programming run.
     pub(crate) silent: BTreeSet<Guid>,
+    /// Nodes at the ends of links that this run takes down, because they change only then.
+    pub(crate) retrained: BTreeSet<Guid>,
     /// Locations with a silent device (`None`) or a stranger (the GUID it claims). Each is reported once.
     pub(crate) unresolved: BTreeMap<Option<Location>, Option<Guid>>,
     /// Sets sent before the current programming run.
@@ -255,6 +257,7 @@ impl Manager {
             fresh: BTreeSet::new(),
             changed: BTreeSet::new(),
             silent: BTreeSet::new(),
+            retrained: BTreeSet::new(),
             unresolved: BTreeMap::new(),
             sets_before: 0,
             managers: BTreeMap::new(),

@@ -310,6 +310,8 @@ impl Comparison<'_> {
                 writes.extend(
                     node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
                 );
+                let retrained = plan.ports.iter().filter(|port| self.must_retrain(plan.guid, port));
+                writes.extend(retrained.filter_map(|port| close(node, port.number)).map(own));
             }
             Stage::Shrunk | Stage::SmServiceLevel => {}
             Stage::Links => {
@@ -433,6 +435,31 @@ impl Comparison<'_> {
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
             _ => {}
         }
+    }
+
+    /// Whether a link that carries data has to go down first: MTU and lanes change only below Armed (A-PORT-10).
+    fn must_retrain(&self, switch: Guid, plan: &SwitchPortPlan) -> bool {
+        let own = (switch, PortNum::MANAGEMENT, plan.number);
+        let is_switch = self.nodes.get(&plan.peer.node).is_some_and(ObservedNode::is_switch);
+        let reached = if is_switch { PortNum::MANAGEMENT } else { plan.peer.port };
+        let peer = (plan.peer.node, reached, plan.peer.port);
+        [own, peer].into_iter().any(|(guid, port, number)| {
+            let Some(node) = self.nodes.get(&guid).filter(|node| carries_data(node, number)) else {
+                return false;
+            };
+            let wanted = port_info(node, number, |info| {
+                (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes)
+            });
+            wanted.is_some_and(|(key, data)| self.differs(&Write { node: guid, port, key, data }))
+        })
+    }
+
+    /// Nodes at the ends of links that have to go down before they can change.
+    pub fn retrained_nodes(&self) -> BTreeSet<Guid> {
+        let switches = self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid));
+        let ports = switches.flat_map(|switch| switch.ports.iter().map(move |port| (switch.guid, port)));
+        let retrained = ports.filter(|(switch, port)| self.must_retrain(*switch, port));
+        retrained.flat_map(|(switch, port)| [switch, port.peer.node]).collect()
     }
 
     /// The writes of LinearFDBTop.

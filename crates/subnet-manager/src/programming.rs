@@ -106,6 +106,9 @@ impl Manager {
         if stage == Stage::ALL[0] {
             self.persistence.record_safe_plan(&plan);
         }
+        if stage == Stage::Closed {
+            self.retrained = self.comparison(&plan, &self.scope).retrained_nodes();
+        }
         let comparison = self.comparison(&plan, &self.scope);
         if stage == Stage::Routes {
             self.route_steps = comparison.route_steps().into();
@@ -149,6 +152,8 @@ impl Manager {
 
     pub(crate) fn conclude_stage(&mut self, now: Duration, stage: Stage) {
         self.drained_at = None;
+        // What a link is after it went down has to be read: the run starts over.
+        self.silent.append(&mut self.retrained);
         if !self.silent.is_empty() {
             return self.interrupt(now);
         }

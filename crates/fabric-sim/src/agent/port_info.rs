@@ -82,6 +82,14 @@ impl Fabric {
         let is_end_port = self.end_port(port) == port;
         let mut next = current.clone();
         set_link_limits(&mut next, wanted)?;
+        let is_live =
+            matches!(current.state, PortState::Armed | PortState::Active) && self.port(port).peer.is_some();
+        let is_resized =
+            (next.neighbor_mtu, next.operational_vls) != (current.neighbor_mtu, current.operational_vls);
+        if is_live && is_resized && wanted.state != PortState::Down {
+            // Buffers of a live link are not divided anew (A-PORT-10).
+            return Err(Status::INVALID_FIELD);
+        }
         set_switch_filters(&mut next, wanted, is_switch && !is_end_port);
         if is_end_port {
             set_addresses(&mut next, wanted)?;

@@ -148,16 +148,19 @@ fn mkey_violations_raise_trap_256_once_a_second() {
     let info = world.try_get("c", Attribute::PORT_INFO, 0, key(0xfeed)).unwrap();
     assert_eq!(PortInfo::decode(info.smp_data()).unwrap().m_key_violations, 5);
 
-    // Once repressed and a second later, the next attempt is reported again.
-    let mut repress = trap.mad.clone();
-    repress.set_method(Method::TRAP_REPRESS);
-    let datagram = ib_wire::Datagram::subnet_management(trap.dlid, trap.slid, repress);
+    // Once repressed, with the key, and a second later, the next attempt is reported again.
     let manager = world.port("a");
-    world.fabric.handle_datagram(world.now, manager, datagram);
-    world.delivered.clear();
-    world.wait(Duration::from_secs(1));
-    assert!(world.try_get("c", Attribute::NODE_INFO, 0, None).is_none());
-    assert_eq!(world.traps(), [256]);
+    for (presented, reported) in [(None, false), (key(0xbad), false), (key(0xfeed), true)] {
+        let mut repress = trap.mad.clone();
+        repress.set_method(Method::TRAP_REPRESS);
+        repress.set_m_key(presented);
+        let datagram = ib_wire::Datagram::subnet_management(trap.dlid, trap.slid, repress);
+        world.fabric.handle_datagram(world.now, manager, datagram);
+        world.delivered.clear();
+        world.wait(Duration::from_secs(1));
+        assert!(world.try_get("c", Attribute::NODE_INFO, 0, None).is_none());
+        assert_eq!(!world.traps().is_empty(), reported, "TrapRepress with {presented:?}");
+    }
 }
 
 #[test]
