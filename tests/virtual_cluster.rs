@@ -318,7 +318,7 @@ fn a_broken_network_is_located_and_not_ready() {
     let events = site.run(&["event", "list"]);
     println!("{events}");
     assert!(
-        events.contains("cluster.network-broken") && events.contains("packets stop: mute-1 at"),
+        events.contains("cluster.network-broken") && events.contains("packets are dropped: mute-1 at"),
         "{events}"
     );
     // Control: when the link works again, the cluster becomes ready by itself.
