@@ -26,7 +26,7 @@ fn with_rates(rates: [&str; 9]) -> Topology {
     };
     let [left, right] = [1, 2].map(|number| node(NodeKind::Switch, format!("switch-{number}"), number, 18));
     let hosts: Vec<_> = (0..RATES.len() as u64)
-        .map(|index| node(NodeKind::ChannelAdapter, format!("host-{index}"), 10 + index, 1))
+        .map(|index| node(NodeKind::Adapter, format!("host-{index}"), 10 + index, 1))
         .collect();
     let end = |node, port| Endpoint::new(node, PortNum::new(port).unwrap());
     builder.connect(end(left, 18), end(right, 18), Some("4xHDR".parse().unwrap())).unwrap();

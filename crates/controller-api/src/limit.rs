@@ -172,6 +172,12 @@ pub enum GuaranteeLimit {
         #[schema(value_type = u64)]
         available: Bandwidth,
     },
+    /// Rate of a link that is unknown: nothing can be guaranteed on it.
+    LinkRate {
+        /// Port that sends into the link.
+        #[schema(value_type = PortNameSchema)]
+        port: PortName,
+    },
     /// Virtual lanes of a link: all are owned by other clusters.
     Lanes {
         /// Port that sends into the link.

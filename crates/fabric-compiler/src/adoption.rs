@@ -41,7 +41,7 @@ pub fn adopt(
         before.end_ports.insert(*guid, EndPortDecision { lid: *lid, uplink_path: Vec::new(), pkeys });
     }
     let plan = compile(topology, intents, &before)?;
-    let fabric = Fabric::around(topology, intents.manager)?;
+    let fabric = Fabric::around(topology, intents)?;
     let lids: BTreeMap<Guid, Lid> = plan.lids().map(|(lid, guid)| (guid, lid)).collect();
     let mut adoption = Adoption {
         lids_kept: lids.iter().filter(|(guid, lid)| found.lids.get(guid) == Some(lid)).count(),

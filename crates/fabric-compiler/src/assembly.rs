@@ -118,7 +118,9 @@ impl Parts<'_> {
             self.fabric.unreached.map(|(nodes, witness)| PlanFinding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
-        unreached.into_iter().chain(routes).chain(keys).collect()
+        let unenforced =
+            self.fabric.unenforced.map(|(ports, witness)| PlanFinding::Unenforced { ports, witness });
+        unreached.into_iter().chain(unenforced).chain(routes).chain(keys).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {

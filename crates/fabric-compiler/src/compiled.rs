@@ -33,7 +33,7 @@ impl Compiled {
         previous: &Decisions,
     ) -> Result<Self, CompileError> {
         partitions::check_owners(intents)?;
-        let fabric = Fabric::around(topology, intents.manager)?;
+        let fabric = Fabric::around(topology, intents)?;
         let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
         let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
         let keys = partitions::lay_out(&fabric, &partitions, &intents.capabilities, previous)?;
@@ -73,7 +73,7 @@ impl Compiled {
     ) -> Result<Self, CompileError> {
         partitions::check_owners(intents)?;
         if previous.basis() == Some(basis)
-            && let fabric = Fabric::around(topology, intents.manager)?
+            && let fabric = Fabric::around(topology, intents)?
             && let Some(context) = RoutingContext::kept(&fabric, &previous.decisions().routing)
             && let Some((mut draft, partitions, keys)) =
                 recompile::recompile(&fabric, &context, intents, previous)?

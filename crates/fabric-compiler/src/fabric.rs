@@ -2,7 +2,7 @@
 //! and what is attached to them. All decisions iterate in this order, so the order of the topology's nodes does not matter.
 
 use fabric_model::intent::PortName;
-use fabric_model::{Endpoint, NodeIndex, Topology};
+use fabric_model::{Endpoint, Intents, NodeIndex, Topology};
 use ib_wire::{Guid, NodeKind, PortNum};
 
 use crate::CompileError;
@@ -21,6 +21,8 @@ pub(crate) struct Fabric {
     pub manager: Guid,
     /// Unreached nodes: their number, and the lowest GUID.
     pub unreached: Option<(usize, Guid)>,
+    /// Adapter ports that are left out because their switch cannot enforce partitions: their number, and the first one.
+    pub unenforced: Option<(usize, PortName)>,
     /// All end ports, ordered by GUID.
     ends: Vec<(Guid, EndPort)>,
 }
@@ -75,8 +77,9 @@ pub(crate) struct AdapterPort {
 }
 
 impl Fabric {
-    /// The part of a topology that the manager's port reaches.
-    pub fn around(topology: &Topology, manager: Guid) -> Result<Self, CompileError> {
+    /// The part of a topology that the manager's port reaches, without the ports that nothing could isolate.
+    pub fn around(topology: &Topology, intents: &Intents) -> Result<Self, CompileError> {
+        let manager = intents.manager;
         let start =
             topology.by_port_guid(manager).ok_or(CompileError::ManagerMissing { port_guid: manager })?;
         let reached = reached_from(topology, start);
@@ -89,13 +92,20 @@ impl Fabric {
         for (index, node) in nodes.iter().enumerate() {
             indices[node.index()] = Some(index);
         }
-        let adapter_ports = adapter_ports(topology, &reached.ends, &indices);
+        let can_enforce = |port: &AdapterPort| {
+            let switch = port.attached.map(|(index, _)| topology[nodes[index]].guid);
+            let keys = |guid| intents.capabilities.switch(guid).enforced_pkeys;
+            port.guid == manager || switch.is_none_or(|guid| keys(guid) > 0)
+        };
+        let (adapter_ports, unenforced): (Vec<AdapterPort>, Vec<AdapterPort>) =
+            adapter_ports(topology, &reached.ends, &indices).into_iter().partition(can_enforce);
+        let unenforced = unenforced.first().map(|first| (unenforced.len(), first.name));
         let switches: Vec<Switch> = (nodes.iter().enumerate())
             .map(|(index, node)| switch(topology, *node, index, &indices, &adapter_ports))
             .collect();
         let unreached = unreached(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
-        Ok(Self { switches, adapter_ports, manager, unreached, ends })
+        Ok(Self { switches, adapter_ports, manager, unreached, unenforced, ends })
     }
 
     /// The first switch on the manager's paths: the one it runs on or is attached to.

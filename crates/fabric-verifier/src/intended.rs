@@ -69,10 +69,10 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    fn new(topology: &Topology, manager: Guid) -> Self {
-        let present = present_ends(topology, manager);
+    fn new(topology: &Topology, intents: &Intents) -> Self {
+        let present = present_ends(topology, intents);
         let indices = present.iter().map(|end| end.guid).zip(0..).collect();
-        Self { manager, present, indices }
+        Self { manager: intents.manager, present, indices }
     }
 
     /// The port GUIDs that a member entry of an intent selects.
@@ -142,7 +142,7 @@ pub(crate) struct IntentChanges {
 
 impl Intended {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
-        let ends = Arc::new(Ends::new(topology, intents.manager));
+        let ends = Arc::new(Ends::new(topology, intents));
         let ports = vec![IntendedPort::default(); ends.present.len()];
         let ports = ports.chunks(PAGE).map(Arc::from).collect();
         let nothing = Self { partitions: SharedMap::new(), listed: Vec::new(), ends, ports };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, PkeyTable, PortQos, SwitchPlan};
-use fabric_model::{Endpoint, FabricPlan, LinkRate, NodeIndex, Topology};
+use fabric_model::{Endpoint, FabricPlan, Intents, LinkRate, NodeIndex, Topology};
 use ib_wire::{Guid, Lid, NodeKind, PortNum};
 
 use crate::SwitchExit;
@@ -353,8 +353,10 @@ pub(crate) struct PresentPort {
 }
 
 /// The end ports that cables connect to the subnet manager's port, by port GUID: exactly those that a plan must
-/// contain. If no port has the manager's GUID, all end ports that are cabled to a switch.
-pub(crate) fn present_ends(topology: &Topology, manager: Guid) -> Vec<PresentPort> {
+/// contain. If no port has the manager's GUID, all end ports that are cabled to a switch. Ports at switches that enforce
+/// no P_Keys are not among them: what nothing isolates must stay closed. Only the manager's own may be there.
+pub(crate) fn present_ends(topology: &Topology, intents: &Intents) -> Vec<PresentPort> {
+    let manager = intents.manager;
     let mut seen = vec![false; topology.node_count()];
     let mut open: VecDeque<NodeIndex> = match topology.by_port_guid(manager) {
         Some(start) => [start.node].into_iter().chain(topology.peer(start).map(|peer| peer.node)).collect(),
@@ -374,7 +376,8 @@ pub(crate) fn present_ends(topology: &Topology, manager: Guid) -> Vec<PresentPor
             if topology[peer.node].is_switch() {
                 open.push_back(peer.node);
             } else {
-                ends.extend(name(peer));
+                let enforces = intents.capabilities.switch(topology[node].guid).enforced_pkeys > 0;
+                ends.extend(name(peer).filter(|end| enforces || end.guid == manager));
             }
         }
     }

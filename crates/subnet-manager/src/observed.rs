@@ -138,7 +138,11 @@ impl ObservedNode {
             let capability = SwitchCapability {
                 linear: switch.linear_fdb_capacity,
                 multicast: switch.multicast_fdb_capacity,
-                enforced_pkeys: switch.partition_enforcement_capacity,
+                // Enforcement in one direction only isolates nobody.
+                enforced_pkeys: match switch.inbound_enforcement && switch.outbound_enforcement {
+                    true => switch.partition_enforcement_capacity,
+                    false => 0,
+                },
                 own_pkeys: self.info.partition_capacity,
             };
             all.switches.insert(node, capability);

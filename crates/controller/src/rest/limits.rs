@@ -134,6 +134,7 @@ fn limit_of_link(refusal: &Refusal) -> GuaranteeLimit {
         Refusal::BandwidthShort { port, needed, free: available } => {
             GuaranteeLimit::LinkBandwidth { port, needed, available }
         }
+        Refusal::RateUnknown { port } => GuaranteeLimit::LinkRate { port },
         Refusal::NoLaneFree { port, lanes } => GuaranteeLimit::Lanes { port, lanes },
         Refusal::NoServiceLevelFree { port, free: available, usable } => {
             GuaranteeLimit::ServiceLevels { port, available, usable }

@@ -200,6 +200,9 @@ impl Reservations {
         if link.lanes_free().is_empty() {
             return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.len() as u8 });
         }
+        if link.usable == 0 {
+            return Err(Refusal::RateUnknown { port: self.port(at) });
+        }
         let free = link.usable - link.taken;
         if share > free {
             let [needed, free] = [share, free].map(Bandwidth::from_bits_per_s);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use fabric_compiler::tenancy::admission::{Admission, AdmissionRequest, Refusal, RouteChoice};
 use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, TenancyLimits};
-use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
+use fabric_compiler::{CompileError, GuaranteeError, Planner, compile, partitions_conf, recompile};
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortQos;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents, Topology};
+use fabric_model::{Decisions, FabricPlan, Intents, Topology, ibnetdiscover};
 use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel, VirtualLane};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -596,4 +596,51 @@ fn small_lane_buffers_are_refused_with_the_bytes_needed() {
     let mut slower = with(4421);
     slower.clusters[0] = cluster("c", &[all[1], all[9]], 7_000_000_000);
     assert_kept(&compile(&topology, &slower, &Decisions::default()).unwrap(), &slower);
+}
+
+/// The rate of a link limits what is guaranteed on it, and nothing is guaranteed on a link of unknown rate.
+#[test]
+fn guarantees_depend_on_the_rates_of_links() {
+    let text = ibnetdiscover::write(&tree(16));
+    let most = |rate: &str| {
+        let topology = ibnetdiscover::parse(&text.replace(" 4xEDR", rate)).unwrap();
+        let all = ports(&topology);
+        let fits = |mbps: u64| {
+            let mut intents = Intents::new(all[0]);
+            intents.clusters = vec![cluster("one", &all[1..3], mbps * 1_000_000)];
+            compile(&topology, &intents, &Decisions::default())
+        };
+        match fits(1) {
+            Ok(_) => Ok((1..100_000).collect::<Vec<u64>>().partition_point(|mbps| fits(*mbps).is_ok())),
+            Err(CompileError::NotAdmitted { reason, .. }) => Err(reason),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let [sdr, edr, hdr] = [" 4xSDR", " 4xEDR", " 4xHDR"].map(|rate| most(rate).unwrap());
+    assert!(sdr < 8_000, "{sdr} Mb/s on a link of 8 Gb/s");
+    assert!((edr as f64 / sdr as f64 - 12.5).abs() < 0.1 && (hdr as f64 / edr as f64 - 2.0).abs() < 0.01);
+    assert!(matches!(most(""), Err(GuaranteeError::Refused(Refusal::RateUnknown { .. }))));
+}
+
+/// Port 0 of a switch sends over no link: whatever it says about arbitration, tables have the length of the links' ports.
+#[test]
+fn port_0_does_not_limit_arbitration_tables() {
+    let topology = tree(16);
+    let all = ports(&topology);
+    let mut intents = Intents::new(all[0]);
+    intents.capabilities.default_port.arbitration = 64;
+    for (_, node) in topology.nodes() {
+        for (port, _) in node.ports() {
+            let arbitration = if port == PortNum::MANAGEMENT { 0 } else { 64 };
+            let capability = PortCapability { arbitration, ..intents.capabilities.default_port };
+            intents.capabilities.ports.insert(PortName { node: node.guid, port }, capability);
+        }
+    }
+    intents.clusters = vec![cluster("one", &all[1..3], 1_000_000_000)];
+    let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+    let lengths: BTreeSet<usize> = plan
+        .switches()
+        .flat_map(|switch| switch.ports.iter().filter_map(|port| Some(port.qos.as_ref()?.low.len())))
+        .collect();
+    assert_eq!(lengths, BTreeSet::from([64]));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fabric_compiler::{CompileError, Planner, compile, partitions_conf, recompile};
 use fabric_model::generate::FatTree;
 use fabric_model::intent::{
-    Member, MemberSelector, PartitionIntent, PkeyPlacement, PortCapability, PortName, Role,
+    Member, MemberSelector, PartitionIntent, PkeyPlacement, PortCapability, PortName, Role, SwitchCapability,
 };
 use fabric_model::plan::{Enforcement, PlanFinding};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
@@ -288,4 +288,41 @@ fn a_partition_number_with_two_owners_is_rejected() {
     // Intents without an owner that have the same number are merged.
     merged.owners.clear();
     planner.change(&merged).unwrap();
+}
+
+/// One weak switch makes its own hosts unusable, not the fabric.
+#[test]
+fn hosts_at_a_switch_that_cannot_enforce_stay_closed() {
+    let tree = tree();
+    let hosts = hosts(&tree);
+    let leaf = |host: Guid| tree[tree.peer(tree.by_port_guid(host).unwrap()).unwrap().node].guid;
+    let weak = leaf(hosts[15]);
+    assert_ne!(weak, leaf(hosts[0]), "the manager is elsewhere");
+    let behind: Vec<Guid> = hosts.iter().copied().filter(|host| leaf(*host) == weak).collect();
+    let mut intents = with_conf(&tree, "blue=1 : ALL_CAS=full;");
+    let capability = intents.capabilities.switch(weak);
+    intents.capabilities.switches.insert(weak, SwitchCapability { enforced_pkeys: 0, ..capability });
+
+    let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+    assert_eq!(plan.adapter_ports().count(), 16 - behind.len());
+    assert!(behind.iter().all(|host| plan.adapter_port(*host).is_none()));
+    let switch = plan.switch(weak).unwrap();
+    assert!(
+        switch.ports.iter().all(|port| port.enforcement == Enforcement::Off),
+        "only links to switches are left"
+    );
+    let [PlanFinding::Unenforced { ports, witness }] = plan.findings() else {
+        panic!("{:?}", plan.findings())
+    };
+    assert_eq!(*ports, behind.len());
+    assert!(behind.iter().any(|host| tree[tree.by_port_guid(*host).unwrap().node].guid == witness.node));
+    assert_eq!(fabric_verifier::verify(&tree, &intents, &plan), []);
+
+    // The control: with entries for one key its hosts are in the fabric, though hardly of use to tenants.
+    intents.capabilities.switches.insert(weak, SwitchCapability { enforced_pkeys: 2, ..capability });
+    let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+    assert_eq!((plan.adapter_ports().count(), plan.findings().len()), (16, 0));
+    // A plan that has them nevertheless is rejected.
+    intents.capabilities.switches.insert(weak, SwitchCapability { enforced_pkeys: 0, ..capability });
+    assert!(!fabric_verifier::verify(&tree, &intents, &plan).is_empty());
 }

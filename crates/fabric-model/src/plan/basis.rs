@@ -55,7 +55,10 @@ fn of_node(topology: &Topology, node: &Node) -> Digest {
         start,
         |digest, (number, port, peer)| {
             let numbers = u64::from(number.to_wire()) << 8 | u64::from(peer.port.to_wire());
-            digest.then(numbers).then(port.guid.to_wire()).then(topology[peer.node].guid.to_wire())
+            let digest =
+                digest.then(numbers).then(port.guid.to_wire()).then(topology[peer.node].guid.to_wire());
+            // Guarantees depend on the rates of links.
+            port.rate.map_or(digest, |rate| digest.then(8).then((rate.data_rate_gbps() * 1e3) as u64))
         },
     )
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use ib_wire::{Guid, PartitionNumber};
 use serde::{Deserialize, Serialize};
 
+use crate::intent::PortName;
+
 /// An intent that the plan could not satisfy, or a defect of the fabric that it works around. Every finding names a
 /// witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +17,12 @@ pub enum PlanFinding {
         nodes: usize,
         /// Node GUID of one of them.
         witness: Guid,
+    },
+    /// Adapter ports at switches that cannot enforce partitions. The plan omits them, so that they stay closed.
+    Unenforced {
+        ports: usize,
+        /// One of them.
+        witness: PortName,
     },
     /// Pairs of switches without a deadlock-free route between their end ports. At least one end of each affected path is
     /// port 0 of a switch, never two adapters.
@@ -54,6 +62,12 @@ impl fmt::Display for PlanFinding {
         match self {
             Self::Unreachable { nodes, witness } => {
                 write!(f, "{nodes} nodes are not connected to the manager, for example {witness}")
+            }
+            Self::Unenforced { ports, witness } => {
+                write!(
+                    f,
+                    "{ports} adapter ports are at switches that cannot enforce partitions and stay closed, for example {witness}"
+                )
             }
             Self::NoRoute { pairs, from, to } => {
                 write!(f, "{pairs} pairs of switches have no deadlock-free route, for example {from} to {to}")
