@@ -74,6 +74,8 @@ impl Parts<'_> {
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
         let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();
         (self.topology[switch.node].cabled_ports())
+            // A port without a plan stays closed.
+            .filter(|(number, peer)| self.topology[peer.node].is_switch() || adapters.contains_key(number))
             .map(|(number, peer)| {
                 let link = self.link(Endpoint::new(switch.node, number), peer, capabilities);
                 let enforcement = match adapters.get(&number) {

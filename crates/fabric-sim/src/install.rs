@@ -215,7 +215,13 @@ impl Fabric {
     fn change_port(&mut self, id: PortId, change: impl FnOnce(&mut PortInfo)) -> Result<(), InstallError> {
         let mut info = self.port(id).info.clone();
         (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
+        let size = (info.neighbor_mtu, info.operational_vls);
         change(&mut info);
+        let is_live = matches!(self.port(id).info.state, PortState::Armed | PortState::Active);
+        if is_live && size != (info.neighbor_mtu, info.operational_vls) {
+            // Takes the link down; it is activated at the end.
+            info.state = PortState::Down;
+        }
         let number = self.port(id).number;
         self.write(self.end_port(id), Attribute::PORT_INFO, number.to_wire().into(), info.encode())
     }

@@ -61,9 +61,15 @@ fn devices(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     findings.extend(names.filter(|port| !planned.contains(port)).map(|port| Finding::PortMissing { port }));
 }
 
-/// Checks that the plan names the right peer for both ends of every cable.
+/// Checks that the plan names the right peer for both ends of every cable. A switch port to an end port that must not be in
+/// the plan is not in it either.
 fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
     let topology = read.network.topology;
+    let present: HashSet<PortName> = read.intended.present().iter().map(|end| end.name).collect();
+    let is_expected = |peer: Endpoint| {
+        let node = &topology[peer.node];
+        node.is_switch() || present.contains(&PortName { node: node.guid, port: peer.port })
+    };
     let mut compare = |port: PortName, planned: Option<PortName>| {
         let found = peer(topology, port);
         if planned != found {
@@ -78,8 +84,8 @@ fn cables(read: &Reading<'_>, findings: &mut Vec<Finding>) {
             compare(PortName { node: switch.guid, port: port.number }, Some(port.peer));
         }
         let Some(node) = topology.by_guid(switch.guid) else { continue };
-        for (number, _) in topology[node].cabled_ports() {
-            if switch.port(number).is_none() {
+        for (number, peer) in topology[node].cabled_ports() {
+            if switch.port(number).is_none() && is_expected(peer) {
                 compare(PortName { node: switch.guid, port: number }, None);
             }
         }

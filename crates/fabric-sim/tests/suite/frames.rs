@@ -378,7 +378,7 @@ fn malformed_and_spoofed_frames_are_dropped_and_counted() {
 fn a_frame_must_fit_the_smallest_mtu_of_its_path() {
     let mut stage = Stage::new();
     let (b, c) = (stage.id("b", 1), stage.id("c", 1));
-    stage.world.change_port_info("left", 5, |info| info.neighbor_mtu = Mtu::B1024);
+    stage.world.resize_link(|info| info.neighbor_mtu = Mtu::B1024);
     assert_eq!(stage.send(b, &frame(mac("b", 1), mac("c", 1), 1025)), []);
     assert_eq!(stage.drops("b"), [(DropReason::TooLarge, 1)].into());
     assert_eq!(stage.send(b, &frame(mac("b", 1), mac("c", 1), 1024)), [c]);

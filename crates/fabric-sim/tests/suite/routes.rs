@@ -198,7 +198,9 @@ fn data_needs_a_lane_on_every_hop() {
     assert!(!world.passes("b", "c", message(3)), "lane 15 discards");
     assert!(world.passes("b", "c", message(2)), "another service level passes");
     assert!(world.passes("a", "c", World::message(3, 5, 0xffff)), "another hop is not affected");
-    world.change_port_info("left", 5, |info| info.operational_vls = ib_wire::DataLanes::Two);
+    let live = world.try_change_port_info("left", 5, |info| info.operational_vls = ib_wire::DataLanes::Two);
+    assert_eq!(live, Err(ib_wire::Status::INVALID_FIELD), "not while the link is up");
+    world.resize_link(|info| info.operational_vls = ib_wire::DataLanes::Two);
     let mut mapping = SlToVl([VirtualLane::default(); 16]);
     mapping.0[4] = VirtualLane::from_wire(2).unwrap();
     data[..8].copy_from_slice(&mapping.encode());

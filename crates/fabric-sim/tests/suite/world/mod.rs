@@ -253,6 +253,20 @@ impl World {
         self.try_change_port_info(name, port, change).expect("the change is taken")
     }
 
+    /// Changes the MTU or the lanes of the link between the two switches at the left one's end. It goes down for that.
+    pub fn resize_link(&mut self, change: impl FnOnce(&mut PortInfo)) {
+        let ends = [("left", 5), ("right", 5)];
+        self.change_port_info(ends[0].0, ends[0].1, |info| {
+            change(info);
+            info.state = PortState::Down;
+        });
+        for state in [PortState::Armed, PortState::Active] {
+            for (name, port) in ends {
+                self.change_port_info(name, port, |info| info.state = state);
+            }
+        }
+    }
+
     /// A general management datagram of a class that only software answers.
     pub fn message(from: u16, to: u16, pkey: u16) -> Datagram {
         let mad =
