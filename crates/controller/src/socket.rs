@@ -33,16 +33,19 @@ pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     // The umask may have removed bits, and an existing directory may have more.
     fs::set_permissions(directory, fs::Permissions::from_mode(DIRECTORY_MODE))
         .with_context(|| format!("cannot set the mode of {place}"))?;
-    match fs::remove_file(path) {
+    // It gets its name when it listens with the right mode: until then clients find no socket, or that of a killed
+    // controller, which refuses connections. The store is locked, so no other controller serves it.
+    let unnamed = directory.join("new");
+    match fs::remove_file(&unnamed) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+            return Err(error).with_context(|| format!("cannot replace {}", unnamed.display()));
         }
-        // A killed controller may have left it. The store is locked, so no other controller serves it.
         _ => {}
     }
     let listener =
-        UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))
-        .with_context(|| format!("cannot set the mode of {}", path.display()))?;
+        UnixListener::bind(&unnamed).with_context(|| format!("cannot listen at {}", unnamed.display()))?;
+    fs::set_permissions(&unnamed, fs::Permissions::from_mode(SOCKET_MODE))
+        .with_context(|| format!("cannot set the mode of {}", unnamed.display()))?;
+    fs::rename(&unnamed, path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(listener)
 }
