@@ -44,13 +44,11 @@ fn broadcaster<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRo
     partners(cluster, node).next()
 }
 
-/// The other nodes that a node knows and may reach, by number. Guests that are up and do not check, such as those of earlier
-/// images, do not answer probes either.
+/// The other nodes that a node knows and may reach, by number.
 fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item = &'a NodeRow> {
     let (own, number, joined) = (node_keys(cluster, node.number), node.number, node.joined);
     let known = move |peer: &&NodeRow| peer.number != number && !peer.leaving && (peer.joined || !joined);
-    let answers = |peer: &&NodeRow| peer.network.is_some() || peer.ready.is_none();
-    cluster.nodes.iter().filter(known).filter(answers).filter(move |peer| {
+    cluster.nodes.iter().filter(known).filter(move |peer| {
         let keys = node_keys(cluster, peer.number);
         own.iter().any(|own| keys.iter().any(|key| key.is_accepted_by(*own)))
     })
