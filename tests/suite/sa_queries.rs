@@ -195,13 +195,16 @@ fn metrics_report_and_status_agree() {
     let manager = SmDaemon::up(&server, HOST, &["--report", &report, "--metrics", &metrics]);
     let status = manager.status();
     let shown = manager.control(&["metrics"]).stdout;
-    eventually("metrics are written", || std::fs::exists(&metrics).unwrap());
-    for text in [shown, std::fs::read_to_string(&metrics).unwrap()] {
-        let sets = format!("\nheddle_sm_sets_total {}\n", status["sets"]);
+    let sets = format!("\nheddle_sm_sets_total {}\n", status["sets"]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    eventually("metrics are written", || read(&metrics).contains(&sets));
+    for text in [shown, read(&metrics)] {
         assert!(text.contains(&sets) && text.contains("\nheddle_sm_adapters 16\n"), "{sets:?}: {text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
-    let written: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let written = || -> Value { serde_json::from_str(&read(&report)).unwrap_or_default() };
+    eventually("the report is written", || written()["programmed"] == status["programmed"]);
+    let written = written();
     let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(fields(&written), fields(&status));
     for field in ["adapters", "drift", "findings", "foreign_managers", "gets", "partitions", "traps", "unmet"]

@@ -116,7 +116,7 @@ impl<'a> Program<'a> {
         self.ask(Method::SET, (attribute, 0), route, Some(data));
     }
 
-    /// Sets the port by which a switch forwards packets to a LID.
+    /// Sets the port through which a switch forwards packets to a LID.
     fn set_exit(&mut self, route: &[u8], lid: Lid, exit: u8) {
         let mut block = self.get(Attribute::LINEAR_FORWARDING, route);
         block[usize::from(lid.to_wire())] = exit;

@@ -98,7 +98,7 @@ fn open_mpi() -> String {
     )
 }
 
-/// Environment variables by which communication libraries find the partition and service level of the cluster. A node
+/// Environment variables that tell communication libraries the partition and service level of the cluster. A node
 /// in sub-partitions is only a limited member of the cluster's partition, where limited members do not reach each
 /// other, so libraries get its first sub-partition.
 fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
