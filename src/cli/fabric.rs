@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use controller_api::fabric::{FabricState, FabricStatus};
+use controller_api::ApiClient;
+use controller_api::fabric::{FabricState, FabricStatus, LinkEnd, LinkStatus};
 use fabric_drawing::diagram;
 use fabric_model::ibnetdiscover;
 
 use super::Noun;
-use super::output::{count, facts, or_dash, print, table, time};
+use super::output::{Format, count, facts, harmless, or_dash, print, table, time};
 
 /// Commands of `heddle fabric`, for operators.
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,18 @@ pub enum FabricCommand {
     #[command(after_help = "Example:
   heddle fabric verify && echo verified")]
     Verify,
+    /// List links with their rates and what is guaranteed on them
+    ///
+    /// A line for each direction of a link: its rate, the sum of the guarantees, and the share of each cluster. Nothing is
+    /// guaranteed on a link of unknown rate.
+    #[command(after_help = "Examples:
+  heddle fabric links
+  heddle fabric links --all -o json")]
+    Links {
+        /// List links without guarantees, too
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 /// Output formats of `heddle fabric show`.
@@ -46,40 +59,48 @@ pub enum Picture {
 
 pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
     let (client, format) = (noun.site.client()?, noun.site.format());
-    let fabric = client.fabric_show().await?;
     match noun.command {
-        FabricCommand::Show { format: Picture::Table } => format.print(&fabric, show)?,
-        FabricCommand::Show { format: Picture::Ibnetdiscover } => print(&fabric.topology)?,
-        FabricCommand::Show { format: Picture::Svg } => {
-            let topology = ibnetdiscover::parse(&fabric.topology);
-            let topology = topology.context("unexpected reply from the controller: not a topology")?;
-            print(&diagram::to_svg(&topology, "fabric"))?;
-        }
-        FabricCommand::Verify => {
-            let mut findings = findings_of(&fabric);
-            let mut read = "no tables were read".to_owned();
-            if fabric.state == FabricState::Programmed {
-                let proof = client.fabric_proof().await?;
-                let (switches, ports) = (proof.switches as usize, proof.ports as usize);
-                read =
-                    format!("tables of {} and {} were read", count(switches, "switch"), count(ports, "port"));
-                findings.extend(proof.findings);
+        FabricCommand::Show { format: picture } => {
+            let fabric = client.fabric_show().await?;
+            match picture {
+                Picture::Table => format.print(&fabric, show)?,
+                Picture::Ibnetdiscover => print(&fabric.topology)?,
+                Picture::Svg => {
+                    let topology = ibnetdiscover::parse(&fabric.topology);
+                    let topology =
+                        topology.context("unexpected reply from the controller: not a topology")?;
+                    print(&diagram::to_svg(&topology, "fabric"))?;
+                }
             }
-            format.print(
-                &serde_json::json!({ "sound": findings.is_empty(), "findings": findings }),
-                |_| {
-                    let verdict = match findings.len() {
-                        0 => format!("verified: the fabric is programmed according to its plan; {read}"),
-                        number => format!("not verified: {}; {read}", count(number, "finding")),
-                    };
-                    let lines: Vec<String> = findings.iter().map(|it| format!("  {it}")).collect();
-                    [vec![partitions(&fabric), String::new(), verdict], lines].concat().join("\n")
-                },
-            )?;
-            return Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        FabricCommand::Links { all } => {
+            let listed = client.fabric_links(all).await?;
+            format.print(&listed, |listed| links(listed))?;
+        }
+        FabricCommand::Verify => return verify(&client, format).await,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn verify(client: &ApiClient, format: Format) -> anyhow::Result<ExitCode> {
+    let fabric = client.fabric_show().await?;
+    let mut findings = findings_of(&fabric);
+    let mut read = "no tables were read".to_owned();
+    if fabric.state == FabricState::Programmed {
+        let proof = client.fabric_proof().await?;
+        let (switches, ports) = (proof.switches as usize, proof.ports as usize);
+        read = format!("tables of {} and {} were read", count(switches, "switch"), count(ports, "port"));
+        findings.extend(proof.findings);
+    }
+    format.print(&serde_json::json!({ "sound": findings.is_empty(), "findings": findings }), |_| {
+        let verdict = match findings.len() {
+            0 => format!("verified: the fabric is programmed according to its plan; {read}"),
+            number => format!("not verified: {}; {read}", count(number, "finding")),
+        };
+        let lines: Vec<String> = findings.iter().map(|it| format!("  {it}")).collect();
+        [vec![partitions(&fabric), String::new(), verdict], lines].concat().join("\n")
+    })?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Findings that do not need a read-back.
@@ -119,6 +140,24 @@ fn show(fabric: &FabricStatus) -> String {
     ];
     known.extend(fabric.findings.iter().map(|finding| ("finding", finding.clone())));
     format!("{}\n\n{}", facts(known), partitions(fabric))
+}
+
+/// A line for each direction of a link.
+fn links(links: &[LinkStatus]) -> String {
+    let end = |end: &LinkEnd| format!("{} port {}", harmless(&end.node), end.port);
+    let rows = links.iter().map(|link| {
+        let shares = link.guaranteed.iter();
+        let shares: Vec<String> =
+            shares.map(|share| format!("{}/{} {}", share.tenant, share.cluster, share.share)).collect();
+        [
+            end(&link.from),
+            end(&link.to),
+            link.rate.map_or_else(|| "unknown".to_owned(), |rate| format!("{rate} {} Gb/s", rate.data_rate_gbps())),
+            link.guaranteed_total().to_string(),
+            shares.join(", "),
+        ]
+    });
+    table(["from", "to", "rate", "guaranteed", "clusters"], rows)
 }
 
 /// Partitions and their members, a line for each member.

@@ -22,7 +22,7 @@ use crate::address::{
 };
 use crate::cluster::{Cluster, NewCluster, PartitionsUpdate, ResizeRequest};
 use crate::event::Event;
-use crate::fabric::{FabricStatus, Proof};
+use crate::fabric::{FabricStatus, LinkStatus, Proof};
 use crate::host::{Host, HostBinding, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
@@ -235,6 +235,11 @@ impl ApiClient {
     /// `GET /v1/fabric`
     pub async fn fabric_show(&self) -> Result<FabricStatus, ClientError> {
         self.get("fabric").await
+    }
+
+    /// `GET /v1/fabric/links`: all links with `all`, else those with guarantees.
+    pub async fn fabric_links(&self, all: bool) -> Result<Vec<LinkStatus>, ClientError> {
+        self.get(&format!("fabric/links?all={all}")).await
     }
 
     /// `GET /v1/fabric/proof`: reads all tables back from the devices, which takes a while on large fabrics.

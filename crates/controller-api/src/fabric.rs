@@ -1,6 +1,8 @@
 //! The fabric as operators see it.
 
-use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber};
+use fabric_model::LinkRate;
+use fabric_model::tenancy::Bandwidth;
+use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -85,4 +87,50 @@ pub struct PartitionMember {
     /// LID of the port; absent until one is assigned.
     #[schema(value_type = Option<u16>)]
     pub lid: Option<Lid>,
+}
+
+/// One direction of a link, and what of it is guaranteed to clusters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkStatus {
+    /// Port that sends in this direction.
+    pub from: LinkEnd,
+    /// Port that receives in this direction.
+    pub to: LinkEnd,
+    /// Active rate of the link, such as `4xEDR`; absent if its ports do not report it. Nothing is guaranteed there.
+    #[schema(value_type = Option<String>)]
+    pub rate: Option<LinkRate>,
+    /// Shares that are guaranteed to clusters, in the order of their ids.
+    pub guaranteed: Vec<LinkShare>,
+}
+
+impl LinkStatus {
+    /// Sum of all shares.
+    pub fn guaranteed_total(&self) -> Bandwidth {
+        Bandwidth::from_bits_per_s(self.guaranteed.iter().map(|share| share.share.bits_per_s()).sum())
+    }
+}
+
+/// End of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkEnd {
+    /// Description of the switch or adapter.
+    pub node: String,
+    /// GUID of the switch or adapter, in hexadecimal with `0x`.
+    #[schema(value_type = String)]
+    pub node_guid: Guid,
+    /// Number of the port.
+    #[schema(value_type = u8)]
+    pub port: PortNum,
+}
+
+/// Share of one direction of a link that is guaranteed to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkShare {
+    /// Name of the tenant that owns the cluster.
+    pub tenant: Name,
+    /// Name of the cluster.
+    pub cluster: Name,
+    /// Guaranteed rate on this link, in bits per second.
+    #[schema(value_type = u64)]
+    pub share: Bandwidth,
 }

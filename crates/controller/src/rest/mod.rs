@@ -9,6 +9,7 @@ mod hosts;
 mod images;
 mod lease;
 mod limits;
+mod links;
 mod refusals;
 mod sessions;
 mod tenants;
@@ -89,6 +90,7 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(fabric::event_list))
         .routes(routes!(fabric::show))
         .routes(routes!(fabric::proof))
+        .routes(routes!(links::list))
 }
 
 /// The routes with error handling and limits.

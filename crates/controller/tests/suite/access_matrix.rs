@@ -44,6 +44,7 @@ const EXPECTED: [(&str, For); 33] = [
     ("image_remove", For::Operators(404)),
     ("fabric_show", For::Operators(200)),
     ("fabric_proof", For::Operators(200)),
+    ("fabric_links", For::Operators(200)),
     ("host_list", For::Operators(200)),
     ("host_add", For::Operators(201)),
     ("host_add_all", For::Operators(200)),

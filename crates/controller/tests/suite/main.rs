@@ -8,6 +8,7 @@ mod connections;
 mod disclosure;
 mod force_delete;
 mod health;
+mod link_rates;
 mod many_hosts;
 mod migration;
 mod network_check;

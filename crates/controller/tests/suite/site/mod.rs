@@ -126,8 +126,17 @@ impl Site {
 
     /// A site in a directory that may hold a store.
     pub fn with_store(hosts: usize, directory: tempfile::TempDir, clock: Arc<dyn Clock>) -> Self {
-        let (world, fakes) = (SharedWorld::default(), Runtime::new().unwrap());
         let tree = FatTree { radix: 8, ..FatTree::with_hosts(hosts as u32) }.generate().unwrap();
+        Self::on_fabric(tree, directory, clock)
+    }
+
+    /// A site on a fabric; all adapters belong to hosts.
+    pub fn on(fabric: Topology) -> Self {
+        Self::on_fabric(fabric, tempfile::tempdir().unwrap(), controller::SystemClock::start())
+    }
+
+    fn on_fabric(tree: Topology, directory: tempfile::TempDir, clock: Arc<dyn Clock>) -> Self {
+        let (world, fakes) = (SharedWorld::default(), Runtime::new().unwrap());
         let names = tree.end_nodes().map(|(_, node)| node.description.parse().unwrap()).collect();
         let path = directory.path().join("sm");
         {
