@@ -44,11 +44,14 @@ fn broadcaster<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRo
     partners(cluster, node).next()
 }
 
-/// The other nodes that a node knows and may reach, by number.
+/// The other nodes that a node knows and may reach, by number. Guests that are up and do not check, such as those of earlier
+/// images, do not answer probes either; guests that check report the check before they report that they are up
+/// (`guest::channel`).
 fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item = &'a NodeRow> {
     let (own, number, joined) = (node_keys(cluster, node.number), node.number, node.joined);
     let known = move |peer: &&NodeRow| peer.number != number && !peer.leaving && (peer.joined || !joined);
-    cluster.nodes.iter().filter(known).filter(move |peer| {
+    let answers = |peer: &&NodeRow| peer.network.is_some() || peer.ready.is_none();
+    cluster.nodes.iter().filter(known).filter(answers).filter(move |peer| {
         let keys = node_keys(cluster, peer.number);
         own.iter().any(|own| keys.iter().any(|key| key.is_accepted_by(*own)))
     })

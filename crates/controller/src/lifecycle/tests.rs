@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::network::{Members, members};
+use crate::node_address::ipv4_address;
 use crate::store::TenantRef;
 
 /// Simulated hosts and fabric; each method makes them follow the desired state.
@@ -488,6 +489,28 @@ fn nodes_probe_only_nodes_of_a_common_partition() {
     assert_eq!(asked(&cluster, 0), [Some(3), Some(3)]);
     assert_eq!(asked(&cluster, 3), [Some(2), Some(2)]);
     assert_eq!(asked(&cluster, 4), [None, None], "it may reach no other node");
+}
+
+/// A cluster of an earlier image that grows: the new node checks, and the others cannot answer.
+#[test]
+fn nodes_do_not_probe_guests_that_do_not_check() {
+    let mut cluster = cluster(4);
+    let asked = |cluster: &ClusterRow, index: usize| probes(cluster, &cluster.nodes[index]);
+    let some = asked(&cluster, 3);
+    assert!(
+        some.successor.is_some() && some.broadcaster.is_some(),
+        "control: guests that are not up yet may check"
+    );
+    for node in &mut cluster.nodes[..3] {
+        (node.ready, node.network) = (Some(1), None);
+    }
+    assert_eq!(asked(&cluster, 3), Probes { successor: None, broadcaster: None });
+    // One that checks is probed again.
+    cluster.nodes[1].network = Some(NetworkCheck { reached: false, heard: false });
+    assert_eq!(
+        asked(&cluster, 3),
+        Probes { successor: Some(ipv4_address(2)), broadcaster: Some(ipv4_address(2)) }
+    );
 }
 
 #[derive(Clone, Copy, Debug)]

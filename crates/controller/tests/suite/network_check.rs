@@ -76,6 +76,7 @@ fn guests_without_checks_leave_the_network_unchecked() {
 fn nodes_probe_their_successor_and_the_first_node() {
     let site = Site::new(16);
     let blue = site.tenant("blue");
+    say(&site, CARRIES, None);
     let operation = site.ask(blue.cluster_create(&new_cluster("one", 3))).unwrap();
     assert_eq!(site.wait(&blue, &operation).state, OperationState::Done);
     let world = site.world.lock().unwrap();
