@@ -92,6 +92,10 @@ pub struct ServeArgs {
     /// Unix socket that serves the network views of clusters to agents [default: views.sock in the state directory]
     #[arg(long, value_name = "SOCKET")]
     views: Option<PathBuf>,
+    /// Part of every link that is kept for best effort beside guaranteed clusters, in percent; with 0, best effort has one
+    /// packet per round of a link's arbitration table
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    best_effort_share: u8,
     /// File with the key that encrypts private keys in the database; keep it out of backups of the state directory
     /// [default: the service credential store.key if there is one, else store.key in the state directory]
     #[arg(long, value_name = "FILE")]
@@ -156,6 +160,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         view_socket: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token_file: args.state.join(OPERATOR_TOKEN_FILE),
         address_file: args.state.join(ENDPOINT_FILE),
+        best_effort_percent: args.best_effort_share,
         clock: controller::SystemClock::start(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

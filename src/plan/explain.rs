@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use fabric_compiler::tenancy::service_curve::ServiceCurve;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, PortQos};
@@ -207,7 +208,8 @@ impl Explanation<'_> {
         table(["node", "host", "lid", "switch", "port", "keys"], rows)
     }
 
-    /// The share of every link, and the sum of the shares of all guaranteed clusters.
+    /// The share and the longest wait on every link, as they were sold and as the arbitration table has them now, and the sum
+    /// of the shares of all guaranteed clusters.
     fn links(&self, decision: &ClusterDecision) -> String {
         let mut taken: BTreeMap<PortName, (u64, usize)> = BTreeMap::new();
         for grant in self.plan().decisions().clusters.values().flat_map(|cluster| &cluster.links) {
@@ -221,7 +223,12 @@ impl Explanation<'_> {
             let percent = |bits: u64| format!("{:.1} %", bits as f64 / rate * 100.0);
             let levels: Vec<String> =
                 grant.service_levels.iter().map(|level| level.to_wire().to_string()).collect();
-            let entries = self.sharing(grant.port).map_or(0, |sharing| sharing.low.len());
+            let low = self.sharing(grant.port).map_or(&[][..], |sharing| &sharing.low);
+            let own = low.iter().filter(|entry| entry.lane == grant.lane);
+            let weight: u32 = own.clone().map(|entry| u32::from(entry.weight)).sum();
+            let given = ServiceCurve::of(low, grant.lane, rate / 8.0);
+            let percent_given = given.map(|curve| format!("{:.1} %", curve.rate_bytes_per_s * 800.0 / rate));
+            let wait = |ns: Option<f64>| or_dash(ns.map(|ns| format!("{:.1} µs", ns / 1e3)));
             [
                 format!("{} {}", self.node_name(grant.port.node), grant.port.port),
                 self.peer(grant.port).map_or_else(String::new, |peer| self.node_name(peer)),
@@ -229,14 +236,27 @@ impl Explanation<'_> {
                 levels.join(","),
                 grant.share.to_string(),
                 percent(grant.share.bits_per_s()),
-                format!("{} x {} of {entries}", grant.entries, grant.weight),
+                or_dash(percent_given),
+                wait(grant.wait_ns.map(|ns| ns as f64)),
+                wait(given.map(|curve| curve.gap_s * 1e9)),
+                format!("{} of {}, weight {weight}", own.count(), low.len()),
                 format!("{}: {}", count(clusters, "cluster"), percent(bits)),
             ]
         });
-        table(
-            ["from", "to", "lane", "sl", "share", "of the link", "entries x weight", "guaranteed in all"],
-            rows,
-        )
+        let columns = [
+            "from",
+            "to",
+            "lane",
+            "sl",
+            "share",
+            "of the link",
+            "by the table",
+            "longest wait",
+            "by the table",
+            "entries",
+            "guaranteed in all",
+        ];
+        table(columns, rows)
     }
 
     fn sharing(&self, port: PortName) -> Option<&PortQos> {

@@ -79,6 +79,10 @@ struct NewPlanArgs {
     /// Earlier plan file; its clusters keep their ports, lanes and LIDs
     #[arg(long, value_name = "FILE")]
     previous: Option<PathBuf>,
+    /// Part of every link that is kept for best effort beside guaranteed clusters, in percent; with 0, best effort has one
+    /// packet per round of a link's arbitration table
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    best_effort_share: u8,
     /// Write the plan to this file, if it is verified
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -130,7 +134,8 @@ fn make(args: &NewPlanArgs) -> Result<ExitCode> {
     let site = file::read_intents(&args.intents)?;
     let previous = args.previous.as_deref().map(PlanFile::read).transpose()?;
     let previous = previous.map(PlanFile::into_arrangement);
-    let fabric = fabric(&topology, &site)?;
+    let mut fabric = fabric(&topology, &site)?;
+    fabric.best_effort_percent = args.best_effort_share;
     let host = site.hosts;
     let host =
         Capacity { cores: host.cores, memory_mib: host.memory.mib().into(), functions: host.functions };

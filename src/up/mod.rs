@@ -75,6 +75,10 @@ pub struct UpArgs {
     /// program that listens there while the controller is down receives the tokens of clients
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Part of every link that is kept for best effort beside guaranteed clusters, in percent; with 0, best effort has one
+    /// packet per round of a link's arbitration table
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    best_effort_share: u8,
     /// Cores that each host offers to virtual machines, at least 1; in shared mode they are not pinned
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     host_cores: u32,
@@ -190,6 +194,7 @@ struct StartPlan {
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
+    best_effort_share: u8,
     capacity: OfferedCapacity,
     disk_grace_hours: u32,
     images: Vec<ImageSource>,
@@ -216,6 +221,7 @@ impl StartPlan {
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
+            best_effort_share: args.best_effort_share,
             capacity: OfferedCapacity { cores: args.host_cores, memory: args.host_memory },
             disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
@@ -347,6 +353,7 @@ impl StartPlan {
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);
         }
+        arguments.extend(["--best-effort-share".into(), self.best_effort_share.to_string().into()]);
         let probe = LivenessProbe::Get { socket: site.path(API_SOCKET), path: "/v1/openapi.json" };
         self.own("controller", Some(probe), arguments)
     }

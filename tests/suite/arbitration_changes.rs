@@ -1,5 +1,5 @@
-//! Guaranteed clusters come and go on an emulated fabric; after every single write of an arbitration table, no lane of a
-//! cluster that stays is served less often than before and after the change.
+//! Guaranteed clusters come and go on an emulated fabric; after every single write, an arbitration table is that of the plan
+//! before or that of the plan after the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,7 @@ struct Site {
 }
 
 impl Site {
-    /// Programs a plan for some clusters and checks every table after every write. Returns the most writes of one
-    /// table.
+    /// Programs a plan for some clusters and checks every table after every write. Returns the number of tables written.
     fn apply(&mut self, clusters: &[ClusterIntent]) -> usize {
         let programmed = self.recorded.programmed;
         self.recorded.apply(clusters);
@@ -37,22 +36,12 @@ impl Site {
         // Every table after every write of it.
         let instants: Vec<(Place, Table)> =
             self.recorded.sets.iter().filter_map(|mad| written(&mut self.tables, mad)).collect();
-        let mut writes: BTreeMap<&Place, usize> = BTreeMap::new();
         for (place, instant) in &instants {
-            *writes.entry(place).or_default() += 1;
             let Some(before) = before.get(place) else { continue };
-            let after = &self.tables[place];
-            for lane in 1..15 {
-                if let (Some(before), Some(after)) = (gap(before, lane), gap(after, lane)) {
-                    let now = gap(instant, lane);
-                    assert!(
-                        now.is_some_and(|now| now <= before.max(after)),
-                        "{place:?} lane {lane}: {now:?}"
-                    );
-                }
-            }
+            assert!(instant == before || *instant == self.tables[place], "{place:?}");
+            assert!(instant[VlArbBlock::ENTRIES..].iter().all(|entry| entry.weight == 0), "{place:?}");
         }
-        writes.into_values().max().unwrap_or(0)
+        instants.len()
     }
 }
 
@@ -73,17 +62,8 @@ fn written(tables: &mut BTreeMap<Place, Table>, mad: &Mad) -> Option<(Place, Tab
     Some((place, *table))
 }
 
-/// The most entries of others between two of a lane's; `None` if it has none.
-fn gap(table: &Table, lane: u8) -> Option<usize> {
-    let served: Vec<&VlArbEntry> = table.iter().filter(|entry| entry.weight != 0).collect();
-    let first = served.iter().position(|entry| entry.lane.to_wire() == lane)?;
-    let (before, after) = served.split_at(first);
-    let around: Vec<bool> = after.iter().chain(before).map(|entry| entry.lane.to_wire() == lane).collect();
-    around.split(|is_own| *is_own).map(<[bool]>::len).max()
-}
-
 #[test]
-fn lanes_keep_their_service_while_other_clusters_change() {
+fn tables_change_in_one_write_while_clusters_come_and_go() {
     // Two leaves with one cable each to the spine: all traffic between them shares these links.
     let oversubscription = Oversubscription { down: 11, up: 1 };
     let size = FatTreeSize::Leaves(2);
@@ -96,23 +76,19 @@ fn lanes_keep_their_service_while_other_clusters_change() {
         site.recorded.cluster(name, &[at, 11 + at], bandwidth)
     };
     assert_eq!(site.apply(&[]), 0, "there are no guarantees");
-    // The first five fill half a table, which is every second entry; the sixth is beyond.
     let parts = [308, 150, 72, 1, 1, 1];
     let usable = usable_bits_per_s(&site.recorded);
     let mut clusters: Vec<ClusterIntent> =
         (1..).zip(parts).map(|(at, part)| pair(&site, &format!("c{at}"), at, usable / 1000 * part)).collect();
     for count in 1..=clusters.len() {
-        // In factory defaults, the lane of management has other entries.
-        let most = if count == 1 { 3 } else { 2 };
-        assert!(site.apply(&clusters[..count]) <= most, "a new cluster needs no intermediate table");
+        assert!(site.apply(&clusters[..count]) > 0, "the shared links change");
     }
-    // The free entries for the sixth are in the other block of the table.
     clusters = vec![clusters[3].clone(), clusters[5].clone()];
-    assert!(site.apply(&clusters) <= 2, "nor does a removal");
+    assert!(site.apply(&clusters) > 0);
     clusters.push(pair(&site, "wide", 1, usable / 1000 * 620));
-    assert!(site.apply(&clusters) > 2, "one is moved to make room, in steps");
+    assert!(site.apply(&clusters) > 0);
     clusters.remove(0);
-    assert!(site.apply(&clusters) <= 2);
+    assert!(site.apply(&clusters) > 0);
 }
 
 /// The rate of a link that guaranteed clusters may use.

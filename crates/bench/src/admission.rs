@@ -117,8 +117,8 @@ fn measure(graph: &Arc<LinkGraph>, clusters: &[Vec<HostIndex>], seed: u64, lanes
     let one_way = || two_way().with_one_way_service_levels();
     let ours = |mut admission: Admission, mode, routes| {
         let admitted = (0..).map(ClusterNumber).zip(clusters).filter(|(cluster, hosts)| {
-            let request =
-                AdmissionRequest { cluster: *cluster, hosts, bandwidth: Bandwidth::ZERO, mode, routes };
+            let (cluster, bandwidth, latency_ns) = (*cluster, Bandwidth::ZERO, None);
+            let request = AdmissionRequest { cluster, hosts, bandwidth, latency_ns, mode, routes };
             admission.admit(request).is_ok()
         });
         percent(admitted.map(|(_, hosts)| hosts.len()).sum(), graph)

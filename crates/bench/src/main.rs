@@ -5,6 +5,7 @@ mod cpu;
 mod guarantees;
 mod placement;
 mod plan;
+mod sellable;
 mod shapes;
 mod sim;
 mod sim_control;
@@ -56,6 +57,8 @@ enum Command {
     Plan(plan::BenchPlanArgs),
     /// Measure what guaranteed clusters get while all others attack them, with and without Heddle.
     Guarantees(guarantees::GuaranteesArgs),
+    /// Compare the rates that can be guaranteed on a link with the most that arbitration tables allow.
+    Sellable(sellable::SellableArgs),
     /// Measure how close hostile neighbours come to the latency bound.
     Tightness(tightness::TightnessArgs),
     /// Measure shared adapters and jobs beside hostile neighbours, next to the figures of papers.
@@ -97,6 +100,7 @@ fn run(command: Command, programs: &Programs) -> anyhow::Result<ExitCode> {
         Command::Admission(args) => admission::run(args),
         Command::Placement(args) => placement::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Sellable(args) => sellable::run(&args),
         Command::Tightness(args) => tightness::run(args),
         Command::Shapes(args) => shapes::run(args),
         Command::View(args) => view::run(&args, programs),

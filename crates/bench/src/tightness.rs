@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use fabric_compiler::tenancy::arbitration::{
-    HopDelay, OVERSHOOT_BYTES, PACKET_BYTES_MAX, PacketSizes, ServiceCurve, WEIGHT_BYTES, packet_bound_s,
-};
+use fabric_compiler::tenancy::arbitration::{OVERSHOOT_BYTES, PACKET_BYTES_MAX, WEIGHT_BYTES};
+use fabric_compiler::tenancy::service_curve::{HopDelay, ServiceCurve, packet_bound_s};
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::PortQos;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, LinkRate, NewNode, NodeIndex};
@@ -30,7 +29,7 @@ use serde::Serialize;
 /// weight to the last unit in packets of one block and then sends one of full size. When they begin is chosen link by link,
 /// so that the packet comes when its entry has just been passed.
 ///
-/// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4058 bytes for each other
+/// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4158 bytes for each other
 /// entry, the packet itself, and 250 ns. Two more stand beside it: one that counts the packet once, and for other links only
 /// what a switch has to see of it before it sends it on; and the guaranteed bound, which counts every other entry with
 /// the largest weight there is, as a cluster that is added later may have it.
@@ -156,8 +155,8 @@ fn measure(hops: usize, entries: u8, weight: u8) -> anyhow::Result<Row> {
 /// A link with an arbitration table, as lane 0 sees it.
 fn hop_of(table: &[VlArbEntry]) -> anyhow::Result<HopDelay> {
     let link_bytes_per_s = RATE.data_rate_gbps() * 1e9 / 8.0;
-    let curve = ServiceCurve::of(table, VirtualLane::default(), link_bytes_per_s, PacketSizes::AnySize);
-    let wait_s = curve.context("the victim has no entry")?.wait_s;
+    let curve = ServiceCurve::of(table, VirtualLane::default(), link_bytes_per_s);
+    let wait_s = curve.context("the victim has no entry")?.gap_s;
     Ok(HopDelay { wait_s, link_bytes_per_s, passage_s: passage().s() })
 }
 

@@ -206,6 +206,14 @@ pub enum GuaranteeLimit {
         /// Number of entries left.
         available: u8,
     },
+    /// Time between two visits of the cluster's lane on a link, beside the clusters that are there.
+    LinkLatency {
+        /// Port that sends into the link.
+        #[schema(value_type = PortNameSchema)]
+        port: PortName,
+        /// Longest wait that the requested latency allows on the link, in nanoseconds.
+        wait_ns: u64,
+    },
     /// Buffer of a lane at the far end of a link.
     LaneBuffer {
         /// Port that sends into the link.

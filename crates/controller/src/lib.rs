@@ -89,6 +89,8 @@ pub struct ControllerSettings {
     pub operator_token_file: PathBuf,
     /// File for the URL of `listen`, for people; clients do not read it.
     pub address_file: PathBuf,
+    /// Part of every link that is kept for best effort beside guaranteed clusters, in percent.
+    pub best_effort_percent: u8,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -112,15 +114,10 @@ pub async fn serve(
     let views = ViewService::start(&settings.view_socket)?;
     let identity = store.site_identity().await?;
     let sequences = store.spec_sequence_begin().await?;
-    let site = Arc::new(Site::new(
-        store,
-        identity,
-        sequences,
-        sidecar,
-        decisions,
-        settings.sm_control.clone(),
-        views,
-    ));
+    let sm_control = settings.sm_control.clone();
+    let mut site = Site::new(store, identity, sequences, sidecar, decisions, sm_control, views);
+    site.best_effort_percent = settings.best_effort_percent;
+    let site = Arc::new(site);
     site.set_faults(site.store.fault_list().await?);
     let tcp = match settings.listen {
         Some(address) => {

@@ -25,6 +25,8 @@ pub struct Site {
     pub store: Store,
     /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
+    /// See [`ControllerSettings`](crate::ControllerSettings).
+    pub best_effort_percent: u8,
     /// Held while reading, deciding and writing, so that no decision is based on rows that change.
     pub writer: tokio::sync::Mutex<()>,
     pub views: ViewService,
@@ -74,6 +76,7 @@ impl Site {
             sequences,
             sidecar,
             sm_control,
+            best_effort_percent: 0,
             views,
             writer: tokio::sync::Mutex::new(()),
             planning: Arc::new(Planning::new(Arc::clone(&decisions))),

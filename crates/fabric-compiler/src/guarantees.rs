@@ -4,11 +4,10 @@
 //! ([`sharing`]): for each input and output port of a switch, and at each adapter port, a service level maps to the lane of
 //! the cluster that owns it on both links, service level 0 to the best-effort lane, the service level of management to its
 //! lane, and everything else to VL15, which discards it. Since no packet changes to a lane of another owner, the channel
-//! dependencies of clusters are separate, and each cluster's worst-case latency follows from its own entries ([`latency`]).
+//! dependencies of clusters are separate, and each cluster's worst-case latency follows from the longest waits it was sold.
 
 mod classes;
 mod error;
-mod latency;
 mod paths;
 mod sharing;
 
@@ -16,20 +15,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_model::decisions::ClusterDecision;
-use fabric_model::intent::{ClusterIntent, Intents, PortName};
+use fabric_model::intent::{ClusterIntent, Intents};
 use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
 use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
-use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel};
+use ib_wire::{DataLanes, Guid, ServiceLevel};
 
 use crate::CompileError;
 use crate::fabric::{Fabric, SwitchIndex};
 use crate::routing::RoutingContext;
-use crate::tenancy::admission::{Admission, AdmissionRequest, Grant, LinkMoves, Refusal, RouteChoice};
+use crate::tenancy::admission::{Admission, AdmissionRequest, Grant, Refusal, RouteChoice};
 use crate::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits, reserved_lanes};
 pub(crate) use classes::apply_classes;
 pub use error::GuaranteeError;
-use latency::latency_bound_ns;
 use paths::{ChosenPath, put_paths};
 use sharing::LinkUsers;
 
@@ -46,8 +44,6 @@ pub(crate) struct Guarantees {
     /// Clusters with a grant, by name. A number stays while its cluster keeps its grant.
     numbers: BTreeMap<String, ClusterNumber>,
     next_number: u32,
-    /// Arbitration entries moved to make room since the last change began, in order.
-    moves: Vec<LinkMoves>,
     /// Clusters that every change reconsiders: their guarantee is violated, or the forwarding tables do not lead over the
     /// links of their grant.
     unsettled: BTreeSet<String>,
@@ -100,7 +96,6 @@ impl Guarantees {
             hosts,
             numbers: BTreeMap::new(),
             next_number: 0,
-            moves: Vec::new(),
             unsettled: BTreeSet::new(),
         }
     }
@@ -158,19 +153,10 @@ impl Guarantees {
         }
         released.for_each(|grant| self.users.remove(grant));
         admitted.for_each(|grant| self.users.add(grant));
-        touched.extend(self.moves.iter().map(|(link, _)| *link));
         touched.sort_unstable();
         touched.dedup();
-        let moved = self.users.replace(self.moves.iter().map(|(link, _)| *link), self.admission.grants());
-        self.users.put(draft, &touched);
+        self.users.put(draft, &self.admission, &touched);
         let decisions = draft.decisions();
-        for (name, number) in self.numbers.iter().filter(|(_, number)| moved.contains(number)) {
-            if let (Some(decision), Some(grant)) =
-                (decisions.clusters.get_mut(name), self.admission.grants().get(number))
-            {
-                *decision = Arc::new(placed(decision, grant, self.admission.graph()));
-            }
-        }
         decisions.sl_enforcement = true;
         for name in &changes.gone {
             decisions.clusters.remove(*name);
@@ -239,7 +225,6 @@ impl Guarantees {
         may_choose: bool,
     ) -> Result<AdmissionChange, CompileError> {
         let mut change = AdmissionChange::default();
-        self.moves.clear();
         let wanted = changes.wanted.iter().map(|cluster| cluster.name.as_str());
         for name in changes.gone.iter().copied().chain(wanted) {
             let number = self.numbers.get(name);
@@ -253,13 +238,16 @@ impl Guarantees {
             let hosts: Option<Vec<HostIndex>> =
                 cluster.ports.iter().map(|port| self.hosts.get(port).copied()).collect();
             let number = self.number();
-            let again = kept.zip(hosts.as_ref()).filter(|(had, hosts)| {
+            let again = kept.zip(hosts.as_ref()).and_then(|(had, hosts)| {
                 let request = request(number, cluster, hosts, RouteChoice::Existing);
-                let again = self.admission.readmit(request, &had.links, &had.pairs);
-                again.map(|(_, moves)| self.moves.extend(moves)).is_some()
+                let grant = self.admission.readmit(request, &had.links, &had.pairs)?;
+                let is_complete = had.links.iter().all(|link| link.wait_ns.is_some());
+                let grant = (!is_complete).then(|| grant.clone());
+                // Decisions of earlier versions lack the waits.
+                Some(grant.map_or_else(|| Arc::clone(had), |grant| self.decision(cluster, &grant)))
             });
             match again {
-                Some((had, _)) => change.admit(cluster, number, Arc::clone(had)),
+                Some(decision) => change.admit(cluster, number, decision),
                 None => new.push((number, cluster, hosts, had, kept)),
             }
         }
@@ -279,22 +267,13 @@ impl Guarantees {
                 (Ok(decision), _) => {
                     let graph = self.admission.graph();
                     change.paths.extend(ChosenPath::of(&self.admission.grants()[&number], graph));
-                    change.admit(cluster, number, Arc::new(decision));
+                    change.admit(cluster, number, decision);
                 }
                 (Err(error), Some(had)) => change.violate(cluster, had, &error),
                 (Err(error), None) => {
                     self.undo(change);
                     return Err(error);
                 }
-            }
-        }
-        // Entries of a cluster admitted earlier may have been moved for a later one.
-        for (name, decision) in &mut change.decided {
-            let number = change.admitted.get(name);
-            if let Some(grant) = number.and_then(|number| self.admission.grants().get(number))
-                && !is_placed(decision, grant, self.admission.graph())
-            {
-                *decision = Arc::new(placed(decision, grant, self.admission.graph()));
             }
         }
         Ok(change)
@@ -305,7 +284,6 @@ impl Guarantees {
         for number in change.admitted.values() {
             self.admission.release(*number);
         }
-        self.admission.undo_moves(&std::mem::take(&mut self.moves));
         for (_, grant) in change.released {
             self.admission.restore(grant);
         }
@@ -325,32 +303,23 @@ impl Guarantees {
         hosts: &[HostIndex],
         routes: &[RouteChoice],
         change: &AdmissionChange,
-    ) -> Result<ClusterDecision, CompileError> {
+    ) -> Result<Arc<ClusterDecision>, CompileError> {
         // Replaced: the existing routes are always among the choices.
         let mut reason = GuaranteeError::Refused(Refusal::InvalidHosts);
         for routes in routes {
-            let granted = self.admission.admit(request(number, cluster, hosts, *routes));
-            let granted = granted.map(|(grant, moves)| {
-                self.moves.extend(moves);
-                grant.clone()
-            });
-            let decided = granted
-                .map_err(|refusal| self.guarantee_error(refusal, change))
-                .and_then(|grant| decision(cluster, &grant, self.admission.graph()));
-            match decided {
-                Ok(decision) => return Ok(decision),
-                Err(error) => {
-                    self.admission.release(number);
-                    if *routes == RouteChoice::Existing {
-                        reason = error;
-                    }
+            match self.admission.admit(request(number, cluster, hosts, *routes)).cloned() {
+                Ok(grant) => return Ok(self.decision(cluster, &grant)),
+                Err(refusal) if *routes == RouteChoice::Existing => {
+                    reason = self.guarantee_error(refusal, change);
                 }
+                Err(_) => {}
             }
         }
         Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
     }
 
-    /// Gives a cluster other hosts or another rate so that it keeps its service levels; `None` if that fails.
+    /// Gives a cluster other hosts, another rate or another latency so that it keeps its service levels; `None` if that
+    /// fails.
     fn change_one(
         &mut self,
         number: ClusterNumber,
@@ -358,8 +327,8 @@ impl Guarantees {
         hosts: &[HostIndex],
         had: &ClusterDecision,
         routes: &[RouteChoice],
-    ) -> Option<ClusterDecision> {
-        let Class::Guaranteed { bandwidth, .. } = had.class else { return None };
+    ) -> Option<Arc<ClusterDecision>> {
+        let Class::Guaranteed { bandwidth, latency_ns } = had.class else { return None };
         let before: Option<Vec<HostIndex>> =
             had.ports.iter().map(|port| self.hosts.get(port).copied()).collect();
         let (before, mode) = (before?, had.sl_mode);
@@ -367,21 +336,30 @@ impl Guarantees {
             cluster: number,
             hosts: &before,
             bandwidth,
+            latency_ns,
             mode,
             routes: RouteChoice::Existing,
         };
-        let (_, moves) = self.admission.readmit(request_before, &had.links, &had.pairs)?;
-        self.moves.extend(moves);
-        let decided = routes.iter().find_map(|routes| {
-            let (grant, moves) = self.admission.change(request(number, cluster, hosts, *routes)).ok()?;
-            self.moves.extend(moves);
-            let grant = grant.clone();
-            decision(cluster, &grant, self.admission.graph()).ok()
-        });
-        if decided.is_none() {
+        self.admission.readmit(request_before, &had.links, &had.pairs)?;
+        let changed = routes
+            .iter()
+            .find_map(|routes| self.admission.change(request(number, cluster, hosts, *routes)).cloned().ok());
+        if changed.is_none() {
             self.admission.release(number);
         }
-        decided
+        Some(self.decision(cluster, &changed?))
+    }
+
+    fn decision(&self, cluster: &ClusterIntent, grant: &Grant) -> Arc<ClusterDecision> {
+        let graph = self.admission.graph();
+        Arc::new(ClusterDecision {
+            ports: cluster.ports.clone(),
+            class: cluster.class,
+            sl_mode: cluster.sl_mode,
+            bound_ns: grant.bound_ns,
+            links: grant.link_grants(graph).collect(),
+            pairs: grant.pair_service_levels(graph),
+        })
     }
 
     /// A refusal that names clusters as intents do.
@@ -434,9 +412,9 @@ pub(crate) fn restored<'a>(
         let Some(before) = decisions.clusters.get(name) else { continue };
         let hosts: Option<Vec<HostIndex>> =
             before.ports.iter().map(|port| by_port.get(port).copied()).collect();
-        if let (Some(hosts), Class::Guaranteed { bandwidth, .. }) = (hosts, before.class) {
+        if let (Some(hosts), Class::Guaranteed { bandwidth, latency_ns }) = (hosts, before.class) {
             let (hosts, mode, routes) = (hosts.as_slice(), before.sl_mode, RouteChoice::Existing);
-            let request = AdmissionRequest { cluster: number, hosts, bandwidth, mode, routes };
+            let request = AdmissionRequest { cluster: number, hosts, bandwidth, latency_ns, mode, routes };
             admission.readmit(request, &before.links, &before.pairs);
         }
     }
@@ -470,27 +448,18 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
 /// The links of a plan, with what guaranteed clusters may use of them.
 pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<LinkGraph> {
     let graph = LinkGraph::of(topology, plan, limits(intents, plan));
-    Arc::new(graph.with_buffers(&intents.capabilities))
+    Arc::new(graph.with_capabilities(&intents.capabilities))
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
-    let usual = TenancyLimits { table_entries: table_entries(intents), ..TenancyLimits::default() };
+    let usual =
+        TenancyLimits { best_effort_percent: intents.best_effort_percent, ..TenancyLimits::default() };
     match management(plan) {
         Some(_) => {
             TenancyLimits { service_levels: usual.service_levels.min(MANAGEMENT.to_wire() - 1), ..usual }
         }
         None => usual,
     }
-}
-
-/// The number of entries that the arbitration tables of all ports have at least: 8, 16, 32 or 64.
-fn table_entries(intents: &Intents) -> u8 {
-    let capabilities = &intents.capabilities;
-    // Port 0 of a switch sends over no link, and its arbitration fields are not valid.
-    let external = capabilities.ports.iter().filter(|(name, _)| name.port != PortNum::MANAGEMENT);
-    let least = external.map(|(_, port)| port.arbitration).min();
-    let least = least.unwrap_or(capabilities.default_port.arbitration).clamp(8, 64);
-    1 << least.ilog2()
 }
 
 /// Groups must use service level 0: at any other, their packets would enter lanes of clusters or of management, or be
@@ -512,53 +481,11 @@ fn request<'a>(
     hosts: &'a [HostIndex],
     routes: RouteChoice,
 ) -> AdmissionRequest<'a> {
-    let bandwidth = match cluster.class {
-        Class::Guaranteed { bandwidth, .. } => bandwidth,
+    let (bandwidth, latency_ns) = match cluster.class {
+        Class::Guaranteed { bandwidth, latency_ns } => (bandwidth, latency_ns),
         Class::BestEffort => Default::default(),
     };
-    AdmissionRequest { cluster: number, hosts, bandwidth, mode: cluster.sl_mode, routes }
-}
-
-/// Whether a decision has the current positions of a cluster's entries.
-fn is_placed(decision: &ClusterDecision, grant: &Grant, graph: &LinkGraph) -> bool {
-    decision.links.len() == grant.links.len()
-        && decision.links.iter().zip(&grant.links).all(|(decided, share)| {
-            decided.port == graph.links()[share.link.index()].from
-                && decided.first_entry == Some(share.first_entry)
-        })
-}
-
-/// A decision with the current positions of its cluster's entries, otherwise unchanged.
-fn placed(decision: &ClusterDecision, grant: &Grant, graph: &LinkGraph) -> ClusterDecision {
-    let first: HashMap<PortName, u8> = (grant.links.iter())
-        .map(|share| (graph.links()[share.link.index()].from, share.first_entry))
-        .collect();
-    let mut decision = decision.clone();
-    for link in &mut decision.links {
-        link.first_entry = first.get(&link.port).copied();
-    }
-    decision
-}
-
-fn decision(
-    cluster: &ClusterIntent,
-    grant: &Grant,
-    graph: &LinkGraph,
-) -> Result<ClusterDecision, GuaranteeError> {
-    let bound_ns = latency_bound_ns(grant, graph);
-    if let Class::Guaranteed { latency_ns: Some(requested_ns), .. } = cluster.class
-        && requested_ns < bound_ns
-    {
-        return Err(GuaranteeError::LatencyExceeded { bound_ns, requested_ns });
-    }
-    Ok(ClusterDecision {
-        ports: cluster.ports.clone(),
-        class: cluster.class,
-        sl_mode: cluster.sl_mode,
-        bound_ns,
-        links: grant.link_grants(graph).collect(),
-        pairs: grant.pair_service_levels(graph),
-    })
+    AdmissionRequest { cluster: number, hosts, bandwidth, latency_ns, mode: cluster.sl_mode, routes }
 }
 
 #[cfg(test)]

@@ -33,8 +33,16 @@ pub struct Intents {
     /// How tenants divide the bandwidth of their clusters among traffic classes.
     #[serde(rename = "classes", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class_weights: ClassWeights,
+    /// Part of every link that is kept for best effort, in percent. With 0, best effort has the least that an arbitration
+    /// table can give: one packet per round.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub best_effort_percent: u8,
     #[serde(default)]
     pub capabilities: Capabilities,
+}
+
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl Intents {
@@ -47,6 +55,7 @@ impl Intents {
             clusters: Vec::new(),
             route_overrides: RouteOverrides::new(),
             class_weights: ClassWeights::new(),
+            best_effort_percent: 0,
             capabilities: Capabilities::default(),
         }
     }

@@ -203,8 +203,10 @@ impl fmt::Display for ClusterNumber {
 }
 
 /// The share of one direction of a link that is reserved for a cluster.
+///
+/// Grants of earlier versions also have `entries`, `first_entry` and `weight`, which are ignored: arbitration tables are
+/// composed from the shares and waits of all clusters of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LinkGrant {
     /// The port that sends in this direction.
     pub port: PortName,
@@ -214,14 +216,10 @@ pub struct LinkGrant {
     pub service_levels: Vec<ServiceLevel>,
     /// Rate that is reserved for the cluster.
     pub share: Bandwidth,
-    /// Number of entries for the lane in the low-priority arbitration table.
-    pub entries: u8,
-    /// Index of the first entry; the others follow at equal distances. `None` in decisions of versions that did not record
-    /// it.
+    /// The longest time that its packets wait for other lanes on this link, in nanoseconds. `None` in decisions of versions
+    /// that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_entry: Option<u8>,
-    /// Weight of each entry, in units of 64 bytes; never 0.
-    pub weight: u8,
+    pub wait_ns: Option<u64>,
 }
 
 /// The service level of a cluster's packets between nodes on two switches, in both directions.

@@ -53,7 +53,7 @@ impl Capacities {
         }
         findings.extend(of_link(name, port.peer, port.mtu, port.lanes, capabilities));
         if let Some(sharing) = &port.qos {
-            of_sharing(name, sharing, port.lanes, &mut findings);
+            of_sharing(name, sharing, port.lanes, capabilities, &mut findings);
         }
         self.put(switch_index * PORTS + port.number.index(), findings);
     }
@@ -65,7 +65,7 @@ impl Capacities {
         findings.extend(of_keys(TableKind::Pkeys, port.name, &port.pkeys, capacity));
         findings.extend(of_link(port.name, port.peer, port.mtu, port.lanes, capabilities));
         if let Some(sharing) = &port.qos {
-            of_sharing(port.name, sharing, port.lanes, &mut findings);
+            of_sharing(port.name, sharing, port.lanes, capabilities, &mut findings);
         }
         self.put(read.network.link_of_end(end), findings);
     }
@@ -114,10 +114,18 @@ fn of_link(
     (!fits || mtu.bytes() == 0 || lanes.count() == 0).then_some(Finding::LinkBeyondEnds { port, mtu, lanes })
 }
 
-fn of_sharing(port: PortName, sharing: &PortQos, lanes: DataLanes, findings: &mut Vec<Finding>) {
+fn of_sharing(
+    port: PortName,
+    sharing: &PortQos,
+    lanes: DataLanes,
+    capabilities: &Capabilities,
+    findings: &mut Vec<Finding>,
+) {
     let exists = |lane: VirtualLane| lane.to_wire() < lanes.count();
-    if sharing.low.len() > PortQos::ENTRIES_MAX {
-        let (entries, capacity) = (sharing.low.len(), PortQos::ENTRIES_MAX);
+    let entries = sharing.low.len();
+    let capacity = usize::from(capabilities.port(port).arbitration).min(PortQos::ENTRIES_MAX);
+    // A port without a table serves its lanes as it likes; whether that is enough is a question of guarantees.
+    if capacity > 0 && entries > capacity {
         findings.push(Finding::TableTooLong { table: TableKind::Arbitration, port, entries, capacity });
     }
     for (index, entry) in sharing.low.iter().enumerate() {

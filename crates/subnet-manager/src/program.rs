@@ -129,18 +129,8 @@ impl WeightWrite {
         Self { target: write.target(), block: VlArbBlock::decode(&write.data) }
     }
 
-    fn is_high(&self) -> bool {
-        VlArbPart::from_modifier(self.target.2.1).is_some_and(|(part, _)| part.is_high())
-    }
-
-    /// Whether these are the two blocks of one low-priority table.
-    fn is_followed_by(&self, next: &Self) -> bool {
-        let part = |write: &Self| VlArbPart::from_modifier(write.target.2.1);
-        let same = (self.target.0, self.target.1) == (next.target.0, next.target.1);
-        match (part(self), part(next)) {
-            (Some((VlArbPart::LowFirst, a)), Some((VlArbPart::LowSecond, b))) => same && a == b,
-            _ => false,
-        }
+    fn part(&self) -> Option<VlArbPart> {
+        VlArbPart::from_modifier(self.target.2.1).map(|(part, _)| part)
     }
 }
 
@@ -212,46 +202,19 @@ impl Comparison<'_> {
         transition::route_steps(self.plan, self, self.scope.switches.iter().copied())
     }
 
-    /// The steps of the VL arbitration tables. Each starts when the one before is complete.
+    /// The steps of the VL arbitration tables, see [`lanes`]. Each starts when the one before is complete.
     pub fn weight_steps(&self) -> Vec<Vec<WeightWrite>> {
-        let writes: Vec<WeightWrite> = self.wanted(Stage::Weights).iter().map(WeightWrite::of).collect();
-        let held = |write: &WeightWrite| {
-            let (node, port, key) = write.target;
-            self.nodes.get(&node)?.held(port, key).map(|data| VlArbBlock::decode(&data))
-        };
         let differs = |write: &WeightWrite| {
             let (node, port, key) = write.target;
             self.differs(&Write { node, port, key, data: write.block.encode() })
         };
+        let writes = self.wanted(Stage::Weights);
+        let writes: Vec<WeightWrite> = writes.iter().map(WeightWrite::of).filter(differs).collect();
         // Lanes of the high-priority table keep it until the low-priority tables have entries for them.
-        let (high, writes): (Vec<_>, Vec<_>) = writes.into_iter().partition(WeightWrite::is_high);
-        let high: Vec<WeightWrite> = high.into_iter().filter(differs).collect();
-        let mut steps: Vec<Vec<WeightWrite>> = Vec::new();
-        let mut add = |step: usize, write: WeightWrite| {
-            steps.resize_with(steps.len().max(step + 1), Vec::new);
-            steps[step].push(write);
-        };
-        for parts in writes.chunk_by(WeightWrite::is_followed_by) {
-            let changed = || parts.iter().filter(|part| differs(part));
-            let both = <[&WeightWrite; 2]>::try_from(changed().collect::<Vec<_>>()).ok();
-            let both = both.and_then(|[a, b]| Some(([a, b], [held(a)?, held(b)?])));
-            // A block that changes alone, or that was not read, is written directly.
-            let Some((parts, mut before)) = both else {
-                changed().for_each(|part| add(0, *part));
-                continue;
-            };
-            let intermediate_tables = lanes::intermediate_tables(&before, &[parts[0].block, parts[1].block]);
-            for (step, table) in intermediate_tables.into_iter().enumerate() {
-                for at in (0..2).filter(|at| before[*at] != table[*at]) {
-                    add(step, WeightWrite { block: table[at], ..*parts[at] });
-                }
-                before = table;
-            }
-        }
-        if !high.is_empty() {
-            steps.push(high);
-        }
-        steps
+        let order = [VlArbPart::LowFirst, VlArbPart::LowSecond, VlArbPart::HighFirst, VlArbPart::HighSecond];
+        let steps =
+            order.map(|part| writes.iter().filter(|write| write.part() == Some(part)).copied().collect());
+        steps.into_iter().filter(|step: &Vec<WeightWrite>| !step.is_empty()).collect()
     }
 
     /// The writes of one route step.

@@ -122,10 +122,6 @@ fn limit_of_guarantee(reason: &GuaranteeError) -> GuaranteeLimit {
         GuaranteeError::HostTaken { host, cluster } => {
             GuaranteeLimit::HostTaken { host: *host, cluster: cluster.clone() }
         }
-        // The requested bound is in the limit itself.
-        GuaranteeError::LatencyExceeded { bound_ns, requested_ns: _ } => {
-            GuaranteeLimit::Latency { possible_ns: *bound_ns }
-        }
     }
 }
 
@@ -145,6 +141,9 @@ fn limit_of_link(refusal: &Refusal) -> GuaranteeLimit {
         Refusal::BufferTooSmall { port, needed: needed_bytes, held: available_bytes } => {
             GuaranteeLimit::LaneBuffer { port, needed_bytes, available_bytes }
         }
+        // The requested bound is in the limit itself.
+        Refusal::LatencyTooShort { possible_ns, requested_ns: _ } => GuaranteeLimit::Latency { possible_ns },
+        Refusal::WaitTooShort { port, wait_ns } => GuaranteeLimit::LinkLatency { port, wait_ns },
         Refusal::NoPath { to: host, bandwidth: needed } => GuaranteeLimit::Paths { host, needed },
         Refusal::NoRoute { to: host } => GuaranteeLimit::Routes { host },
         Refusal::HostTaken { host, cluster } => {

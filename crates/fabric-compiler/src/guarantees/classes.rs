@@ -3,8 +3,8 @@
 //! A tenant may divide the grant of its cluster by weights. Classes are applied last and withdrawn first: guarantees are
 //! decided without them. The first class keeps the service level and lanes of the cluster. Each further class takes a
 //! service level that is free on all links of the cluster, and a lane that is free on each, and the arbitration weight of
-//! the cluster is divided among them (see [`division`]). Other clusters lose nothing: the capacity of a table was computed
-//! with one packet of the largest size per round for each unused lane, and that is all that a class adds.
+//! the cluster is divided among them (see [`division`]). Other clusters lose nothing: a division is taken only if the table
+//! still keeps everything that was sold on the link.
 
 mod division;
 
@@ -16,14 +16,14 @@ use fabric_model::decisions::{ClassDivision, DividedLink};
 use fabric_model::intent::ClassWeights;
 use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
-use ib_wire::{ServiceLevel, VirtualLane, VlArbEntry};
+use ib_wire::{LaneSet, ServiceLevel, VirtualLane, VlArbEntry};
 use thiserror::Error;
 
 use super::Guarantees;
-use super::sharing::positions;
 use crate::tenancy::admission::{Grant, LinkShare};
+use crate::tenancy::arbitration::{ENTRIES_MAX, LaneDemand, VISIT_BYTES_MAX};
 use crate::tenancy::link_graph::LinkIndex;
-use division::{ClusterEntries, Division};
+use division::{ClusterEntries, Division, Entry};
 
 /// Classes of the previous plan, by cluster name.
 type Before = SharedMap<String, Arc<ClassDivision>>;
@@ -78,7 +78,7 @@ impl Guarantees {
         let grants = names.filter_map(|name| self.admission.grants().get(self.numbers.get(name)?));
         let links: BTreeSet<LinkIndex> =
             grants.flat_map(|grant| grant.links.iter().map(|share| share.link)).collect();
-        self.users.put(draft, &links.into_iter().collect::<Vec<_>>());
+        self.users.put(draft, &self.admission, &links.into_iter().collect::<Vec<_>>());
     }
 
     /// Returns the clusters that are not divided, by name.
@@ -98,7 +98,7 @@ impl Guarantees {
                 Err(error) => drop(rejected.insert(name.clone(), error)),
             }
         }
-        // The division of entries does not depend on the order of clusters.
+        // In order of names, so that it does not matter which cluster had classes before.
         for (name, classes) in chosen {
             match self.divide(draft, &classes, &wanted[name]) {
                 Ok(decision) => drop(draft.decisions().classes.insert(name.clone(), Arc::new(decision))),
@@ -148,26 +148,26 @@ impl Guarantees {
         weights: &[u32],
     ) -> Result<ClassDivision, ClassesError> {
         let grant = self.admission.grants().get(&classes.number).ok_or(ClassesError::NoGuarantee)?;
-        let divisions: Option<Vec<Division>> =
-            grant.links.iter().map(|share| self.division(share, weights, classes.has_latency)).collect();
-        let Some(divisions) = divisions else {
+        let divided: Option<Vec<DividedTable>> = (grant.links.iter().zip(&classes.lanes))
+            .map(|(share, lanes)| self.divided_table(share, lanes, weights, classes.has_latency))
+            .collect();
+        let Some(divided) = divided else {
             for share in &grant.links {
                 self.users.remove_classes(share.link, classes.number);
             }
+            // Its service levels may be in tables that were written for another cluster of the same links.
+            let touched: Vec<LinkIndex> = grant.links.iter().map(|share| share.link).collect();
+            self.users.put(draft, &self.admission, &touched);
             return Err(ClassesError::Indivisible);
         };
-        let mut links = Vec::with_capacity(divisions.len());
-        for ((share, division), lanes) in grant.links.iter().zip(divisions).zip(&classes.lanes) {
-            let entry = |entry: &division::Entry| {
-                let lane = entry.class.checked_sub(1).map_or(share.lane, |further| lanes[further]);
-                (entry.position, VlArbEntry { lane, weight: entry.weight })
-            };
-            self.users.divide(share.link, division.entries.iter().map(entry));
+        let mut links = Vec::with_capacity(divided.len());
+        for ((share, divided), lanes) in grant.links.iter().zip(divided).zip(&classes.lanes) {
+            self.users.divide(share.link, divided.table);
             let port = self.admission.graph().links()[share.link.index()].from;
-            links.push(DividedLink { port, lanes: lanes.clone(), weights: division.weights(weights.len()) });
+            links.push(DividedLink { port, lanes: lanes.clone(), weights: divided.weights });
         }
         let touched: Vec<LinkIndex> = grant.links.iter().map(|share| share.link).collect();
-        self.users.put(draft, &touched);
+        self.users.put(draft, &self.admission, &touched);
         Ok(ClassDivision { service_levels: classes.service_levels.clone(), links })
     }
 
@@ -211,17 +211,68 @@ impl Guarantees {
         Some(chosen)
     }
 
-    /// The division of a cluster's entries in the table of a link.
-    fn division(&self, share: &LinkShare, weights: &[u32], keeps_own: bool) -> Option<Division> {
-        let table = self.users.table(share.link);
-        let entries = table.len() as u8;
-        let own: Vec<u8> =
-            positions(share.first_entry, share.entries, entries).map(|position| position as u8).collect();
-        // From the range between two of its entries on.
-        let start = usize::from(share.first_entry + entries / share.entries.max(1) / 2);
-        let free = (0..table.len()).map(|step| (start + step) % table.len());
-        let is_free = |position: &usize| *position != 0 && table[*position] == super::sharing::FILLING;
-        let free: Vec<u8> = free.filter(is_free).map(|position| position as u8).collect();
-        ClusterEntries { own: &own, free: &free, weight: share.weight, keeps_own }.divided(weights)
+    /// The table of a link with the entries of a cluster divided, so that it keeps everything that was sold. Long rounds are
+    /// tried first, because they can be divided most exactly.
+    fn divided_table(
+        &self,
+        share: &LinkShare,
+        lanes: &[VirtualLane],
+        weights: &[u32],
+        keeps_own: bool,
+    ) -> Option<DividedTable> {
+        let (limits, sold) = (self.admission.table_limits(share.link), self.admission.sold(share.link));
+        let longest = u64::from(ENTRIES_MAX) * VISIT_BYTES_MAX;
+        let composed = ROUND_PARTS.iter().filter_map(|part| limits.compose_round(sold, longest / part));
+        let divided_before = self.users.divided(share.link).map(<[VlArbEntry]>::to_vec);
+        let mut bases = divided_before.map_or_else(|| composed.collect(), |table| vec![table]).into_iter();
+        bases.find_map(|base| {
+            let with = |division: &Division| {
+                let mut table = base.clone();
+                for Entry { position, class, weight } in &division.entries {
+                    let lane = class.checked_sub(1).map_or(share.lane, |further| lanes[further]);
+                    let entry = VlArbEntry { lane, weight: *weight };
+                    match table.get_mut(usize::from(*position)) {
+                        Some(place) => *place = entry,
+                        None => table.push(entry),
+                    }
+                }
+                table
+            };
+            let keeps_all =
+                |table: &[VlArbEntry]| sold.iter().all(|demand| self.is_kept(table, share.link, demand));
+            let own = (0..).zip(&base).filter(|(_, entry)| entry.lane == share.lane);
+            let (own, own_weights): (Vec<u8>, Vec<u8>) =
+                own.map(|(position, entry)| (position, entry.weight)).unzip();
+            let free: Vec<u8> = (base.len() as u8..limits.entries_usable()).collect();
+            let entries = ClusterEntries { own: &own, free: &free, weights: &own_weights, keeps_own };
+            let division = entries.divided(weights, |division| keeps_all(&with(division)))?;
+            Some(DividedTable { table: with(&division), weights: division.weights(weights.len()) })
+        })
     }
+}
+
+impl Guarantees {
+    /// Whether the table of a link keeps what was sold for a lane. A cluster that did not ask for a latency may wait longer if
+    /// it is divided into classes.
+    fn is_kept(&self, table: &[VlArbEntry], link: LinkIndex, demand: &LaneDemand) -> bool {
+        let owner = self.users.owner(link, demand.lane);
+        let same = owner.map_or(LaneSet::EMPTY, |owner| self.users.lanes_of(link, owner));
+        let has_latency = owner
+            .and_then(|owner| self.admission.grants().get(&owner))
+            .is_some_and(|grant| grant.latency_ns.is_some());
+        let may_wait = same.len() > 1 && !has_latency;
+        let gap_bytes = demand.gap_bytes.filter(|_| !may_wait);
+        let limits = self.admission.table_limits(link);
+        limits.keeps(table, &LaneDemand { gap_bytes, ..*demand }, same)
+    }
+}
+
+/// Rounds that are tried for a table with classes: this part of the longest.
+const ROUND_PARTS: [u64; 6] = [1, 2, 4, 8, 16, 1 << 32];
+
+/// The arbitration table of a link, and the weight that each class of a cluster has in it.
+#[derive(Debug)]
+struct DividedTable {
+    table: Vec<VlArbEntry>,
+    weights: Vec<u32>,
 }

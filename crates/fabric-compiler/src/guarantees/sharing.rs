@@ -1,6 +1,6 @@
 //! The SL-to-VL and arbitration tables of ports, derived from the owners of lanes on each link.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::plan::{Draft, PortQos};
@@ -8,8 +8,8 @@ use fabric_model::tenancy::ClusterNumber;
 use ib_wire::{Guid, LaneSet, PortNum, ServiceLevel, ServiceLevelSet, SlToVl, VirtualLane, VlArbEntry};
 
 use crate::fabric::SwitchIndex;
-use crate::tenancy::admission::Grant;
-use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
+use crate::tenancy::admission::{Admission, Grant};
+use crate::tenancy::arbitration::{LaneDemand, TableLimits};
 use crate::tenancy::link_graph::{LinkGraph, LinkIndex, reserved_lanes};
 
 /// The lane of best effort.
@@ -21,13 +21,7 @@ const BEST_EFFORT: VirtualLane = match VirtualLane::from_wire(0) {
 /// The weight of the best-effort entry on a link without guaranteed clusters.
 const PLAIN_WEIGHT: u8 = 64;
 
-/// The weight of a lane that may send one packet of any size per round.
-const PACKET_WEIGHT: u8 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u8;
-
-/// A free entry of a table serves best effort with the least weight.
-pub(super) const FILLING: VlArbEntry = VlArbEntry { lane: BEST_EFFORT, weight: 1 };
-
-/// The owners of lanes, service levels and entries on every link.
+/// The owners of lanes and service levels on every link.
 #[derive(Debug)]
 pub(super) struct LinkUsers {
     users: Vec<Vec<LinkUser>>,
@@ -39,11 +33,10 @@ pub(super) struct LinkUsers {
     exits: Vec<Vec<LinkIndex>>,
     /// By link: the lane of management, if management has a service level of its own.
     management: Vec<Option<Management>>,
-    /// By link: positions and entries of clusters that are divided into classes.
-    divided: BTreeMap<LinkIndex, Vec<(u8, VlArbEntry)>>,
+    /// The arbitration tables of links on which clusters are divided into classes.
+    divided: BTreeMap<LinkIndex, Vec<VlArbEntry>>,
     /// The tables of a link without guaranteed clusters: without and with a lane for management.
     plain: [Arc<PortQos>; 2],
-    table_entries: u8,
 }
 
 /// The service level of management, and its lane on a link.
@@ -72,10 +65,8 @@ struct LinkUser {
     lane: VirtualLane,
     /// The service levels of the lane.
     service_levels: ServiceLevelSet,
-    /// 0 for a further class of a cluster, whose entries are in [`LinkUsers::divided`].
-    entries: u8,
-    first_entry: u8,
-    weight: u8,
+    /// Whether it belongs to a further class of the cluster.
+    is_further_class: bool,
 }
 
 /// A port that sends into a link.
@@ -104,7 +95,6 @@ impl LinkUsers {
             ports[host.inward.index()] = SendingPort::Adapter(host.port);
             opposite[host.outward.index()] = Some(host.inward);
         }
-        let table_entries = graph.limits().table_entries;
         let on = |reserved| management.map(|sl| Management::on(sl, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
@@ -113,8 +103,7 @@ impl LinkUsers {
             exits,
             management: links.iter().map(|link| on(link.first_lane)).collect(),
             divided: BTreeMap::new(),
-            plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved), table_entries))),
-            table_entries,
+            plain: [1, 2].map(|reserved| Arc::new(plain(on(reserved)))),
         }
     }
 
@@ -125,9 +114,7 @@ impl LinkUsers {
                 cluster: grant.cluster,
                 lane: share.lane,
                 service_levels: share.service_levels,
-                entries: share.entries,
-                first_entry: share.first_entry,
-                weight: share.weight,
+                is_further_class: false,
             });
         }
     }
@@ -137,25 +124,6 @@ impl LinkUsers {
         for share in &grant.links {
             self.users[share.link.index()].retain(|user| user.cluster != grant.cluster);
         }
-    }
-
-    /// Updates the positions of entries on links where some were moved. Returns the clusters concerned.
-    pub fn replace(
-        &mut self,
-        links: impl Iterator<Item = LinkIndex>,
-        grants: &BTreeMap<ClusterNumber, Grant>,
-    ) -> BTreeSet<ClusterNumber> {
-        let mut moved = BTreeSet::new();
-        for link in links {
-            for user in &mut self.users[link.index()] {
-                let share = grants.get(&user.cluster).and_then(|grant| grant.share(link));
-                if let Some(share) = share.filter(|share| share.first_entry != user.first_entry) {
-                    user.first_entry = share.first_entry;
-                    moved.insert(user.cluster);
-                }
-            }
-        }
-        moved
     }
 
     /// Adds lanes and service levels of further classes of a cluster on a link.
@@ -169,27 +137,41 @@ impl LinkUsers {
             cluster,
             lane,
             service_levels: sl.into(),
-            entries: 0,
-            first_entry: 0,
-            weight: 0,
+            is_further_class: true,
         }));
     }
 
     /// Removes the further classes of a cluster on a link.
     pub fn remove_classes(&mut self, link: LinkIndex, cluster: ClusterNumber) {
-        self.users[link.index()].retain(|user| user.cluster != cluster || user.entries != 0);
+        self.users[link.index()].retain(|user| user.cluster != cluster || !user.is_further_class);
     }
 
-    /// Sets the entries of a cluster's classes on a link. They replace the undivided entries.
-    pub fn divide(&mut self, link: LinkIndex, entries: impl Iterator<Item = (u8, VlArbEntry)>) {
-        self.divided.entry(link).or_default().extend(entries);
+    /// Sets the arbitration table of a link on which clusters are divided into classes.
+    pub fn divide(&mut self, link: LinkIndex, table: Vec<VlArbEntry>) {
+        self.divided.insert(link, table);
+    }
+
+    /// The arbitration table of a link on which clusters are divided into classes.
+    pub fn divided(&self, link: LinkIndex) -> Option<&[VlArbEntry]> {
+        self.divided.get(&link).map(Vec::as_slice)
     }
 
     /// Removes the classes of all clusters.
     pub fn unite(&mut self) {
         for link in std::mem::take(&mut self.divided).into_keys() {
-            self.users[link.index()].retain(|user| user.entries != 0);
+            self.users[link.index()].retain(|user| !user.is_further_class);
         }
+    }
+
+    /// The owner of a lane of a link.
+    pub fn owner(&self, link: LinkIndex, lane: VirtualLane) -> Option<ClusterNumber> {
+        self.users[link.index()].iter().find(|user| user.lane == lane).map(|user| user.cluster)
+    }
+
+    /// The lanes of a cluster on a link: those of all its classes.
+    pub fn lanes_of(&self, link: LinkIndex, cluster: ClusterNumber) -> LaneSet {
+        let own = self.users[link.index()].iter().filter(|user| user.cluster == cluster);
+        own.map(|user| user.lane).collect()
     }
 
     /// The service levels on a link that have an owner.
@@ -200,15 +182,6 @@ impl LinkUsers {
     /// The lanes of a link that have an owner.
     pub fn lanes_taken(&self, link: LinkIndex) -> LaneSet {
         self.users[link.index()].iter().map(|user| user.lane).collect()
-    }
-
-    /// The arbitration table of a link.
-    pub fn table(&self, link: LinkIndex) -> Vec<VlArbEntry> {
-        let mut table = table(&self.users[link.index()], self.management[link.index()], self.table_entries);
-        for (position, entry) in self.divided.get(&link).into_iter().flatten() {
-            table[usize::from(*position)] = *entry;
-        }
-        table
     }
 
     /// Writes the tables of a fabric without guaranteed clusters into every port.
@@ -234,9 +207,14 @@ impl LinkUsers {
 
     /// Writes the tables of the ports that send into some links. A change of the owners on a link concerns no other ports,
     /// because a service level passes from link to link only in lanes of the same cluster.
-    pub fn put(&self, draft: &mut Draft, links: &[LinkIndex]) {
+    pub fn put(&self, draft: &mut Draft, admission: &Admission, links: &[LinkIndex]) {
+        // Many links carry the same lanes with the same rates.
+        let mut tables: HashMap<(TableLimits, &[LaneDemand]), Option<Vec<VlArbEntry>>> = HashMap::new();
         for link in links {
-            let sharing = self.sharing(*link);
+            let key = (admission.table_limits(*link), admission.sold(*link));
+            let composed = || tables.entry(key).or_insert_with(|| admission.table(*link)).clone();
+            let low = self.divided.get(link).cloned().or_else(composed);
+            let sharing = self.sharing(*link, low);
             let plan = draft.plan();
             let is_same = |before: &Option<Arc<PortQos>>| before.as_ref() == Some(&sharing);
             match self.ports[link.index()] {
@@ -261,13 +239,12 @@ impl LinkUsers {
         }
     }
 
-    fn sharing(&self, link: LinkIndex) -> Arc<PortQos> {
+    fn sharing(&self, link: LinkIndex, low: Option<Vec<VlArbEntry>>) -> Arc<PortQos> {
         let own = &self.users[link.index()];
         let management = self.management[link.index()];
-        if own.is_empty() {
+        let Some(low) = low.filter(|_| !own.is_empty()) else {
             return self.plain(if management.is_some_and(Management::has_own_lane) { 2 } else { 1 });
-        }
-        let low = self.table(link);
+        };
         let (by_input, otherwise) = match self.ports[link.index()] {
             SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
             SendingPort::Switch(switch_index, _) => {
@@ -299,12 +276,6 @@ impl LinkUsers {
     }
 }
 
-/// The positions of `entries` entries at equal distances in a table of `table_entries`.
-pub(super) fn positions(first: u8, entries: u8, table_entries: u8) -> impl Iterator<Item = usize> {
-    let distance = table_entries / entries.max(1);
-    (first.into()..table_entries.into()).step_by(distance.max(1).into())
-}
-
 fn sls_of<'a>(users: impl Iterator<Item = &'a LinkUser>) -> ServiceLevelSet {
     users.fold(ServiceLevelSet::EMPTY, |sls, user| sls | user.service_levels)
 }
@@ -326,31 +297,11 @@ fn map(management: Option<Management>, lane: impl Fn(ServiceLevel) -> Option<Vir
     map
 }
 
-/// The tables of a link without guaranteed clusters. The entry of management is where it stays when clusters come.
-fn plain(management: Option<Management>, entries: u8) -> PortQos {
-    let low = match management.filter(|management| management.has_own_lane()) {
-        Some(_) => table(&[], management, entries),
-        None => vec![VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }],
-    };
-    PortQos { by_input: BTreeMap::new(), otherwise: map(management, |_| None), low, high: Vec::new() }
-}
-
-/// The arbitration table of a link.
-///
-/// Entries of clusters are at the positions of their grants, so nothing moves when others come or go. Best effort has
-/// position 0, and management the middle one if it has a lane, each with one packet of any size. Free entries serve best
-/// effort with weight 1. What these take from clusters is less than the packet that each has beyond its share.
-fn table(users: &[LinkUser], management: Option<Management>, entries: u8) -> Vec<VlArbEntry> {
-    let mut table = vec![FILLING; entries.into()];
-    table[0].weight = PACKET_WEIGHT;
-    if let Some(Management { lane, .. }) = management.filter(|management| management.has_own_lane()) {
-        table[usize::from(entries / 2)] = VlArbEntry { lane, weight: PACKET_WEIGHT };
-    }
-    for user in users.iter().filter(|user| user.entries != 0) {
-        let own = VlArbEntry { lane: user.lane, weight: user.weight };
-        for position in positions(user.first_entry, user.entries, entries) {
-            table[position] = own;
-        }
-    }
-    table
+/// The tables of a link without guaranteed clusters.
+fn plain(management: Option<Management>) -> PortQos {
+    let own_lane = management.filter(|management| management.has_own_lane());
+    let management_entry = own_lane.map(|management| VlArbEntry { lane: management.lane, weight: 1 });
+    let low = [VlArbEntry { lane: BEST_EFFORT, weight: PLAIN_WEIGHT }].into_iter().chain(management_entry);
+    let otherwise = map(management, |_| None);
+    PortQos { by_input: BTreeMap::new(), otherwise, low: low.collect(), high: Vec::new() }
 }

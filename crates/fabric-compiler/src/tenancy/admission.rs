@@ -1,4 +1,4 @@
-//! Admission control: grants each cluster a lane, service levels, a rate and arbitration entries on the links it uses.
+//! Admission control: grants each cluster a lane, service levels, a rate and a longest wait on the links it uses.
 //!
 //! On each directed link a lane and a service level have at most one owner. A guest that sends at a service level of its
 //! cluster, to whatever address, stays in lanes of its cluster, or is dropped where that service level was not granted.
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, LinkGrant, PairServiceLevel, SlMode};
-use ib_wire::{Guid, ServiceLevel, ServiceLevelSet};
+use ib_wire::{Guid, ServiceLevel, ServiceLevelSet, VlArbEntry};
 
-use super::arbitration::{ArbitrationTable, EntryMove};
+use super::arbitration::{LaneDemand, TableLimits};
 use super::demand::LinkDemands;
+use super::latency::ClusterPaths;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::path_selection::{PathSelector, SelectedPaths};
-use super::reservations::Moved;
 use super::tree::UpPorts;
 
 pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel};
@@ -45,6 +45,8 @@ pub struct AdmissionRequest<'a> {
     pub hosts: &'a [HostIndex],
     /// The rate that every host can sustain while all hosts send to all others evenly. Zero asks for lanes only.
     pub bandwidth: Bandwidth,
+    /// The longest time of a packet that finds its own lane empty, in nanoseconds, if one is asked for.
+    pub latency_ns: Option<u64>,
     pub mode: SlMode,
     pub routes: RouteChoice,
 }
@@ -53,7 +55,7 @@ pub struct AdmissionRequest<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Keep<'a> {
     Nothing,
-    /// Service levels; lanes and entries where they are free.
+    /// Service levels, and lanes where they are free.
     ServiceLevels(&'a Grant),
     /// The same, and the up-ports towards hosts that stay.
     UpPorts(&'a Grant),
@@ -91,18 +93,15 @@ impl Keep<'_> {
     }
 }
 
-/// Entries of one link's arbitration table that were moved to make room, in order.
-pub type LinkMoves = (LinkIndex, Vec<EntryMove>);
-
 /// Admission control of a fabric: the grants of all clusters, and what is left of each link.
 ///
 /// # Contract
 ///
 /// - [`admit`](Self::admit) and [`readmit`](Self::readmit) add a cluster, [`change`](Self::change) replaces its hosts or
 ///   rate, [`release`](Self::release) removes it. Every call is complete in itself and may follow any other.
-/// - All or nothing: a refused request leaves grants, reservations and arbitration tables exactly as they were.
-/// - A request changes nothing of other clusters except the position of arbitration entries. Such moves are returned, and
-///   devices must carry them out before the new entries are written; weights and distances stay.
+/// - All or nothing: a refused request leaves grants and reservations exactly as they were.
+/// - A request changes nothing that other clusters were granted. The arbitration table of a link is composed anew from all
+///   that was sold on it, and keeps each rate and each longest wait; if there is no such table, the request is refused.
 /// - Guarantees hold while the forwarding tables lead over the links of the grants. A caller that selects paths
 ///   ([`RouteChoice::Selected`]) must program them.
 /// - Deterministic: the same sequence of calls gives the same grants.
@@ -156,12 +155,12 @@ impl Admission {
         self.owners[host.index()]
     }
 
-    /// The rate of a link that can be reserved in total: the link rate without the worst-case overhead of arbitration.
+    /// The rate of a link that one cluster alone can reserve: the link rate without the worst-case overhead of arbitration.
     pub fn usable(&self, link: LinkIndex) -> Bandwidth {
         Bandwidth::from_bits_per_s(self.reservations.usable(link))
     }
 
-    /// The rate of a link that is not reserved.
+    /// The rate of a link that one more cluster can reserve.
     pub fn left(&self, link: LinkIndex) -> Bandwidth {
         Bandwidth::from_bits_per_s(self.reservations.left(link))
     }
@@ -171,38 +170,44 @@ impl Admission {
     }
 
     /// The arbitration table of a link; `None` while no cluster uses it.
-    pub fn table(&self, link: LinkIndex) -> Option<&ArbitrationTable> {
+    pub fn table(&self, link: LinkIndex) -> Option<Vec<VlArbEntry>> {
         self.reservations.table(link)
     }
 
-    /// Admits a cluster on all links, or not at all. Returns its grant and the arbitration entries of other clusters that
-    /// were moved to make room.
+    /// What was sold on a link, in order of the lanes, those of best effort and management first.
+    pub fn sold(&self, link: LinkIndex) -> &[LaneDemand] {
+        self.reservations.sold(link)
+    }
+
+    /// The limits of a link's arbitration table.
+    pub fn table_limits(&self, link: LinkIndex) -> TableLimits {
+        self.reservations.limits(link)
+    }
+
+    /// Admits a cluster on all links, or not at all.
     ///
     /// # Errors
     ///
-    /// The limit that binds first: the hosts, then the rate of a link, then service levels, lanes and entries.
-    pub fn admit(&mut self, request: AdmissionRequest<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
-        let (grant, moved) = self.decide(request, Keep::Nothing)?;
+    /// The limit that binds first: the hosts, then the latency, then lane, rate and wait on a link, then service levels.
+    pub fn admit(&mut self, request: AdmissionRequest<'_>) -> Result<&Grant, Refusal> {
+        let grant = self.decide(request, Keep::Nothing)?;
         let cluster = grant.cluster;
         self.record(grant);
-        let moves = self.record_moves(moved);
-        Ok((&self.grants[&cluster], moves))
+        Ok(&self.grants[&cluster])
     }
 
-    /// Gives an admitted cluster other hosts or another rate. It keeps its service level, its lanes on links that it still
-    /// uses, and the paths to hosts that stay unless the rate needs others. If it is refused, everything stays as before.
-    pub fn change(&mut self, request: AdmissionRequest<'_>) -> Result<(&Grant, Vec<LinkMoves>), Refusal> {
-        let saved = self.reservations.save(self.links_of(request.cluster)?);
+    /// Gives an admitted cluster other hosts, another rate or another latency. It keeps its service level, its lanes on links
+    /// that it still uses, and the paths to hosts that stay unless the rate needs others. If it is refused, everything
+    /// stays as before.
+    pub fn change(&mut self, request: AdmissionRequest<'_>) -> Result<&Grant, Refusal> {
         let before = self.release(request.cluster).ok_or(Refusal::UnknownCluster(request.cluster))?;
         match self.decide_keeping(request, &before) {
-            Ok((grant, moved)) => {
+            Ok(grant) => {
                 self.record(grant);
-                let moves = self.record_moves(moved);
-                Ok((&self.grants[&request.cluster], moves))
+                Ok(&self.grants[&request.cluster])
             }
             Err(refusal) => {
-                self.reservations.restore(saved);
-                self.record(before);
+                self.restore(before);
                 Err(refusal)
             }
         }
@@ -210,25 +215,15 @@ impl Admission {
 
     /// Whether [`Self::change`] would succeed. Changes nothing.
     pub fn check_change(&mut self, request: AdmissionRequest<'_>) -> Result<(), Refusal> {
-        let saved = self.reservations.save(self.links_of(request.cluster)?);
         let before = self.release(request.cluster).ok_or(Refusal::UnknownCluster(request.cluster))?;
         let answer = self.decide_keeping(request, &before);
-        let answer = answer.map(|(grant, moved)| self.reservations.undo(&grant.links, moved));
-        self.reservations.restore(saved);
-        self.record(before);
+        let answer =
+            answer.map(|grant| grant.links.iter().for_each(|share| self.reservations.give_back(share)));
+        self.restore(before);
         answer
     }
 
-    fn links_of(&self, cluster: ClusterNumber) -> Result<impl Iterator<Item = LinkIndex> + '_, Refusal> {
-        let grant = self.grants.get(&cluster).ok_or(Refusal::UnknownCluster(cluster))?;
-        Ok(grant.links.iter().map(|share| share.link))
-    }
-
-    fn decide_keeping(
-        &mut self,
-        request: AdmissionRequest<'_>,
-        before: &Grant,
-    ) -> Result<(Grant, Vec<Moved>), Refusal> {
+    fn decide_keeping(&mut self, request: AdmissionRequest<'_>, before: &Grant) -> Result<Grant, Refusal> {
         let first = self.decide(request, Keep::UpPorts(before));
         first.or_else(|refusal| self.decide(request, Keep::ServiceLevels(before)).map_err(|_| refusal))
     }
@@ -241,37 +236,8 @@ impl Admission {
         self.grants.insert(grant.cluster, grant);
     }
 
-    /// Records the new positions of entries that were moved.
-    fn record_moves(&mut self, moved: Vec<Moved>) -> Vec<LinkMoves> {
-        let moves: Vec<LinkMoves> = moved.into_iter().map(|moved| moved.moves).collect();
-        self.enter_positions(&moves);
-        moves
-    }
-
-    fn enter_positions(&mut self, moves: &[LinkMoves]) {
-        for (link, _) in moves {
-            let Some(table) = self.reservations.table(*link) else { continue };
-            for grant in self.grants.values_mut() {
-                let index = grant.links.binary_search_by_key(link, |share| share.link);
-                if let Some(share) = index.ok().and_then(|index| grant.links.get_mut(index)) {
-                    share.first_entry = table.first_entry(share.lane).unwrap_or(share.first_entry);
-                }
-            }
-        }
-    }
-
-    /// Undoes moves that were returned earlier. Every cluster admitted since must have been released.
-    pub(crate) fn undo_moves(&mut self, moves: &[LinkMoves]) {
-        self.reservations.undo_moves(moves);
-        self.enter_positions(moves);
-    }
-
     /// Makes the reservations of a cluster on all links, or none.
-    fn decide(
-        &mut self,
-        request: AdmissionRequest<'_>,
-        keep: Keep<'_>,
-    ) -> Result<(Grant, Vec<Moved>), Refusal> {
+    fn decide(&mut self, request: AdmissionRequest<'_>, keep: Keep<'_>) -> Result<Grant, Refusal> {
         let hosts = self.check_hosts(request)?;
         let chosen = self.chosen(request, &hosts, keep)?;
         let all_sls = self.graph.limits().cluster_service_levels();
@@ -280,10 +246,12 @@ impl Admission {
             Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
             None => self.demand.count_routes(&self.graph, &hosts)?,
         }
-        for (link, pairs) in self.demand.pairs() {
-            self.reservations.check(link, share_of(pairs, rate, hosts.len()))?;
-        }
         let up_ports = chosen.as_ref().map(|(chosen, _)| chosen.up_ports.as_slice());
+        let wait_ns = self.wait_between_ns(request.latency_ns, &hosts, up_ports)?;
+        for (link, pairs) in self.demand.pairs() {
+            let wait_ns = wait_ns.filter(|_| !self.graph.links()[link.index()].is_of_host);
+            self.reservations.check(link, share_of(pairs, rate, hosts.len()), wait_ns)?;
+        }
         let (mut pairs, mut paths) = (PairServiceLevels::new(), Vec::new());
         let service_level = match (request.mode, &chosen) {
             (SlMode::Cluster, Some((_, Some(sl)))) => Some(*sl),
@@ -319,25 +287,53 @@ impl Admission {
         };
         let everywhere = service_level.map_or(ServiceLevelSet::EMPTY, ServiceLevelSet::of);
         let mut links = Vec::with_capacity(self.demand.pairs().len());
-        let mut moved = Vec::new();
         for (link, pairs, own_sls) in self.demand.sorted() {
             let share = share_of(pairs, rate, hosts.len());
             let had = keep.grant().and_then(|had| had.share(link));
-            match self.reservations.take(link, share, own_sls | everywhere, had, &mut moved) {
-                Ok(taken) => links.push(taken),
-                Err(refusal) => {
-                    self.reservations.undo(&links, moved);
-                    return Err(refusal);
-                }
-            }
+            let wait_ns = wait_ns.filter(|_| !self.graph.links()[link.index()].is_of_host);
+            links.push(self.reservations.take(link, share, wait_ns, own_sls | everywhere, had));
         }
         let up_ports = chosen.map(|(chosen, _)| chosen.up_ports);
-        let AdmissionRequest { cluster, bandwidth, .. } = request;
-        Ok((Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links }, moved))
+        let bound_ns = self.bound_ns(&hosts, up_ports.as_deref(), &links);
+        let AdmissionRequest { cluster, bandwidth, latency_ns, .. } = request;
+        Ok(Grant {
+            cluster,
+            hosts,
+            bandwidth,
+            latency_ns,
+            service_level,
+            pairs,
+            paths,
+            up_ports,
+            links,
+            bound_ns,
+        })
     }
 
-    /// Admits a cluster with an earlier grant: the same lanes, service levels and weights on the same links, and the same
-    /// positions of arbitration entries where they are free. Returns the entries of others that were moved.
+    /// The longest wait on each link between switches that a latency allows.
+    fn wait_between_ns(
+        &self,
+        latency_ns: Option<u64>,
+        hosts: &[HostIndex],
+        up_ports: Option<&[UpPorts]>,
+    ) -> Result<Option<u64>, Refusal> {
+        let Some(requested_ns) = latency_ns else { return Ok(None) };
+        let paths = ClusterPaths { graph: &self.graph, hosts, up_ports };
+        paths
+            .wait_between_ns(requested_ns, |link| self.reservations.wait_ns(link, None))
+            .map_err(|possible_ns| Refusal::LatencyTooShort { possible_ns, requested_ns })
+    }
+
+    fn bound_ns(&self, hosts: &[HostIndex], up_ports: Option<&[UpPorts]>, links: &[LinkShare]) -> u64 {
+        let paths = ClusterPaths { graph: &self.graph, hosts, up_ports };
+        paths.bound_ns(|link| {
+            let share = links.binary_search_by_key(&link, |share| share.link);
+            share.map_or(0, |index| links[index].wait_ns)
+        })
+    }
+
+    /// Admits a cluster with an earlier grant: the same lanes, service levels, rates and waits on the same links. Waits that
+    /// an earlier version did not record are chosen anew.
     ///
     /// `None`, and nothing is reserved, if the forwarding tables lead over other links by now, a part of the grant is not
     /// free, or the service level of a pair of switches is missing.
@@ -346,42 +342,50 @@ impl Admission {
         request: AdmissionRequest<'_>,
         links: &[LinkGrant],
         pairs: &[PairServiceLevel],
-    ) -> Option<(&Grant, Vec<LinkMoves>)> {
+    ) -> Option<&Grant> {
         let hosts = self.check_hosts(request).ok()?;
         self.demand.count_routes(&self.graph, &hosts).ok()?;
         let is_path = request.mode == SlMode::Path;
         let pairs = if is_path { self.readmitted_pairs(&hosts, pairs)? } else { PairServiceLevels::new() };
         let rate = request.bandwidth.bits_per_s();
+        let new_wait_ns = match links.iter().all(|grant| grant.wait_ns.is_some()) {
+            true => None,
+            false => self.wait_between_ns(request.latency_ns, &hosts, None).ok()?,
+        };
         let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
-        let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.demand.sorted().into_iter())
+        let wanted: Option<Vec<LinkShare>> = (self.demand.sorted().into_iter())
             .map(|(link, pairs, sls)| {
                 let grant = had.remove(&self.graph.links()[link.index()].from)?;
                 let service_levels: ServiceLevelSet = grant.service_levels.iter().copied().collect();
                 let share = Bandwidth::from_bits_per_s(share_of(pairs, rate, hosts.len()));
-                let LinkGrant { lane, entries, first_entry: first, weight, .. } = *grant;
-                let first_entry = first.unwrap_or_default();
-                let again = LinkShare { link, lane, service_levels, share, entries, first_entry, weight };
+                let wait_ns = grant.wait_ns.unwrap_or_else(|| self.reservations.wait_ns(link, new_wait_ns));
                 let is_same = grant.share == share && (!is_path || service_levels == sls);
-                is_same.then_some((again, first))
+                is_same.then_some(LinkShare { link, lane: grant.lane, service_levels, share, wait_ns })
             })
             .collect();
-        let wanted = wanted.filter(|_| had.is_empty())?;
-        let mut moved = Vec::new();
-        let mut links = Vec::with_capacity(wanted.len());
-        for (share, first) in wanted {
-            let Some(first_entry) = self.reservations.retake(&share, first, &mut moved) else {
-                self.reservations.undo(&links, moved);
-                return None;
-            };
-            links.push(LinkShare { first_entry, ..share });
+        let links = wanted.filter(|_| had.is_empty())?;
+        // A cluster has one share of each link, so that one does not depend on another.
+        if !links.iter().all(|share| self.reservations.is_available(share)) {
+            return None;
         }
+        links.iter().for_each(|share| self.reservations.retake(share));
         let everywhere = links.iter().fold(ServiceLevelSet::ALL, |sls, share| sls & share.service_levels);
-        let AdmissionRequest { cluster, bandwidth, .. } = request;
+        let AdmissionRequest { cluster, bandwidth, latency_ns, .. } = request;
         let service_level = everywhere.first().filter(|_| !is_path);
-        let (paths, up_ports) = (Vec::new(), None);
-        self.record(Grant { cluster, hosts, bandwidth, service_level, pairs, paths, up_ports, links });
-        let moves = self.record_moves(moved);
-        Some((self.grants.get(&cluster)?, moves))
+        let bound_ns = self.bound_ns(&hosts, None, &links);
+        self.record(Grant {
+            cluster,
+            hosts,
+            bandwidth,
+            latency_ns,
+            service_level,
+            pairs,
+            paths: Vec::new(),
+            up_ports: None,
+            links,
+            bound_ns,
+        });
+        self.grants.get(&cluster)
     }
 
     /// The service levels of pairs of switches by a plan; `None` if one is missing or superfluous.
@@ -413,13 +417,8 @@ impl Admission {
 
     /// Undoes [`Self::release`]. Nothing of the grant may have been given to others since.
     pub(crate) fn restore(&mut self, grant: Grant) {
-        let mut moved = Vec::new();
-        for share in &grant.links {
-            let first = self.reservations.retake(share, Some(share.first_entry), &mut moved);
-            assert_eq!(first, Some(share.first_entry), "what was released is free");
-        }
-        grant.hosts.iter().for_each(|host| self.owners[host.index()] = Some(grant.cluster));
-        self.grants.insert(grant.cluster, grant);
+        grant.links.iter().for_each(|share| self.reservations.retake(share));
+        self.record(grant);
     }
 
     /// Replaces the forwarding table of a switch in the graph. Grants stay as they are.

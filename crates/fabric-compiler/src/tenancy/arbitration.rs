@@ -1,398 +1,361 @@
-//! The low-priority VL arbitration table of a port: allocation of entries to lanes, and the service they guarantee.
+//! The low-priority VL arbitration table of a link, composed from what its lanes were sold.
 //!
-//! # Allocation
+//! # Model
 //!
-//! A lane that is to be served at least every `d` entries, `d` a power of two, gets the entries `j, j + d, j + 2d, …`
-//! (Alfaro et al., IEEE Transactions on Computers 2007). With the bits of each position reversed, such a sequence is an
-//! aligned block of addresses, so the scheme is a binary buddy allocator: the lowest free block that is large enough is
-//! taken. While nothing is released, the free blocks have distinct sizes, so a request fails only if too few entries are
-//! free. After releases [`ArbitrationTable::defragment`] restores that for all requests, and
-//! [`ArbitrationTable::make_room`] for one. A request takes O(log n) operations on a 64-bit set.
+//! An arbiter visits the entries in turn and sends packets of the lane until the weight of the entry (in units of 64 bytes)
+//! is used up; the last packet is sent whole. A visit of weight `w` therefore sends at least `64·w` bytes of a lane that has
+//! them to send, and at most `64·w + 4158` ([`OVERSHOOT_BYTES`]). What a lane is guaranteed follows from one round: its own
+//! bytes at least, the bytes of all others at most ([`ServiceCurve`](super::service_curve::ServiceCurve)). A guaranteed rate
+//! counts whole units of weight, of which the last of a packet may be used in part: 1 % for full packets.
+//!
+//! # Composition
+//!
+//! A table consists of `f` *frames*. In every frame each lane with a rate has the same number of entries, spread evenly, so
+//! that the lane waits less than a frame for its next visit. A lane that was sold no rate (best effort and management,
+//! unless the operator gives them more) has one entry of weight 1 in the whole table, between two frames. The frames beside
+//! such an entry may carry less weight than the others (`short`), so that a wait across the entry is no longer than others.
+//!
+//! For a given number of frames the least weights follow from a least fixpoint: a round of `T` bytes needs
+//! `rate / link · (T − own overshoot)` bytes of each lane, and that sum with the overshoots of all entries is the next `T`.
+//! All steps are monotone in `T` and in the set of lanes, so that
+//!
+//! - the fixpoint has the fewest entries, the least weights and the shortest waits of all tables with these frames,
+//! - lanes that fit together also fit after some of them have left.
+//!
+//! Of the frame numbers that fit, the one with the fewest entries per frame is taken, then the smallest: the round is no
+//! longer than the sold rates need. Short rounds mean short waits, and leave more of the unsold rate to best effort.
+//!
+//! # Replacement
+//!
+//! A table has at most 32 entries, the number that one Set writes, even if the port has 64. So a port holds the table from
+//! before or the one from after a change, and both keep what was sold to the clusters that stay. The second half would add
+//! less than 1 % to a rate without latency: at 32 entries, the overhead of best effort and management is below 2 %.
 //!
 //! Only the low-priority table is used, because the limit of the high-priority one is not reliable in all devices, and no
 //! entry ever has weight 0.
-//!
-//! # Service
-//!
-//! An arbiter visits the entries in turn and sends packets of the lane until the weight of the entry (in units of 64 bytes)
-//! is used up; the last packet is sent whole and may exceed it. [`ServiceCurve`] is the rate-latency service curve that
-//! follows for a lane, whatever the other lanes send (network calculus, Le Boudec and Thiran), and [`packet_bound_s`] the
-//! delay bound along a path.
 
-use ib_wire::{VirtualLane, VlArbEntry};
-use thiserror::Error;
+use std::ops::RangeInclusive;
+
+use ib_wire::{LaneSet, VirtualLane, VlArbBlock, VlArbEntry};
 
 /// The unit of weight, in bytes (IBA).
 pub const WEIGHT_BYTES: u64 = 64;
 
-/// The largest packet on the wire, in bytes: payload 4096, LRH 8, BTH 12, ICRC 4, VCRC 2.
-pub const PACKET_BYTES_MAX: u64 = 4122;
-
-/// The number of lanes that 4 bits can name.
-const LANES_MAX: usize = 16;
+/// The largest packet on the wire, in bytes: the largest MTU and 126 bytes of headers and CRCs (A-LANE-12).
+pub const PACKET_BYTES_MAX: u64 = 4096 + 126;
 
 /// The most bytes by which the last packet of a visit may exceed the weight of its entry.
 pub const OVERSHOOT_BYTES: u64 = PACKET_BYTES_MAX - WEIGHT_BYTES;
 
-/// Why a lane gets no entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ArbitrationError {
-    #[error("an arbitration table must have 8, 16, 32 or 64 entries, got {0}")]
-    Length(u8),
-    #[error("the distance of entries must be a power of two up to {length}, got {distance}")]
-    Distance { distance: u8, length: u8 },
-    #[error("the weight of {entries} entries must be between 1 and {}, got {weight}", u32::from(*.entries) * 255)]
-    Weight { weight: u32, entries: u8 },
-    #[error("lane {0} already has entries")]
-    Taken(VirtualLane),
-    /// Too few entries are free (`free < needed`), or enough are free but not at equal distances.
-    #[error("{needed} entries are needed, {free} are free")]
-    Full { needed: u8, free: u8 },
-}
+/// The largest weight of an entry (8 bits).
+const ENTRY_WEIGHT_MAX: u64 = 255;
 
-/// The entries of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntrySequence {
+/// The most bytes that a visit sends.
+pub const VISIT_BYTES_MAX: u64 = ENTRY_WEIGHT_MAX * WEIGHT_BYTES + OVERSHOOT_BYTES;
+
+/// The most entries of a composed table: those of one Set.
+pub const ENTRIES_MAX: u8 = VlArbBlock::ENTRIES as u8;
+
+/// The number of lanes that 4 bits can name.
+const LANES_MAX: usize = 16;
+
+/// Short frames carry this many eighths of the weight of the others; the first that fits is taken.
+const SHORT_EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
+
+/// What a lane was sold on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneDemand {
     pub lane: VirtualLane,
-    /// The weight of each entry; never 0.
-    pub weight: u8,
-    /// The first address of its block.
-    address: u8,
-    /// The number of entries: a power of two.
-    count: u8,
+    /// Bits per second.
+    pub rate: u64,
+    /// The most bytes that all other lanes may send between two visits of the lane; `None` if any number is allowed.
+    pub gap_bytes: Option<u64>,
 }
 
-impl EntrySequence {
-    /// The number of entries.
-    pub fn entries(&self) -> u8 {
-        self.count
+impl LaneDemand {
+    /// A lane with one entry of weight 1 per round.
+    pub const fn entry_only(lane: VirtualLane) -> Self {
+        Self { lane, rate: 0, gap_bytes: None }
     }
 
-    fn mask(&self) -> u64 {
-        block(self.address, self.count)
+    fn is_entry_only(&self) -> bool {
+        self.rate == 0 && self.gap_bytes.is_none()
     }
 }
 
-/// A move of a lane's entries to other positions. Devices must write the new entries before they clear the old ones, so
-/// that the lane is never served less often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryMove {
-    pub from: EntrySequence,
-    pub to: EntrySequence,
+/// What limits the table of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableLimits {
+    /// The data rate of the link.
+    pub link_bits_per_s: u64,
+    /// The entries of the low-priority table of the sending port.
+    pub entries: u8,
 }
 
-/// Entries that nothing may be moved to: none, or those of [`ArbitrationTable::spared`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SparedEntries(u64);
-
-/// Fills unused places of the list of sequences.
-const UNUSED: EntrySequence =
-    EntrySequence { lane: VirtualLane::MANAGEMENT, weight: 0, address: 0, count: 0 };
-
-/// The entries of a port's table by lane. `Copy` and without allocations, because there are many ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArbitrationTable {
-    length: u8,
-    /// The number of lanes that have a sequence.
-    lanes: u8,
-    /// A bit for each address in use.
-    taken: u64,
-    /// Ordered by lane; the rest is [`UNUSED`].
-    sequences: [EntrySequence; LANES_MAX],
-}
-
-impl ArbitrationTable {
-    /// An empty table of `length` entries: 8, 16, 32 or 64.
-    pub fn new(length: u8) -> Result<Self, ArbitrationError> {
-        let fits = length.is_power_of_two() && (8..=64).contains(&length);
-        let table = Self { length, lanes: 0, taken: 0, sequences: [UNUSED; LANES_MAX] };
-        fits.then_some(table).ok_or(ArbitrationError::Length(length))
+impl TableLimits {
+    /// The entries that a composed table may have.
+    pub fn entries_usable(&self) -> u8 {
+        self.entries.min(ENTRIES_MAX)
     }
 
-    /// The number of entries, used and free.
-    pub fn length(&self) -> u8 {
-        self.length
+    /// The most bytes that other lanes send between two visits of a lane, in any table.
+    pub fn gap_bytes_max(&self) -> u64 {
+        u64::from(self.entries_usable().saturating_sub(1)) * VISIT_BYTES_MAX
     }
 
-    /// The number of free entries.
-    pub fn free(&self) -> u8 {
-        self.length - self.taken.count_ones() as u8
+    /// The time of some bytes on the link, in nanoseconds, rounded up.
+    pub fn ns_of(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(BITS_NS).div_ceil(self.link_bits_per_s.max(1))
     }
 
-    /// Ordered by lane.
-    pub fn sequences(&self) -> &[EntrySequence] {
-        &self.sequences[..self.lanes.into()]
+    /// The bytes that the link carries in some time, rounded down.
+    pub fn bytes_in(&self, ns: u64) -> u64 {
+        (u128::from(ns) * u128::from(self.link_bits_per_s) / u128::from(BITS_NS)) as u64
     }
 
-    pub fn sequence(&self, lane: VirtualLane) -> Option<&EntrySequence> {
-        self.sequences().iter().find(|sequence| sequence.lane == lane)
+    /// Whether a table exists that keeps all demands, each of another lane. It stays true if demands are removed or lowered.
+    pub fn fits(&self, demands: &[LaneDemand]) -> bool {
+        // Without a gap to keep, more frames only add entries.
+        let has_gap = demands.iter().any(|demand| demand.gap_bytes.is_some());
+        let counts = if has_gap { self.frame_counts(demands) } else { 1..=1 };
+        let mut frames = counts.flat_map(|count| short_eighths(demands).iter().map(move |it| (count, *it)));
+        frames.any(|(count, short_eighths)| Frames { count, short_eighths }.solve(self, demands, 0).is_some())
     }
 
-    /// The position of a lane's first entry; the others follow at equal distances.
-    pub fn first_entry(&self, lane: VirtualLane) -> Option<u8> {
-        self.sequence(lane).map(|sequence| self.reversed(sequence.address))
+    /// The table that keeps all demands, each of another lane, in order of the lanes; `None` if there is none.
+    pub fn compose(&self, demands: &[LaneDemand]) -> Option<Vec<VlArbEntry>> {
+        self.compose_round(demands, 0)
     }
 
-    /// Allocates entries for a lane that has none: at most `distance` apart, with a total weight of at least `weight`.
-    pub fn request(
-        &mut self,
-        lane: VirtualLane,
-        distance: u8,
-        weight: u32,
-    ) -> Result<EntrySequence, ArbitrationError> {
-        self.request_at(lane, distance, weight, None)
+    /// Like [`Self::compose`], with weights as for a round of at least `round_bytes`, so that they can be divided.
+    pub fn compose_round(&self, demands: &[LaneDemand], round_bytes: u64) -> Option<Vec<VlArbEntry>> {
+        let (frames, lanes) = self.solve(demands, round_bytes)?;
+        Some(frames.table(demands, &lanes[..demands.len()]))
     }
 
-    /// Like [`Self::request`], but prefers the entries that start at position `first`, if they are free.
-    pub fn request_at(
-        &mut self,
-        lane: VirtualLane,
-        distance: u8,
-        weight: u32,
-        first: Option<u8>,
-    ) -> Result<EntrySequence, ArbitrationError> {
-        if !distance.is_power_of_two() || distance > self.length {
-            return Err(ArbitrationError::Distance { distance, length: self.length });
+    /// The bits per second that one more lane can be sold beside the others; `None` if not even an entry is left.
+    pub fn left(&self, demands: &[LaneDemand], lane: VirtualLane) -> Option<u64> {
+        let mut with: Vec<LaneDemand> = demands.to_vec();
+        let at = with.partition_point(|demand| demand.lane < lane);
+        with.insert(at, LaneDemand::entry_only(lane));
+        let mut fits = |rate| {
+            with[at].rate = rate;
+            self.fits(&with)
+        };
+        if !fits(0) {
+            return None;
         }
-        let count = self.length / distance;
-        let each = u8::try_from(weight.div_ceil(count.into())).ok().filter(|each| *each != 0);
-        let each = each.ok_or(ArbitrationError::Weight { weight, entries: count })?;
-        if self.sequence(lane).is_some() {
-            return Err(ArbitrationError::Taken(lane));
+        let (mut possible, mut impossible) = (0, self.link_bits_per_s.max(1));
+        while impossible - possible > 1 {
+            let middle = possible + (impossible - possible) / 2;
+            if fits(middle) { possible = middle } else { impossible = middle }
         }
-        let full = ArbitrationError::Full { needed: count, free: self.free() };
-        let preferred = first.filter(|first| *first < distance).map(|first| self.reversed(first));
-        let preferred = preferred.filter(|address| self.taken & block(*address, count) == 0);
-        let address = preferred.or_else(|| self.lowest_free(count)).ok_or(full)?;
-        let sequence = EntrySequence { lane, weight: each, address, count };
-        self.taken |= sequence.mask();
-        let index = self.sequences().partition_point(|other| other.lane < lane);
-        self.sequences.copy_within(index..self.lanes.into(), index + 1);
-        self.sequences[index] = sequence;
-        self.lanes += 1;
-        Ok(sequence)
+        Some(possible)
     }
 
-    /// Frees the entries of a lane; `None` if it has none.
-    pub fn release(&mut self, lane: VirtualLane) -> Option<EntrySequence> {
-        let index = self.sequences().iter().position(|sequence| sequence.lane == lane)?;
-        let sequence = std::mem::replace(&mut self.sequences[index], UNUSED);
-        self.sequences[index..self.lanes.into()].rotate_left(1);
-        self.lanes -= 1;
-        self.taken &= !sequence.mask();
-        Some(sequence)
-    }
-
-    /// Moves sequences until a request fails only if too few entries are free. Weights and distances stay. The moves must be
-    /// carried out in order.
-    pub fn defragment(&mut self) -> Vec<EntryMove> {
-        let mut moves = Vec::new();
-        let mut size = 1;
-        while size < self.length {
-            match self.two_free(size) {
-                Some((a, b)) => self.empty(b ^ size, a, size, &mut moves),
-                None => size *= 2,
+    /// Whether a table keeps a demand. Lanes in `same` belong to the same cluster: they add to its rate, and waiting for them
+    /// does not count.
+    pub fn keeps(&self, table: &[VlArbEntry], demand: &LaneDemand, same: LaneSet) -> bool {
+        let (mut own, mut others, mut gap, mut gap_max) = (0, 0, 0, 0);
+        let Some(first) = table.iter().position(|entry| entry.lane == demand.lane) else { return false };
+        for entry in table[first + 1..].iter().chain(&table[..=first]) {
+            let least = WEIGHT_BYTES * u64::from(entry.weight);
+            if entry.lane == demand.lane {
+                own += least;
+                gap = 0;
+                continue;
+            }
+            if same.contains(entry.lane) {
+                own += least;
+            } else {
+                others += least + OVERSHOOT_BYTES;
+                gap += least + OVERSHOOT_BYTES;
+                gap_max = gap_max.max(gap);
             }
         }
-        moves
+        own * self.link_bits_per_s >= demand.rate * (own + others)
+            && demand.gap_bytes.is_none_or(|gap_bytes| gap_max <= gap_bytes)
     }
 
-    /// Moves sequences until `count` entries, a power of two, are free at equal distances, if as many are free at all.
-    ///
-    /// As few entries as possible are moved, and only to entries that are free beforehand and not spared, so that the moves
-    /// can be carried out in any order. Where that is impossible the table is defragmented. The entry at position 0 is not
-    /// moved except by defragmentation.
-    pub fn make_room(&mut self, count: u8, spared: SparedEntries) -> Vec<EntryMove> {
-        let blocks = (count..self.length).step_by(count.max(1).into());
-        let options = blocks.filter_map(|address| self.emptied(address, count, spared));
-        let fewest =
-            options.min_by_key(|(_, moves)| moves.iter().map(|step| u32::from(step.from.count)).sum::<u32>());
-        match fewest {
-            Some((table, moves)) if self.free() >= count => {
-                *self = table;
-                moves
-            }
-            _ => self.defragment(),
-        }
-    }
-
-    /// Spares `entries` entries that start at position `first`.
-    pub fn spared(&self, first: u8, entries: u8) -> SparedEntries {
-        let is_sequence =
-            entries.is_power_of_two() && entries <= self.length && first < self.length / entries;
-        SparedEntries(if is_sequence { block(self.reversed(first), entries) } else { 0 })
-    }
-
-    /// Undoes a move, if the lane's entries are still where it put them.
-    pub fn undo_move(&mut self, step: &EntryMove) {
-        let lanes = usize::from(self.lanes);
-        if let Some(sequence) = self.sequences[..lanes].iter_mut().find(|sequence| **sequence == step.to) {
-            *sequence = step.from;
-            self.taken = self.taken & !step.to.mask() | step.from.mask();
-        }
-    }
-
-    /// The used entries, in order of their positions.
-    pub fn entries(&self) -> Vec<VlArbEntry> {
-        self.positions().into_iter().flatten().collect()
-    }
-
-    /// By position; `None` where an entry is free.
-    pub fn positions(&self) -> Vec<Option<VlArbEntry>> {
-        let mut positions = vec![None; self.length.into()];
-        for sequence in self.sequences() {
-            for address in sequence.address..sequence.address + sequence.count {
-                positions[usize::from(self.reversed(address))] =
-                    Some(VlArbEntry { lane: sequence.lane, weight: sequence.weight });
-            }
-        }
-        positions
-    }
-
-    /// The position of an address, and the address of a position.
-    fn reversed(&self, address: u8) -> u8 {
-        address.reverse_bits() >> (8 - self.length.trailing_zeros())
-    }
-
-    fn lowest_free(&self, count: u8) -> Option<u8> {
-        let mut free = !self.taken & block(0, self.length);
-        let mut size = 1;
-        while size < count {
-            // An address stays if the second half of its block is free too.
-            free &= free >> size;
-            size *= 2;
-        }
-        let aligned = u64::MAX / block(0, count);
-        let address = (free & aligned).trailing_zeros() as u8;
-        (address < self.length).then_some(address)
-    }
-
-    /// The table after everything in a block of addresses was moved elsewhere; `None` if it does not fit.
-    fn emptied(&self, address: u8, count: u8, spared: SparedEntries) -> Option<(Self, Vec<EntryMove>)> {
-        let whole = block(address, count);
-        let inside = self.sequences().iter().filter(|sequence| sequence.mask() & whole != 0);
-        let mut inside: Vec<EntrySequence> = inside.copied().collect();
-        inside.sort_by_key(|sequence| (std::cmp::Reverse(sequence.count), sequence.address));
-        let mut table = *self;
-        table.taken |= whole | spared.0;
-        let mut moves = Vec::new();
-        for from in inside {
-            let to = EntrySequence { address: table.lowest_free(from.count)?, ..from };
-            table.taken |= to.mask();
-            moves.push(EntryMove { from, to });
-        }
-        for EntryMove { from, to } in &moves {
-            if let Some(sequence) = table.sequences.iter_mut().find(|sequence| *sequence == from) {
-                *sequence = *to;
-            }
-        }
-        table.taken = table.sequences().iter().fold(0, |taken, sequence| taken | sequence.mask());
-        Some((table, moves))
-    }
-
-    /// The lowest two free blocks of a size whose buddies are in use.
-    fn two_free(&self, size: u8) -> Option<(u8, u8)> {
-        let is_free = |address: u8| self.taken & block(address, size) == 0;
-        let mut blocks = (0..self.length)
-            .step_by(size.into())
-            .filter(|address| is_free(*address) && !is_free(address ^ size));
-        Some((blocks.next()?, blocks.next()?))
-    }
-
-    /// Moves the sequences in the block at `from` to the free one at `to`. The block has no free entry, because free blocks
-    /// of smaller sizes were joined before.
-    fn empty(&mut self, from: u8, to: u8, size: u8, moves: &mut Vec<EntryMove>) {
-        for sequence in &mut self.sequences[..self.lanes.into()] {
-            if sequence.mask() & !block(from, size) == 0 {
-                let old = *sequence;
-                sequence.address = to + (sequence.address - from);
-                self.taken = self.taken & !old.mask() | sequence.mask();
-                moves.push(EntryMove { from: old, to: *sequence });
-            }
-        }
-    }
-}
-
-/// The addresses of a block as a bit set.
-fn block(address: u8, count: u8) -> u64 {
-    let low = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
-    low << address
-}
-
-/// The rate-latency service curve of a lane at one port, whatever other lanes send: no service for at most `wait_s`, then at
-/// least `rate_bytes_per_s`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ServiceCurve {
-    pub rate_bytes_per_s: f64,
-    pub wait_s: f64,
-}
-
-/// The sizes of packets that other lanes send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PacketSizes {
-    /// Any size: the last packet of a visit exceeds the weight by up to [`OVERSHOOT_BYTES`].
-    AnySize,
-    /// The largest size only, with weights that are multiples of it: nothing exceeds the weight.
-    FullSize,
-}
-
-impl ServiceCurve {
-    /// The service curve of a lane by the entries of a table, on a link of the given rate; `None` if it has no entry.
-    pub fn of(
-        entries: &[VlArbEntry],
-        lane: VirtualLane,
-        link_bytes_per_s: f64,
-        packets: PacketSizes,
-    ) -> Option<Self> {
-        let visit = |entry: &VlArbEntry| {
-            let weight = u64::from(entry.weight);
-            match packets {
-                PacketSizes::AnySize => WEIGHT_BYTES * weight + OVERSHOOT_BYTES,
-                // 65 units hold the largest packet; the 38 bytes beyond it are not used.
-                PacketSizes::FullSize => {
-                    weight.div_ceil(PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES)) * PACKET_BYTES_MAX
+    /// The frames of the table, with the least weights. With a gap to keep, frames beside single entries may be short.
+    fn solve(&self, demands: &[LaneDemand], round_bytes: u64) -> Option<(Frames, Lanes)> {
+        let framed = framed(demands);
+        short_eighths(demands).iter().find_map(|short_eighths| {
+            let mut best: Option<(u64, Frames, Lanes)> = None;
+            for count in self.frame_counts(demands) {
+                let frames = Frames { count, short_eighths: *short_eighths };
+                let Some(lanes) = frames.solve(self, demands, round_bytes) else { continue };
+                let entries = lanes.iter().map(|lane| lane.entries).sum();
+                if best.as_ref().is_none_or(|(least, ..)| entries < *least) {
+                    best = Some((entries, frames, lanes));
+                }
+                if entries <= framed {
+                    break;
                 }
             }
-        };
-        let own = |entry: &VlArbEntry| match packets {
-            PacketSizes::AnySize => WEIGHT_BYTES * u64::from(entry.weight),
-            PacketSizes::FullSize => visit(entry),
-        };
-        let first = entries.iter().position(|entry| entry.lane == lane)?;
-        let (mut gap, mut gap_max, mut quantum) = (0, 0, u64::MAX);
-        // One round, from the lane's first entry back to it.
-        for entry in entries[first + 1..].iter().chain(&entries[..=first]) {
-            if entry.lane == lane {
-                gap_max = gap_max.max(gap);
-                quantum = quantum.min(own(entry));
-                gap = 0;
-            } else {
-                gap += visit(entry);
-            }
-        }
-        let (quantum, gap) = (quantum as f64, gap_max as f64);
-        Some(Self {
-            rate_bytes_per_s: link_bytes_per_s * quantum / (quantum + gap),
-            wait_s: gap / link_bytes_per_s,
+            best.map(|(_, frames, lanes)| (frames, lanes))
         })
+    }
+
+    /// The numbers of frames for which the table can have an entry of each lane in each frame.
+    fn frame_counts(&self, demands: &[LaneDemand]) -> RangeInclusive<u64> {
+        1..=u64::from(self.entries_usable()) / framed(demands).max(1)
     }
 }
 
-/// The delays at one port of a packet's path.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HopDelay {
-    /// The longest time that other lanes take before the lane's next visit.
-    pub wait_s: f64,
-    pub link_bytes_per_s: f64,
-    /// The time through the device to its output queue, and along the cable.
-    pub passage_s: f64,
+/// The number of lanes that have entries in every frame.
+fn framed(demands: &[LaneDemand]) -> u64 {
+    demands.iter().filter(|demand| !demand.is_entry_only()).count() as u64
 }
 
-/// An upper bound on the time, in seconds, of a packet of the largest size along a path, if its own lane is empty and its
-/// receiver accepts at link rate. At each hop it waits for all other lanes once, since a visit sends a packet of any size.
-pub fn packet_bound_s(hops: &[HopDelay]) -> f64 {
-    let packet_s = |hop: &HopDelay| PACKET_BYTES_MAX as f64 / hop.link_bytes_per_s;
-    hops.iter().map(|hop| hop.wait_s + packet_s(hop) + hop.passage_s).sum()
+/// The weights of short frames that are tried: less than that of others only helps to keep a gap.
+fn short_eighths(demands: &[LaneDemand]) -> &'static [u64] {
+    let has_gap = demands.iter().any(|demand| demand.gap_bytes.is_some());
+    if has_gap { &SHORT_EIGHTHS } else { &SHORT_EIGHTHS[..1] }
+}
+
+/// One byte per nanosecond, in bits per second.
+const BITS_NS: u64 = 8_000_000_000;
+
+/// The structure of a table.
+#[derive(Clone, Copy, Debug)]
+struct Frames {
+    /// The number of frames.
+    count: u64,
+    /// The weight of frames beside single entries, in eighths of that of the others.
+    short_eighths: u64,
+}
+
+/// The entries of a lane in a frame; nothing for a lane with a single entry in the whole table.
+#[derive(Clone, Copy, Debug, Default)]
+struct FrameShare {
+    /// The number of entries.
+    entries: u64,
+    /// The weight of all of them together.
+    weight: u64,
+    /// The same in a short frame.
+    short_weight: u64,
+}
+
+impl FrameShare {
+    /// The most bytes that it sends in a frame.
+    fn bytes(&self) -> u64 {
+        WEIGHT_BYTES * self.weight + OVERSHOOT_BYTES * self.entries
+    }
+
+    fn short_bytes(&self) -> u64 {
+        WEIGHT_BYTES * self.short_weight + OVERSHOOT_BYTES * self.entries
+    }
+}
+
+/// By demand.
+type Lanes = [FrameShare; LANES_MAX];
+
+impl Frames {
+    /// The least weights of all lanes for rounds of at least `round_bytes`; `None` if the lanes do not fit.
+    fn solve(self, limits: &TableLimits, demands: &[LaneDemand], round_bytes: u64) -> Option<Lanes> {
+        let (link, usable) = (limits.link_bits_per_s, u64::from(limits.entries_usable()));
+        let single = demands.iter().filter(|demand| demand.is_entry_only()).count() as u64;
+        let short = self.short(single);
+        let sold: u64 = demands.iter().map(|demand| demand.rate).try_fold(0, u64::checked_add)?;
+        let unsold = link.checked_sub(sold).filter(|unsold| *unsold > 0)?;
+        let mut lanes = Lanes::default();
+        let lanes_used = lanes.get_mut(..demands.len())?;
+        for (lane, demand) in lanes_used.iter_mut().zip(demands) {
+            lane.entries = u64::from(!demand.is_entry_only());
+        }
+        let round_max = usable * VISIT_BYTES_MAX;
+        let mut round = round_bytes.min(round_max);
+        loop {
+            let mut next = single * PACKET_BYTES_MAX;
+            let (mut entries, mut least) = (single, single * PACKET_BYTES_MAX * link);
+            for (lane, demand) in lanes_used.iter_mut().zip(demands) {
+                if lane.entries == 0 {
+                    continue;
+                }
+                self.give(lane, demand.rate, link, round, short);
+                next += (self.count - short) * lane.bytes() + short * lane.short_bytes();
+                entries += self.count * lane.entries;
+                least += self.count * lane.entries * OVERSHOOT_BYTES * (link - demand.rate);
+            }
+            if entries > usable || next > round_max || !self.keeps_gaps(demands, lanes_used, single) {
+                return None;
+            }
+            if next <= round {
+                return Some(lanes);
+            }
+            // With at least these entries, no shorter round is possible.
+            round = next.max(least.div_ceil(unsold));
+            if round > round_max {
+                return None;
+            }
+        }
+    }
+
+    /// Raises the entries and the weight of a lane to what it needs in a round of `round` bytes.
+    fn give(self, lane: &mut FrameShare, rate: u64, link: u64, round: u64, short: u64) {
+        // In eighths of a frame's weight.
+        let frames = 8 * (self.count - short) + self.short_eighths * short;
+        loop {
+            let others = round.saturating_sub(OVERSHOOT_BYTES * self.count * lane.entries);
+            let needed = (rate * others).div_ceil(WEIGHT_BYTES * link);
+            lane.weight = (8 * needed).div_ceil(frames).max(lane.entries);
+            if lane.weight <= ENTRY_WEIGHT_MAX * lane.entries {
+                break;
+            }
+            lane.entries += 1;
+        }
+        lane.short_weight = (lane.weight * self.short_eighths).div_ceil(8).max(lane.entries);
+    }
+
+    /// The number of short frames: those beside single entries.
+    fn short(self, single: u64) -> u64 {
+        if single == 0 { 0 } else { self.count.min(single + 1) }
+    }
+
+    /// Whether no lane waits longer than allowed: for one frame of all others, and the single entries between two frames.
+    fn keeps_gaps(self, demands: &[LaneDemand], lanes: &[FrameShare], single: u64) -> bool {
+        let frame: u64 = lanes.iter().map(FrameShare::bytes).sum();
+        let short_frame: u64 = lanes.iter().map(FrameShare::short_bytes).sum();
+        let between = single.div_ceil(self.count) * PACKET_BYTES_MAX;
+        let is_long = self.count > self.short(single);
+        demands.iter().zip(lanes).all(|(demand, lane)| {
+            let Some(gap_bytes) = demand.gap_bytes else { return true };
+            let long = if is_long { frame - lane.bytes() } else { 0 };
+            long.max(short_frame - lane.short_bytes() + between) <= gap_bytes
+        })
+    }
+
+    /// The entries in order.
+    fn table(self, demands: &[LaneDemand], lanes: &[FrameShare]) -> Vec<VlArbEntry> {
+        let singles: Vec<VirtualLane> =
+            demands.iter().filter(|demand| demand.is_entry_only()).map(|demand| demand.lane).collect();
+        let single = singles.len() as u64;
+        // By the middle of its part of the frame, in multiples of 1 / (2 · entries).
+        let mut order: Vec<(u64, u64, usize)> = Vec::new();
+        for (at, lane) in lanes.iter().enumerate() {
+            order.extend((0..lane.entries).map(|number| (2 * number + 1, lane.entries, at)));
+        }
+        order.sort_by(|a, b| (a.0 * b.1, a.2).cmp(&(b.0 * a.1, b.2)));
+        let mut table = Vec::new();
+        for frame in 0..self.count {
+            let here = singles
+                .iter()
+                .zip(0..)
+                .filter(|(_, number)| number * self.count / single.max(self.count) == frame);
+            table.extend(here.map(|(lane, _)| VlArbEntry { lane: *lane, weight: 1 }));
+            // A single entry is before this frame or before the next.
+            let is_short = self.short(single) > 0 && (frame < single || frame + 1 == self.count);
+            table.extend(order.iter().map(|(position, entries, at)| {
+                let lane = &lanes[*at];
+                let weight = if is_short { lane.short_weight } else { lane.weight };
+                let number = position / 2;
+                let weight = weight / entries + u64::from(number < weight % entries);
+                VlArbEntry { lane: demands[*at].lane, weight: weight as u8 }
+            }));
+        }
+        table
+    }
 }
 
 #[cfg(test)]

@@ -17,12 +17,8 @@ pub struct LinkShare {
     pub service_levels: ServiceLevelSet,
     /// The rate reserved for the cluster on this link.
     pub share: Bandwidth,
-    /// Entries of the low-priority arbitration table that serve the lane: a power of two.
-    pub entries: u8,
-    /// The position of the first entry; the others follow at equal distances.
-    pub first_entry: u8,
-    /// The weight of each entry, in units of 64 bytes; never 0.
-    pub weight: u8,
+    /// The longest time that its packets wait for other lanes on this link, in nanoseconds.
+    pub wait_ns: u64,
 }
 
 /// The service level between the hosts of two switches, in both directions, and between hosts of one switch. Keys are
@@ -46,6 +42,8 @@ pub struct Grant {
     pub hosts: Vec<HostIndex>,
     /// Per host; see [`AdmissionRequest::bandwidth`](super::admission::AdmissionRequest::bandwidth).
     pub bandwidth: Bandwidth,
+    /// See [`AdmissionRequest::latency_ns`](super::admission::AdmissionRequest::latency_ns).
+    pub latency_ns: Option<u64>,
     /// The service level of all packets of the cluster; `None` with [`SlMode::Path`](fabric_model::tenancy::SlMode::Path).
     pub service_level: Option<ServiceLevel>,
     /// With [`SlMode::Path`](fabric_model::tenancy::SlMode::Path): the service level of each pair of switches.
@@ -56,6 +54,9 @@ pub struct Grant {
     pub up_ports: Option<Vec<UpPorts>>,
     /// In ascending order of links, each once.
     pub links: Vec<LinkShare>,
+    /// An upper bound on the time of a packet between any two hosts if it finds its own lane empty, in nanoseconds. It
+    /// holds whatever other clusters send and whichever are admitted later.
+    pub bound_ns: u64,
 }
 
 impl Grant {
@@ -66,9 +67,7 @@ impl Grant {
             lane: share.lane,
             service_levels: share.service_levels.into(),
             share: share.share,
-            entries: share.entries,
-            first_entry: Some(share.first_entry),
-            weight: share.weight,
+            wait_ns: Some(share.wait_ns),
         })
     }
 

@@ -12,6 +12,7 @@ use fabric_model::tenancy::Bandwidth;
 use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{DataLanes, Guid, LaneSet, Lid, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
+use super::arbitration::{LaneDemand, PACKET_BYTES_MAX, TableLimits, VISIT_BYTES_MAX};
 use super::tree::RegularTree;
 
 /// The most links of a route, as a guard against loops: more than any route has in practice.
@@ -47,13 +48,15 @@ pub struct TenancyLimits {
     /// Service levels for guaranteed clusters, counted from 1: at most 15, because 0 is best effort, and 14 where 15 is that
     /// of management.
     pub service_levels: u8,
-    /// Entries of the low-priority arbitration table: 8, 16, 32 or 64.
+    /// Entries of the low-priority arbitration table of ports whose capabilities are not known.
     pub table_entries: u8,
+    /// The part of every link that is kept for best effort, in percent. With 0, best effort has one entry of weight 1.
+    pub best_effort_percent: u8,
 }
 
 impl Default for TenancyLimits {
     fn default() -> Self {
-        Self { lanes: None, service_levels: 15, table_entries: 64 }
+        Self { lanes: None, service_levels: 15, table_entries: 64, best_effort_percent: 0 }
     }
 }
 
@@ -95,6 +98,12 @@ pub struct DirectedLink {
     pub first_lane: u8,
     /// The buffer of each lane at the receiving end, if known.
     pub buffer: Option<LaneBuffer>,
+    /// The limits of the sending port's arbitration table.
+    pub table: TableLimits,
+    /// Whether one end is a host, so that at most one guaranteed cluster uses the link.
+    pub is_of_host: bool,
+    /// Bits per second that are kept for best effort.
+    best_effort: u64,
     /// The index of the receiving switch; `None` if it leads to a host.
     to: Option<u32>,
     peer: PortName,
@@ -105,6 +114,22 @@ impl DirectedLink {
     pub fn cluster_lanes(&self) -> LaneSet {
         let first = VirtualLane::from_wire(self.first_lane);
         first.map_or(LaneSet::EMPTY, |first| LaneSet::range(first, self.lanes) & LaneSet::DATA)
+    }
+
+    /// What best effort and, where it has a lane of its own, management are given, in order of their lanes.
+    pub fn reserved(&self) -> impl Iterator<Item = LaneDemand> {
+        let lanes = LaneSet::range(VirtualLane::default(), self.first_lane);
+        let best_effort = self.best_effort;
+        lanes.iter().map(move |lane| match lane == VirtualLane::default() {
+            true => LaneDemand { rate: best_effort, ..LaneDemand::entry_only(lane) },
+            false => LaneDemand::entry_only(lane),
+        })
+    }
+
+    /// The most bytes that best effort and management send between two visits of a cluster that has the link for itself.
+    pub fn reserved_gap_bytes(&self) -> u64 {
+        let visit = |demand: LaneDemand| if demand.rate == 0 { PACKET_BYTES_MAX } else { VISIT_BYTES_MAX };
+        self.reserved().map(visit).sum()
     }
 }
 
@@ -155,6 +180,9 @@ impl LinkGraph {
             let Some(switch) = switch_indices.get(&port.peer.node).copied() else { continue };
             let Some(outward) = graph.exit(switch, port.peer.port) else { continue };
             let inward = graph.add_link(topology, port.name, port.peer, port.lanes, Some(switch));
+            for link in [inward, outward] {
+                graph.links[link.index()].is_of_host = true;
+            }
             graph.hosts.push(AttachedHost { port: port.guid, inward, outward, lid: port.lid, switch });
         }
         graph.hosts.sort_by_key(|host| (host.switch, graph.links[host.outward.index()].from.port));
@@ -162,11 +190,12 @@ impl LinkGraph {
         graph
     }
 
-    /// Sets the lane buffers that the capabilities declare.
+    /// Sets the lane buffers and the lengths of arbitration tables that the capabilities declare.
     #[must_use]
-    pub fn with_buffers(mut self, capabilities: &Capabilities) -> Self {
+    pub fn with_capabilities(mut self, capabilities: &Capabilities) -> Self {
         for link in &mut self.links {
             link.buffer = capabilities.port(link.peer).lane_buffer;
+            link.table.entries = capabilities.port(link.from).arbitration;
         }
         self
     }
@@ -271,7 +300,20 @@ impl LinkGraph {
             Some(lanes) => (lanes.min(14), 1),
             None => (data_lanes.saturating_sub(reserved_lanes(data_lanes)), reserved_lanes(data_lanes)),
         };
-        self.links.push(DirectedLink { from, rate, lanes, first_lane, buffer: None, to, peer });
+        let table = TableLimits { link_bits_per_s: rate.bits_per_s(), entries: self.limits.table_entries };
+        let best_effort = rate.bits_per_s() / 100 * u64::from(self.limits.best_effort_percent.min(100));
+        self.links.push(DirectedLink {
+            from,
+            rate,
+            lanes,
+            first_lane,
+            buffer: None,
+            table,
+            is_of_host: false,
+            best_effort,
+            to,
+            peer,
+        });
         LinkIndex(u32::try_from(self.links.len() - 1).expect("a topology has fewer ports"))
     }
 }

@@ -17,8 +17,9 @@
 //!    most is left; without, where the cluster needs the fewest further links. A destination without a path takes the
 //!    up-port of another one that has an alternative (at most 20,000 attempts). Other topologies keep their routes.
 //! 3. [`admission`] counts the pairs per link (`demand`), compares them with what is left (`reservations`, `residual`),
-//!    picks the lowest free service level, and takes a lane and arbitration entries on each link, on all links or none.
-//! 4. [`arbitration`] fills the low-priority VL arbitration table of each link.
+//!    picks the lowest free service level, and takes a lane on each link, on all links or none. A link has room for a
+//!    cluster if a table exists that gives it and all clusters there their rates, and none of them a longer wait.
+//! 4. [`arbitration`] composes the low-priority VL arbitration table of each link from what was sold on it.
 //!
 //! The methods are greedy. `tests/suite/tenancy_exact.rs` compares them with an exhaustive search on small trees: without
 //! a rate no refusal is wrong, with a rate at most one in five is.
@@ -34,8 +35,6 @@
 //! - One lane per tenant, weighted by VL arbitration: Hillenbrand, Mauch, Stoess, Miller, Bellosa, *Virtual InfiniBand
 //!   Clusters for HPC Clouds* (2012). There SL = VL for the whole fabric; here lanes are chosen per link, which the
 //!   SL-to-VL tables per input and output port make possible.
-//! - Entries at power-of-two distances in bit-reversed order: Alfaro et al. (IEEE Transactions on Computers, 2007). See
-//!   [`arbitration`].
 //! - Up-port choice generalises d-mod-k routing of fat trees (Zahavi). Link-exclusive placement (LaaS, Zahavi et al.,
 //!   ANCS 2016) is the baseline that the placement benchmark compares with.
 //! - Delay bounds are rate-latency service curves of network calculus (Le Boudec and Thiran).
@@ -43,8 +42,8 @@
 //! # Guarantees
 //!
 //! The same requests in the same order give the same answers: no clock, no randomness, iteration in index order. What a
-//! cluster was granted stays until it is released. The one exception is the position of arbitration entries, which may
-//! move to make room; every move is reported.
+//! cluster was granted stays until it is released: its lanes, service levels, rate, and the longest wait on each link. The
+//! entries that serve it follow from what was sold to all clusters of the link.
 
 pub mod admission;
 pub mod arbitration;
@@ -52,6 +51,7 @@ mod balance;
 mod candidates;
 mod demand;
 mod grant;
+mod latency;
 pub mod link_graph;
 mod negative_cache;
 mod path_selection;
@@ -60,5 +60,6 @@ mod refusal;
 mod reservations;
 mod residual;
 mod resize;
+pub mod service_curve;
 mod tier;
 pub mod tree;

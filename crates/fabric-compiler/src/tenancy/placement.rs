@@ -356,7 +356,9 @@ impl Placer {
 
     fn admit_request(&mut self, request: PlacementRequest, hosts: &[HostIndex]) -> Result<(), Refusal> {
         let PlacementRequest { cluster, bandwidth, mode, .. } = request;
-        self.admit_on(AdmissionRequest { cluster, hosts, bandwidth, mode, routes: RouteChoice::Selected })?;
+        // A latency is decided with the plan.
+        let (latency_ns, routes) = (None, RouteChoice::Selected);
+        self.admit_on(AdmissionRequest { cluster, hosts, bandwidth, latency_ns, mode, routes })?;
         self.needs.insert(cluster, request.needs);
         Ok(())
     }

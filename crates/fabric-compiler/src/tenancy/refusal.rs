@@ -35,10 +35,24 @@ pub enum Refusal {
     /// The rate of a link is unknown, so that nothing can be guaranteed on it.
     #[error("the rate of the link out of port {port} is unknown")]
     RateUnknown { port: PortName },
-    /// A link has less rate left than the cluster needs there. A request that needs at most `free` would fit.
+    /// No arbitration table of a link gives the cluster the rate that it needs there beside the others. A request that needs
+    /// at most `free` would fit.
     #[error("the link out of port {port} has {free} left, {needed} are needed")]
     BandwidthShort { port: PortName, needed: Bandwidth, free: Bandwidth },
-    /// The arbitration table of a link has too few free entries.
+    /// The packets of the cluster may take `requested_ns`, which is less than on links without other clusters.
+    #[error(
+        "a packet takes up to {:.1} µs beside best effort, but {} µs were requested",
+        *.possible_ns as f64 / 1000.0,
+        *.requested_ns as f64 / 1000.0
+    )]
+    LatencyTooShort { possible_ns: u64, requested_ns: u64 },
+    /// No arbitration table of a link serves the cluster often enough for its latency, beside the clusters that are there.
+    #[error(
+        "the link out of port {port} cannot serve the cluster every {:.1} µs beside the others",
+        *.wait_ns as f64 / 1000.0
+    )]
+    WaitTooShort { port: PortName, wait_ns: u64 },
+    /// The arbitration table of a link has no entry left.
     #[error(
         "the arbitration table of the link out of port {port} has {free} entries left, {needed} are needed"
     )]

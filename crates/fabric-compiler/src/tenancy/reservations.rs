@@ -1,98 +1,52 @@
-//! Reservations on every link: rate, lanes, service levels and entries of its arbitration table.
+//! Reservations on every link: lanes, service levels, rates and longest waits.
 //!
-//! # How rates become weights
-//!
-//! A lane gets at least the weight of one packet of the largest size, so that it is never starved. The rest of a table's
-//! weight is proportional to the reserved rates. In the worst case the last packet of each visit exceeds the weight of its
-//! entry by almost a packet. The *usable* rate of a link is its rate without that overhead for all entries and without the
-//! minimum weight of all lanes, so reservations up to the usable rate hold whatever packet sizes others send.
+//! What is sold on a link is a list of [`LaneDemand`]s. A cluster is admitted if an arbitration table exists that keeps the
+//! whole list ([`TableLimits::fits`]); the rate that is left on a link is the most that one more lane can be sold.
+
+use std::collections::HashMap;
 
 use fabric_model::intent::{LaneBuffer, PortName};
 use fabric_model::tenancy::Bandwidth;
-use ib_wire::{LaneSet, ServiceLevelSet, VirtualLane};
+use ib_wire::{LaneSet, ServiceLevelSet, VirtualLane, VlArbEntry};
 
-use super::admission::{LinkMoves, LinkShare, Refusal};
-use super::arbitration::{
-    ArbitrationError, ArbitrationTable, OVERSHOOT_BYTES, PACKET_BYTES_MAX, SparedEntries, WEIGHT_BYTES,
-};
-use super::link_graph::{LinkGraph, LinkIndex};
+use super::admission::{LinkShare, Refusal};
+use super::arbitration::{LaneDemand, PACKET_BYTES_MAX, TableLimits};
+use super::link_graph::{DirectedLink, LinkGraph, LinkIndex};
 use super::residual::{Residual, Residuals};
 
-/// The minimum weight of a lane: one packet of the largest size.
-const LEAST_WEIGHT: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
-
-/// The largest weight of an entry (8 bits).
-const ENTRY_WEIGHT_MAX: u32 = 255;
-
-/// The relation between the weight of a table and the usable rate of its link.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    /// The weight that the whole usable rate stands for, beside the minimum weights.
-    weight: u32,
-    /// The usable part of a link's rate, between 0 and 1.
-    usable: f64,
-}
-
-impl Scale {
-    /// For a table of `entries` that serves `lanes`. A lane has one entry, or at most twice as many as its weight fills,
-    /// because their number is a power of two. So all lanes fit, except in tables that are hardly longer than there are
-    /// lanes.
-    fn of(entries: u8, lanes: u8) -> Self {
-        let (entries, lanes) = (u32::from(entries), u32::from(lanes));
-        let spare = entries.saturating_sub(lanes) * ENTRY_WEIGHT_MAX / 2;
-        let least = lanes * (LEAST_WEIGHT + 1);
-        let weight = spare.saturating_sub(least).max(ENTRY_WEIGHT_MAX);
-        let overshoot = f64::from(entries) * OVERSHOOT_BYTES as f64 / WEIGHT_BYTES as f64;
-        let usable = f64::from(weight) / (f64::from(weight + least) + overshoot);
-        Self { weight, usable }
-    }
-}
-
-/// The reservations on one link. Rates are in bits per second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reservations on one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Link {
-    usable: u64,
-    taken: u64,
-    /// The weight that the whole usable rate stands for.
-    weight: u32,
+    table: TableLimits,
     /// The lanes that guaranteed clusters may have.
     lanes: LaneSet,
-    lanes_taken: LaneSet,
     sls_taken: ServiceLevelSet,
     /// The buffer of each lane at the receiving end, if known.
     buffer: Option<LaneBuffer>,
+    /// What the reserved lanes and those of clusters are to get, in order of the lanes.
+    sold: Vec<LaneDemand>,
+    /// The longest wait of a cluster that has the link for itself, if no other can come.
+    gap_bytes_alone: Option<u64>,
 }
 
 impl Link {
-    fn residual(&self) -> Residual {
-        let has_lane = !self.lanes_free().is_empty() && self.buffer_short(0).is_none();
-        Residual {
-            below: if has_lane { self.left_for_one() + 1 } else { 0 },
-            sls_taken: self.sls_taken,
-            lanes_taken: self.lanes_taken.len() as u8,
+    fn new(link: &DirectedLink) -> Self {
+        Self {
+            table: link.table,
+            lanes: link.cluster_lanes(),
+            sls_taken: ServiceLevelSet::EMPTY,
+            buffer: link.buffer,
+            sold: link.reserved().collect(),
+            gap_bytes_alone: link.is_of_host.then(|| link.reserved_gap_bytes()),
         }
+    }
+
+    fn lanes_taken(&self) -> LaneSet {
+        self.sold.iter().map(|demand| demand.lane).collect::<LaneSet>() & self.lanes
     }
 
     fn lanes_free(&self) -> LaneSet {
-        self.lanes - self.lanes_taken
-    }
-
-    /// The rate that one cluster can still reserve: limited by the rest of the rate, and by a lane's buffer, which must hold
-    /// what is sent in a credit round trip plus one packet.
-    fn left_for_one(&self) -> u64 {
-        let left = self.usable - self.taken;
-        match self.buffer {
-            None => left,
-            Some(buffer) => {
-                let under_way = u64::from(buffer.bytes).saturating_sub(PACKET_BYTES_MAX);
-                left.min(under_way.saturating_mul(BITS_NS) / u64::from(buffer.round_trip_ns).max(1))
-            }
-        }
-    }
-
-    /// The weight of a reserved rate.
-    fn weight_of(&self, share: u64) -> u32 {
-        LEAST_WEIGHT + product_over(share, self.weight.into(), self.usable.max(1)) as u32
+        self.lanes - self.lanes_taken()
     }
 
     /// The bytes that a reserved rate needs of a lane's buffer, and the size of the buffer, if it is too small.
@@ -101,10 +55,47 @@ impl Link {
         let needed = PACKET_BYTES_MAX + product_over(share, buffer.round_trip_ns.into(), BITS_NS);
         Some((needed, u64::from(buffer.bytes))).filter(|(needed, held)| held < needed)
     }
+
+    /// The rate that a lane's buffer allows: it must hold what is sent in a credit round trip plus one packet.
+    fn buffer_rate(&self) -> u64 {
+        let Some(buffer) = self.buffer else { return u64::MAX };
+        let under_way = u64::from(buffer.bytes).saturating_sub(PACKET_BYTES_MAX);
+        under_way.saturating_mul(BITS_NS) / u64::from(buffer.round_trip_ns).max(1)
+    }
+
+    /// What a cluster is sold: a rate, and a wait if it asks for one. On a link of its own the wait costs nobody anything.
+    fn demand(&self, lane: VirtualLane, share: u64, wait_ns: Option<u64>) -> LaneDemand {
+        let wait_ns = wait_ns.or_else(|| Some(self.table.ns_of(self.gap_bytes_alone?)));
+        let gap_bytes = wait_ns.map(|wait_ns| self.table.bytes_in(wait_ns));
+        LaneDemand { lane, rate: share, gap_bytes: gap_bytes.filter(|gap| *gap < self.table.gap_bytes_max()) }
+    }
+
+    /// The least wait that stands for the same demand.
+    fn wait_ns(&self, demand: &LaneDemand) -> u64 {
+        self.table.ns_of(demand.gap_bytes.unwrap_or_else(|| self.table.gap_bytes_max()))
+    }
+
+    fn add(&mut self, demand: LaneDemand, sls: ServiceLevelSet) {
+        let at = self.sold.partition_point(|other| other.lane < demand.lane);
+        self.sold.insert(at, demand);
+        self.sls_taken |= sls;
+    }
+
+    fn with(&self, demand: LaneDemand) -> Vec<LaneDemand> {
+        let at = self.sold.partition_point(|other| other.lane < demand.lane);
+        let mut sold = Vec::with_capacity(self.sold.len() + 1);
+        sold.extend_from_slice(&self.sold[..at]);
+        sold.push(demand);
+        sold.extend_from_slice(&self.sold[at..]);
+        sold
+    }
 }
 
 /// One byte per nanosecond, in bits per second.
 const BITS_NS: u64 = 8_000_000_000;
+
+/// Remembered answers for links with the same demands. Bounds memory; a cluster uses far fewer kinds of links.
+const ANSWERS_MAX: usize = 4096;
 
 /// The reservations on all links.
 #[derive(Clone, Debug)]
@@ -112,62 +103,29 @@ pub(super) struct Reservations {
     links: Vec<Link>,
     /// By link: the port that sends into it.
     ports: Vec<PortName>,
-    /// By link. Meaningful only while a lane of the link has an owner.
-    tables: Vec<ArbitrationTable>,
-    table_entries: u8,
-    first: Option<First>,
     residuals: Residuals,
+    /// What is left for one more lane, by limits and demands: many links carry the same.
+    answers: HashMap<(TableLimits, Vec<LaneDemand>), Option<u64>>,
 }
-
-/// The last reservation on an unused link, cached: a cluster reserves the same on the links of all its hosts.
-#[derive(Clone, Debug)]
-struct First {
-    before: Link,
-    share: u64,
-    sls: ServiceLevelSet,
-    after: (Link, ArbitrationTable),
-    given: LinkShare,
-}
-
-/// Moves in the table of a link, and the table before them.
-#[derive(Debug)]
-pub(super) struct Moved {
-    pub moves: LinkMoves,
-    before: ArbitrationTable,
-}
-
-/// Saved states of links.
-#[derive(Debug)]
-pub(super) struct Saved(Vec<(LinkIndex, Link, ArbitrationTable)>);
 
 impl Reservations {
     pub fn new(graph: &LinkGraph) -> Self {
-        let table_entries = graph.limits().table_entries;
-        let links: Vec<Link> = (graph.links().iter())
-            .map(|link| {
-                let scale = Scale::of(table_entries, link.lanes + link.first_lane);
-                Link {
-                    usable: link.rate.part(scale.usable).bits_per_s(),
-                    taken: 0,
-                    weight: scale.weight,
-                    lanes: link.cluster_lanes(),
-                    lanes_taken: LaneSet::EMPTY,
-                    sls_taken: ServiceLevelSet::EMPTY,
-                    buffer: link.buffer,
-                }
-            })
-            .collect();
-        let tables = links.iter().map(|link| started(table_entries, link.lanes)).collect();
-        let mut residuals = Residuals::new(graph);
-        for (at, link) in (0..).map(LinkIndex).zip(&links) {
-            residuals.set(at, || link.residual());
-        }
+        let links: Vec<Link> = graph.links().iter().map(Link::new).collect();
         let ports = graph.links().iter().map(|link| link.from).collect();
-        Self { links, ports, tables, table_entries, first: None, residuals }
+        let residuals = Residuals::new(graph);
+        let mut reservations = Self { links, ports, residuals, answers: HashMap::new() };
+        for at in (0..graph.links().len() as u32).map(LinkIndex) {
+            reservations.update_residual(at);
+        }
+        reservations
     }
 
-    pub fn usable(&self, link: LinkIndex) -> u64 {
-        self.links[link.index()].usable
+    /// The rate that one cluster alone can reserve on a link.
+    pub fn usable(&self, at: LinkIndex) -> u64 {
+        let link = &self.links[at.index()];
+        let reserved: Vec<LaneDemand> =
+            link.sold.iter().filter(|demand| !link.lanes.contains(demand.lane)).copied().collect();
+        link.lanes.first().and_then(|lane| link.table.left(&reserved, lane)).unwrap_or(0)
     }
 
     /// The port that sends into a link.
@@ -175,13 +133,25 @@ impl Reservations {
         self.ports[link.index()]
     }
 
-    pub fn left(&self, link: LinkIndex) -> u64 {
-        let link = &self.links[link.index()];
-        link.usable - link.taken
+    /// The rate that one more cluster can reserve on a link.
+    pub fn left(&self, at: LinkIndex) -> u64 {
+        let link = &self.links[at.index()];
+        link.lanes_free().first().and_then(|lane| link.table.left(&link.sold, lane)).unwrap_or(0)
     }
 
-    pub fn table(&self, link: LinkIndex) -> Option<&ArbitrationTable> {
-        (!self.links[link.index()].lanes_taken.is_empty()).then(|| &self.tables[link.index()])
+    /// What was sold on a link, in order of the lanes, reserved ones first.
+    pub fn sold(&self, link: LinkIndex) -> &[LaneDemand] {
+        &self.links[link.index()].sold
+    }
+
+    pub fn limits(&self, link: LinkIndex) -> TableLimits {
+        self.links[link.index()].table
+    }
+
+    /// The arbitration table of a link; `None` while no cluster uses it.
+    pub fn table(&self, at: LinkIndex) -> Option<Vec<VlArbEntry>> {
+        let link = &self.links[at.index()];
+        if link.lanes_taken().is_empty() { None } else { link.table.compose(&link.sold) }
     }
 
     #[inline]
@@ -194,167 +164,109 @@ impl Reservations {
         &self.residuals
     }
 
-    /// Checks that a link has a lane, the rate `share` and arbitration entries for it left.
-    pub fn check(&self, at: LinkIndex, share: u64) -> Result<(), Refusal> {
+    /// The wait that a cluster is sold on a link if it may wait for `wait_ns`, or if it does not ask for less.
+    pub fn wait_ns(&self, at: LinkIndex, wait_ns: Option<u64>) -> u64 {
         let link = &self.links[at.index()];
-        if link.lanes_free().is_empty() {
-            return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.len() as u8 });
-        }
-        if link.usable == 0 {
-            return Err(Refusal::RateUnknown { port: self.port(at) });
-        }
-        let free = link.usable - link.taken;
-        if share > free {
-            let [needed, free] = [share, free].map(Bandwidth::from_bits_per_s);
-            return Err(Refusal::BandwidthShort { port: self.port(at), needed, free });
-        }
-        if let Some((needed, held)) = link.buffer_short(share) {
-            return Err(Refusal::BufferTooSmall { port: self.port(at), needed, held });
-        }
-        let (needed, free) =
-            (entries_for(link.weight_of(share), self.table_entries), self.tables[at.index()].free());
-        if needed > free {
-            return Err(Refusal::ArbitrationTableFull { port: self.port(at), needed, free });
-        }
-        Ok(())
+        let wait_ns = wait_ns.filter(|_| link.gap_bytes_alone.is_none());
+        link.wait_ns(&link.demand(VirtualLane::default(), 0, wait_ns))
     }
 
-    /// Reserves a lane, service levels, a rate and entries on a link that was [checked](Self::check). Prefers the lane and
-    /// the entries of the earlier share `had`. Entries moved to make room are appended to `moved`.
+    /// Checks that a link has a lane and the rate `share` left, with at most `wait_ns` between two visits if given.
+    pub fn check(&self, at: LinkIndex, share: u64, wait_ns: Option<u64>) -> Result<(), Refusal> {
+        let (link, port) = (&self.links[at.index()], self.port(at));
+        let Some(lane) = link.lanes_free().first() else {
+            return Err(Refusal::NoLaneFree { port, lanes: link.lanes.len() as u8 });
+        };
+        if link.table.link_bits_per_s == 0 {
+            return Err(Refusal::RateUnknown { port });
+        }
+        if let Some((needed, held)) = link.buffer_short(share) {
+            return Err(Refusal::BufferTooSmall { port, needed, held });
+        }
+        let demand = link.demand(lane, share, wait_ns);
+        if link.table.fits(&link.with(demand)) {
+            return Ok(());
+        }
+        let is_late = demand.gap_bytes.is_some()
+            && link.table.fits(&link.with(LaneDemand { gap_bytes: None, ..demand }));
+        match link.table.left(&link.sold, lane) {
+            _ if is_late => Err(Refusal::WaitTooShort { port, wait_ns: link.wait_ns(&demand) }),
+            None => Err(Refusal::ArbitrationTableFull { port, needed: 1, free: 0 }),
+            Some(free) => {
+                let [needed, free] = [share, free].map(Bandwidth::from_bits_per_s);
+                Err(Refusal::BandwidthShort { port, needed, free })
+            }
+        }
+    }
+
+    /// Reserves a lane, service levels, a rate and a wait on a link that was [checked](Self::check). Prefers the lane of the
+    /// earlier share `had`.
     pub fn take(
         &mut self,
         at: LinkIndex,
         share: u64,
+        wait_ns: Option<u64>,
         sls: ServiceLevelSet,
         had: Option<&LinkShare>,
-        moved: &mut Vec<Moved>,
-    ) -> Result<LinkShare, Refusal> {
-        debug_assert_eq!(self.check(at, share), Ok(()));
-        let port = self.port(at);
-        let (link, table) = (&mut self.links[at.index()], &mut self.tables[at.index()]);
-        let before = Some(*link).filter(|link| link.lanes_taken.is_empty() && had.is_none());
-        if let Some(first) = &self.first
-            && before == Some(first.before)
-            && (first.share, first.sls) == (share, sls)
-        {
-            (*link, *table) = first.after;
-            self.residuals.set(at, || link.residual());
-            return Ok(LinkShare { link: at, ..first.given });
-        }
-        let weight = link.weight_of(share);
-        let count = entries_for(weight, self.table_entries);
-        let distance = self.table_entries / count;
+    ) -> LinkShare {
+        let link = &mut self.links[at.index()];
         let free = link.lanes_free();
-        let lowest = free.first().expect("a lane is free");
         let had_lane = had.map(|had| had.lane).filter(|lane| free.contains(*lane));
-        let lane = had_lane.unwrap_or(lowest);
-        // With another distance, the sequence that has the most entries in common with the earlier one.
-        let first = had.map(|had| had.first_entry % distance);
-        let sequence = match table.request_at(lane, distance, weight, first) {
-            Err(ArbitrationError::Full { needed, free }) if needed <= free => {
-                let before = *table;
-                // Its earlier entries are spared, so that all moves can be made before any entry is given up.
-                let spared = had.map(|had| table.spared(had.first_entry, had.entries)).unwrap_or_default();
-                moved.push(Moved { moves: (at, table.make_room(count, spared)), before });
-                table.request(lane, distance, weight)
-            }
-            answer => answer,
-        };
-        let sequence = sequence.map_err(|_| Refusal::ArbitrationTableFull {
-            port,
-            needed: count,
-            free: table.free(),
-        })?;
-        let first_entry = table.first_entry(lane).unwrap_or_default();
-        link.taken += share;
-        link.lanes_taken.insert(lane);
-        link.sls_taken |= sls;
-        self.residuals.set(at, || link.residual());
-        let given = LinkShare {
-            link: at,
-            lane,
-            service_levels: sls,
-            share: Bandwidth::from_bits_per_s(share),
-            entries: sequence.entries(),
-            first_entry,
-            weight: sequence.weight,
-        };
-        if let Some(before) = before {
-            self.first = Some(First { before, share, sls, after: (*link, *table), given });
-        }
-        Ok(given)
+        let lane = had_lane.unwrap_or_else(|| free.first().expect("a lane is free"));
+        let demand = link.demand(lane, share, wait_ns);
+        link.add(demand, sls);
+        let wait_ns = link.wait_ns(&demand);
+        self.update_residual(at);
+        let share = Bandwidth::from_bits_per_s(share);
+        LinkShare { link: at, lane, service_levels: sls, share, wait_ns }
     }
 
-    /// Reserves an earlier share again, and returns the position of its first entry: `first` if those entries are free.
-    /// `None`, and nothing is reserved, if the lane, service levels, rate, buffer or number of entries are not available.
-    pub fn retake(&mut self, share: &LinkShare, first: Option<u8>, moved: &mut Vec<Moved>) -> Option<u8> {
-        let entries = self.table_entries;
-        let (link, table) = (&mut self.links[share.link.index()], &mut self.tables[share.link.index()]);
-        let is_free = link.lanes_free().contains(share.lane)
+    /// Whether an earlier share can be reserved again.
+    pub fn is_available(&self, share: &LinkShare) -> bool {
+        let link = &self.links[share.link.index()];
+        let rate = share.share.bits_per_s();
+        let demand = link.demand(share.lane, rate, Some(share.wait_ns));
+        link.lanes_free().contains(share.lane)
             && link.sls_taken.is_disjoint(share.service_levels)
-            && share.share.bits_per_s() <= link.usable - link.taken
-            && link.buffer_short(share.share.bits_per_s()).is_none()
-            && share.entries.is_power_of_two()
-            && share.entries <= entries;
-        if !is_free {
-            return None;
-        }
-        let weight = u32::from(share.entries) * u32::from(share.weight);
-        let distance = entries / share.entries;
-        if table.request_at(share.lane, distance, weight, first).is_err() {
-            let before = *table;
-            moved.push(Moved {
-                moves: (share.link, table.make_room(share.entries, SparedEntries::default())),
-                before,
-            });
-            table.request(share.lane, distance, weight).ok()?;
-        }
-        link.taken += share.share.bits_per_s();
-        link.lanes_taken.insert(share.lane);
-        link.sls_taken |= share.service_levels;
-        self.residuals.set(share.link, || link.residual());
-        table.first_entry(share.lane)
+            && link.buffer_short(rate).is_none()
+            && link.table.fits(&link.with(demand))
+    }
+
+    /// Reserves an earlier share that [is available](Self::is_available).
+    pub fn retake(&mut self, share: &LinkShare) {
+        let link = &mut self.links[share.link.index()];
+        let demand = link.demand(share.lane, share.share.bits_per_s(), Some(share.wait_ns));
+        link.add(demand, share.service_levels);
+        self.update_residual(share.link);
     }
 
     /// Releases what [`Self::take`] reserved.
     pub fn give_back(&mut self, share: &LinkShare) {
         let link = &mut self.links[share.link.index()];
-        link.taken -= share.share.bits_per_s();
-        link.lanes_taken.remove(share.lane);
+        link.sold.retain(|demand| demand.lane != share.lane);
         link.sls_taken -= share.service_levels;
-        self.residuals.set(share.link, || link.residual());
-        self.tables[share.link.index()].release(share.lane);
-        if link.lanes_taken.is_empty() {
-            self.tables[share.link.index()] = started(self.table_entries, link.lanes);
-        }
+        self.update_residual(share.link);
     }
 
-    /// Undoes the reservations of a request that was refused on a later link, and the moves made for it.
-    pub fn undo(&mut self, shares: &[LinkShare], moved: Vec<Moved>) {
-        shares.iter().for_each(|share| self.give_back(share));
-        for Moved { moves: (link, _), before } in moved {
-            self.tables[link.index()] = before;
-        }
+    fn update_residual(&mut self, at: LinkIndex) {
+        let Self { links, residuals, answers, .. } = self;
+        residuals.set(at, || residual(&links[at.index()], answers));
     }
+}
 
-    /// Undoes moves, the last one first, where the lane still has the entries it was moved to.
-    pub fn undo_moves(&mut self, moves: &[LinkMoves]) {
-        for (link, moves) in moves.iter().rev() {
-            moves.iter().rev().for_each(|step| self.tables[link.index()].undo_move(step));
+fn residual(link: &Link, answers: &mut HashMap<(TableLimits, Vec<LaneDemand>), Option<u64>>) -> Residual {
+    let mut left = None;
+    if let Some(lane) = link.lanes_free().first().filter(|_| link.buffer_short(0).is_none()) {
+        if answers.len() >= ANSWERS_MAX {
+            answers.clear();
         }
+        let answer = answers.entry((link.table, link.sold.clone()));
+        left = *answer.or_insert_with(|| link.table.left(&link.sold, lane));
     }
-
-    pub fn save(&self, links: impl Iterator<Item = LinkIndex>) -> Saved {
-        let saved = links.map(|link| (link, self.links[link.index()], self.tables[link.index()]));
-        Saved(saved.collect())
-    }
-
-    pub fn restore(&mut self, saved: Saved) {
-        for (at, link, table) in saved.0 {
-            self.links[at.index()] = link;
-            self.tables[at.index()] = table;
-            self.residuals.set(at, || link.residual());
-        }
+    Residual {
+        below: left.map_or(0, |left| left.min(link.buffer_rate()) + 1),
+        sls_taken: link.sls_taken,
+        lanes_taken: link.lanes_taken().len() as u8,
     }
 }
 
@@ -404,27 +316,7 @@ impl PairDemand {
 /// `a · b / c`, rounded up.
 #[inline]
 fn product_over(a: u64, b: u64, c: u64) -> u64 {
-    // Rates in bits per second times hosts or weights seldom need more than 64 bits, and long division is slow.
-    match a.checked_mul(b) {
-        Some(product) => product.div_ceil(c),
-        None => (u128::from(a) * u128::from(b)).div_ceil(u128::from(c)) as u64,
-    }
-}
-
-/// The number of entries for a weight in a table of `entries`: a power of two.
-fn entries_for(weight: u32, entries: u8) -> u8 {
-    (weight.div_ceil(ENTRY_WEIGHT_MAX).next_power_of_two() as u8).min(entries)
-}
-
-/// A table with one entry each for best effort and, where it has a lane of its own, management.
-fn started(entries: u8, cluster_lanes: LaneSet) -> ArbitrationTable {
-    let mut table = ArbitrationTable::new(entries)
-        .unwrap_or_else(|_| ArbitrationTable::new(8).expect("8 entries are possible"));
-    let reserved = cluster_lanes.first().map_or(0, VirtualLane::to_wire);
-    for lane in LaneSet::range(VirtualLane::default(), reserved) {
-        table.request(lane, table.length(), LEAST_WEIGHT).expect("an empty table has free entries");
-    }
-    table
+    (u128::from(a) * u128::from(b)).div_ceil(u128::from(c)) as u64
 }
 
 #[cfg(test)]

@@ -112,12 +112,12 @@ impl Placer {
     ) -> [AdmissionRequest<'a>; 2] {
         let grant = self.admission.grants().get(&cluster);
         let is_path = grant.is_some_and(|grant| grant.service_level.is_none());
-        let bandwidth = grant.map_or(Default::default(), |grant| grant.bandwidth);
+        let (bandwidth, latency_ns) = grant.map_or_else(Default::default, |it| (it.bandwidth, it.latency_ns));
         let mode = if is_path { SlMode::Path } else { SlMode::Cluster };
         let [first, then] = match grant.is_some_and(|grant| grant.up_ports.is_some()) {
             true => [RouteChoice::Selected, RouteChoice::Existing],
             false => [RouteChoice::Existing, RouteChoice::Selected],
         };
-        [first, then].map(|routes| AdmissionRequest { cluster, hosts, bandwidth, mode, routes })
+        [first, then].map(|routes| AdmissionRequest { cluster, hosts, bandwidth, latency_ns, mode, routes })
     }
 }

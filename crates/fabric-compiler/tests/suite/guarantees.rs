@@ -1,14 +1,13 @@
 //! Guarantees of clusters, checked by an independent walk through the tables of plans.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_compiler::tenancy::admission::{Admission, AdmissionRequest, Refusal, RouteChoice};
 use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, TenancyLimits};
 use fabric_compiler::{CompileError, GuaranteeError, Planner, compile, partitions_conf, recompile};
-use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
-use fabric_model::intent::{LaneBuffer, PortCapability, PortName};
+use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortQos;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology, ibnetdiscover};
@@ -87,7 +86,7 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
                 }
                 if Some(sl) == plan.decisions().management_sl {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(1)));
-                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 65));
+                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 1));
                     continue;
                 }
                 let own = owner(*from).map(|index| level(plan, &intents.clusters[index].name));
@@ -147,7 +146,7 @@ fn every_lane_has_one_owner_and_service_level_0_works() {
     let mut refused = 0;
     for hosts in [16, 32, 32] {
         let topology = tree(hosts);
-        for bandwidth in [0, 100_000_000, 15_000_000_000] {
+        for bandwidth in [0, 100_000_000, 60_000_000_000] {
             let (intents, plan, not) = crowd(&topology, &mut random, bandwidth);
             refused += not;
             assert!(!intents.clusters.is_empty());
@@ -189,15 +188,15 @@ fn requests_beyond_a_limit_are_refused_with_the_limit() {
     assert!(error.contains("cluster fast cannot be guaranteed") && error.contains("Gb/s left"), "{error}");
 
     intents.clusters = vec![cluster("fit", &all[1..9], 0)];
-    let bound = attempt(&intents).unwrap().decisions().clusters["fit"].bound_ns;
     let with_latency = |latency_ns| {
         let mut request = intents.clone();
         let class = Class::Guaranteed { bandwidth: Bandwidth::ZERO, latency_ns: Some(latency_ns) };
         request.clusters[0].class = class;
         attempt(&request)
     };
-    with_latency(bound).unwrap();
-    let error = with_latency(bound - 1).unwrap_err().to_string();
+    let bound = with_latency(20_000).unwrap().decisions().clusters["fit"].bound_ns;
+    assert!((19_000..=20_000).contains(&bound), "{bound}");
+    let error = with_latency(3_000).unwrap_err().to_string();
     assert!(error.contains("were requested"), "{error}");
 
     intents.clusters = vec![cluster("lost", &[Guid::from_wire(0xdead).unwrap()], 0)];
@@ -234,6 +233,7 @@ fn paths_are_selected_to_avoid_shared_links() {
         cluster: ClusterNumber(0),
         hosts: &host_indices,
         bandwidth,
+        latency_ns: None,
         mode: SlMode::Cluster,
         routes: RouteChoice::Existing,
     };
@@ -274,28 +274,16 @@ fn a_resized_cluster_keeps_its_service_level() {
     assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), plan, "the same again");
 }
 
-/// The positions of a lane's entries.
-fn positions(plan: &FabricPlan, port: PortName, lane: VirtualLane) -> Vec<usize> {
-    let low = sharing(plan, port).low.iter().enumerate();
-    low.filter(|(_, entry)| entry.lane == lane).map(|(position, _)| position).collect()
-}
-
-/// A decision without the positions of entries.
-fn without_positions(decision: &ClusterDecision) -> ClusterDecision {
-    let mut decision = decision.clone();
-    decision.links.iter_mut().for_each(|link| link.first_entry = None);
-    decision
-}
-
 /// Counts of events while clusters come and go.
 #[derive(Debug, Default)]
 struct Turnover {
     came: usize,
     went: usize,
     refused: usize,
-    /// Sequences of other clusters' entries, summed over all changes.
-    moved: usize,
+    /// Grants of other clusters, summed over all changes.
     stayed: usize,
+    /// Arbitration tables that changed although their cluster stayed, summed over all changes.
+    recomposed: usize,
 }
 
 /// Adds and removes random clusters, and checks that the grants of others stay.
@@ -342,76 +330,35 @@ fn come_and_go(topology: &Topology, size_max: usize, table_entries: u8, changes:
         *if is_new { &mut turnover.came } else { &mut turnover.went } += 1;
         let taken: BTreeSet<Guid> = intents.clusters.iter().flat_map(|it| it.ports.clone()).collect();
         free = all[1..].iter().copied().filter(|port| !taken.contains(port)).collect();
-        let moved = assert_others_stay(&before, &plan, &name, &mut turnover);
-        assert!(is_new || moved.is_empty(), "a removal moves nothing");
-        assert_tables_differ_by_one(&before, &plan, &name, &moved);
+        assert_others_stay(&before, &plan, &name, &mut turnover);
     }
     turnover
 }
 
-/// Checks that all clusters but one have the same grant. Returns the ports at which their entries moved.
-fn assert_others_stay(
-    before: &FabricPlan,
-    plan: &FabricPlan,
-    changed: &str,
-    turnover: &mut Turnover,
-) -> BTreeSet<PortName> {
-    let mut moved = BTreeSet::new();
-    let others = before.decisions().clusters.iter().filter(|(name, _)| *name != changed);
-    for (name, had) in others {
-        let has = &plan.decisions().clusters[name];
-        assert_eq!(without_positions(has), without_positions(had), "{name}");
-        for (had, has) in had.links.iter().zip(&has.links) {
-            let now = positions(plan, has.port, has.lane);
-            let first = has.first_entry.unwrap();
-            assert_eq!((now.len(), now[0]), (has.entries.into(), first.into()), "{name} at {}", has.port);
-            if had == has {
-                turnover.stayed += 1;
-                assert_eq!(positions(before, had.port, had.lane), now, "{name} at {}", had.port);
-            } else {
-                turnover.moved += 1;
-                moved.insert(had.port);
-            }
-        }
-    }
-    moved
-}
-
-/// Checks that tables differ only in entries of one cluster, except at ports where entries were moved.
-fn assert_tables_differ_by_one(
-    before: &FabricPlan,
-    plan: &FabricPlan,
-    changed: &str,
-    moved: &BTreeSet<PortName>,
-) {
+/// Checks that all clusters but one have the same grant, and that tables change only at ports of that one.
+fn assert_others_stay(before: &FabricPlan, plan: &FabricPlan, changed: &str, turnover: &mut Turnover) {
     let own = [before, plan].map(|plan| plan.decisions().clusters.get(changed));
     let own = own.into_iter().flatten().flat_map(|decision| &decision.links);
-    let own: BTreeMap<PortName, VirtualLane> = own.map(|link| (link.port, link.lane)).collect();
-    let of_switches = plan
-        .switches()
-        .flat_map(|switch| switch.ports.iter().map(|port| PortName { node: switch.guid, port: port.number }));
-    let all = of_switches.chain(plan.adapter_ports().map(|port| port.name));
-    for port in all.filter(|port| !moved.contains(port)) {
-        let [old, new] = [before, plan].map(|plan| find_sharing(plan, port));
-        let (Some(old), Some(new)) = (old, new) else { continue };
-        // A port without other clusters has a table of another length.
-        if old.low.len() == new.low.len() {
-            for (old, new) in old.low.iter().zip(&new.low).filter(|(old, new)| old != new) {
-                assert!([old.lane, new.lane].contains(&own[&port]), "{port}: {old:?} {new:?}");
-            }
+    let own: BTreeSet<PortName> = own.map(|link| link.port).collect();
+    for (name, had) in before.decisions().clusters.iter().filter(|(name, _)| *name != changed) {
+        assert_eq!(plan.decisions().clusters[name], *had, "{name}");
+        for link in &had.links {
+            let [old, new] = [before, plan].map(|plan| find_sharing(plan, link.port));
+            turnover.stayed += 1;
+            turnover.recomposed += usize::from(old != new);
+            assert!(old == new || own.contains(&link.port), "{name} at {}", link.port);
         }
     }
 }
 
 #[test]
-fn churn_moves_no_foreign_entries_unless_room_is_needed() {
+fn churn_changes_no_grant_and_no_table_of_other_links() {
     let wide = come_and_go(&tree(32), 4, 64, 400);
     assert!(wide.came > 100 && wide.went > 100 && wide.stayed > 10_000, "{wide:?}");
-    assert_eq!(wide.moved, 0, "{wide:?}");
     for table_entries in [64, 8] {
         let narrow = come_and_go(&two_leaves(), 2, table_entries, 400);
         assert!(narrow.came > 100 && narrow.went > 100 && narrow.refused > 10, "{narrow:?}");
-        assert!(narrow.stayed > 10_000 && narrow.moved * 100 < narrow.stayed, "{narrow:?}");
+        assert!(narrow.stayed > 5_000 && narrow.recomposed > 100, "{narrow:?}");
     }
 }
 
@@ -421,63 +368,138 @@ fn two_leaves() -> Topology {
     FatTree { radix: 12, oversubscription, ..FatTree::new(FatTreeSize::Leaves(2)) }.generate().unwrap()
 }
 
-#[test]
-fn moved_entries_keep_their_weight_and_refusals_move_none() {
-    let topology = two_leaves();
-    let all = ports(&topology);
-    let mut intents = Intents::new(all[0]);
-    intents.capabilities.default_port.arbitration = 64;
-    let decisions = Decisions::default();
-    let mut planner = Planner::new(Arc::new(topology.clone()), intents.clone(), &decisions).unwrap();
-    let graph = Arc::new(LinkGraph::of(&topology, planner.plan(), TenancyLimits::default()));
-    let usable = Admission::new(Arc::clone(&graph)).usable(graph.hosts()[0].inward);
-    let leaf = |port: &Guid| planner.plan().adapter_port(*port).unwrap().peer.node;
-    let (near, far): (Vec<Guid>, Vec<Guid>) = all[1..].iter().partition(|port| leaf(port) == leaf(&all[0]));
-    let pair = |name: &str, at: usize, part: f64| {
-        cluster(name, &[near[at], far[at]], usable.part(part).bits_per_s())
-    };
-    // They fill the first half of the cable's table with 16, 8, 4 and 2 entries; the last cluster is in the second half.
-    let parts = [0.308, 0.15, 0.072, 0.0325, 0.001];
-    for (at, part) in parts.into_iter().enumerate() {
-        intents.clusters.push(pair(&format!("c{at}"), at, part));
-        planner.change(&intents).unwrap();
-    }
-    let entries = |plan: &FabricPlan, name: &str| -> BTreeSet<u8> {
-        plan.decisions().clusters[name].links.iter().map(|link| link.entries).collect()
-    };
-    for (at, count) in [16, 8, 4, 2, 1].into_iter().enumerate() {
-        assert_eq!(entries(planner.plan(), &format!("c{at}")), BTreeSet::from([count]));
-    }
-    intents.clusters.drain(..4);
-    planner.change(&intents).unwrap();
-    let before = Arc::clone(planner.plan());
+/// Pairs of hosts on two leaves, whose paths share one cable to the spine.
+struct SharedCable {
+    topology: Topology,
+    near: Vec<Guid>,
+    far: Vec<Guid>,
+    intents: Intents,
+}
 
-    // Half of all entries are free, but not at equal distances.
-    let mut wide = pair("wide", 0, 0.62);
-    let Class::Guaranteed { bandwidth, .. } = wide.class else { panic!("{wide:?}") };
-    let without_wide = intents.clone();
-    intents.clusters.push(wide.clone());
-    intents.clusters[1].class = Class::Guaranteed { bandwidth, latency_ns: Some(1) };
-    planner.change(&intents).unwrap_err();
-    assert_eq!(*planner.plan(), before, "a refusal moves nothing");
-    intents = without_wide;
-    for again in 0..2 {
-        wide.name = format!("wide{again}");
-        intents.clusters.push(wide.clone());
-        let before = Arc::clone(planner.plan());
-        let plan = Arc::clone(planner.change(&intents).unwrap());
-        assert_eq!(recompile(&topology, &intents, &before).unwrap(), *plan, "recompiled");
-        assert_eq!(compile(&topology, &intents, plan.decisions()).unwrap(), *plan, "the same again");
-        assert_eq!(entries(&plan, &wide.name), BTreeSet::from([32]));
-        let mut turnover = Turnover::default();
-        let moved = assert_others_stay(&before, &plan, &wide.name, &mut turnover);
-        assert_tables_differ_by_one(&before, &plan, &wide.name, &moved);
-        // The links up and down at both leaves.
-        assert_eq!(moved.len(), if again == 0 { 4 } else { 0 }, "{moved:?}");
-        assert_kept(&plan, &intents);
-        intents.clusters.pop();
-        planner.change(&intents).unwrap();
+impl SharedCable {
+    fn new(arbitration: u8) -> Self {
+        let topology = two_leaves();
+        let all = ports(&topology);
+        let mut intents = Intents::new(all[0]);
+        intents.capabilities.default_port.arbitration = arbitration;
+        let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+        let leaf = |port: &Guid| plan.adapter_port(*port).unwrap().peer.node;
+        let (near, far) = all[1..].iter().partition(|port| leaf(port) == leaf(&all[0]));
+        Self { topology, near, far, intents }
     }
+
+    fn pair(&self, at: usize, mbps: u64, latency_ns: Option<u64>) -> ClusterIntent {
+        let bandwidth = Bandwidth::from_bits_per_s(mbps * 1_000_000);
+        let class = Class::Guaranteed { bandwidth, latency_ns };
+        ClusterIntent { class, ..cluster(&format!("c{at}"), &[self.near[at], self.far[at]], 0) }
+    }
+
+    fn compile(&self, clusters: Vec<ClusterIntent>) -> Result<FabricPlan, CompileError> {
+        let intents = Intents { clusters, ..self.intents.clone() };
+        compile(&self.topology, &intents, &Decisions::default())
+    }
+
+    /// The most that `count` pairs of hosts with the same rate can be guaranteed each, in Mb/s.
+    fn most(&self, count: usize) -> u64 {
+        let fits = |mbps: u64| self.compile((0..count).map(|at| self.pair(at, mbps, None)).collect()).is_ok();
+        let (mut possible, mut impossible) = (0, 100_000);
+        while impossible - possible > 1 {
+            let middle = u64::midpoint(possible, impossible);
+            if fits(middle) { possible = middle } else { impossible = middle }
+        }
+        possible
+    }
+}
+
+#[test]
+fn most_of_a_link_can_be_guaranteed() {
+    // Entries, clusters, and the least that they get together on 100 Gb/s, in Mb/s.
+    for (entries, count, least) in [(64, 1, 98_000), (8, 1, 92_000), (64, 6, 81_000), (8, 2, 80_000)] {
+        let most = SharedCable::new(entries).most(count);
+        assert!(count as u64 * most >= least, "{entries} entries, {count} clusters: {most} Mb/s each");
+    }
+}
+
+/// The tables of each link have the length of its own sending port.
+#[test]
+fn a_port_with_few_entries_limits_only_its_own_link() {
+    let cable = SharedCable::new(64);
+    let plan = cable.compile(vec![cable.pair(0, 97_000, None)]).unwrap();
+    let weak = plan.adapter_port(cable.near[1]).unwrap().name;
+    let mut short = SharedCable::new(64);
+    let capability = PortCapability { arbitration: 8, ..short.intents.capabilities.default_port };
+    short.intents.capabilities.ports.insert(weak, capability);
+    let length = |plan: &FabricPlan, port: PortName| sharing(plan, port).low.len();
+    let strong = plan.adapter_port(cable.near[0]).unwrap().name;
+    let same = short.compile(vec![short.pair(0, 97_000, None)]).unwrap();
+    assert_eq!(length(&same, strong), length(&plan, strong), "another adapter is short");
+    let refused = short.compile(vec![short.pair(1, 97_000, None)]).unwrap_err().to_string();
+    assert!(refused.contains(&format!("the link out of port {weak}")), "{refused}");
+    let less = short.compile(vec![short.pair(1, 90_000, None)]).unwrap();
+    assert!(length(&less, weak) <= 8 && length(&less, strong.max(weak)) > 0);
+}
+
+#[test]
+fn a_newcomer_that_would_lengthen_a_sold_wait_is_refused() {
+    let cable = SharedCable::new(64);
+    let timely = || cable.pair(0, 1_000, Some(10_000));
+    let bound = cable.compile(vec![timely()]).unwrap().decisions().clusters["c0"].bound_ns;
+    assert!(bound <= 10_000, "{bound}");
+    let others = |count: usize, mbps: u64| -> Vec<ClusterIntent> {
+        (1..=count).map(|at| cable.pair(at, mbps, None)).collect()
+    };
+    // Without the latency, all fit; beside it, three do, and the fourth would make the first wait too long.
+    cable.compile([vec![cable.pair(0, 1_000, None)], others(4, 18_000)].concat()).unwrap();
+    let plan = cable.compile([vec![timely()], others(2, 18_000)].concat()).unwrap();
+    assert_eq!(plan.decisions().clusters["c0"].bound_ns, bound, "the bound is the one that was sold");
+    let refused = cable.compile([vec![timely()], others(4, 18_000)].concat()).unwrap_err().to_string();
+    assert!(refused.contains("the link out of port"), "{refused}");
+    // A latency that comes last is refused as well, and so is one below what an empty link needs.
+    let late = cable.compile([others(4, 18_000), vec![timely()]].concat()).unwrap_err().to_string();
+    assert!(late.contains("cannot serve the cluster every"), "{late}");
+    let none = cable.compile(vec![cable.pair(0, 1_000, Some(3_000))]).unwrap_err().to_string();
+    assert!(none.contains("beside best effort, but 3 µs were requested"), "{none}");
+}
+
+#[test]
+fn best_effort_gets_the_share_that_the_operator_asks_for() {
+    let mut cable = SharedCable::new(64);
+    let all = cable.most(1);
+    cable.intents.best_effort_percent = 20;
+    let rest = cable.most(1);
+    assert!(all > 98_000 && (68_000..80_000).contains(&rest), "{all} {rest}");
+    let plan = cable.compile(vec![cable.pair(0, rest, None)]).unwrap();
+    let port = plan.adapter_port(cable.near[0]).unwrap().name;
+    let low = &sharing(&plan, port).low;
+    let bytes = |is_own: bool, overshoot: u64| -> u64 {
+        let entries = low.iter().filter(|entry| (entry.lane == lane_of(0)) == is_own);
+        entries.map(|entry| 64 * u64::from(entry.weight) + overshoot).sum()
+    };
+    let (own, others) = (bytes(true, 0), bytes(false, 4158));
+    assert!(own * 5 >= own + others, "{low:?}");
+}
+
+/// Decisions of versions that placed entries one by one are still read, and get waits.
+#[test]
+fn decisions_without_waits_keep_lanes_and_service_levels() {
+    let cable = SharedCable::new(64);
+    let clusters: Vec<ClusterIntent> = (0..3).map(|at| cable.pair(at, 9_000, None)).collect();
+    let intents = Intents { clusters, ..cable.intents.clone() };
+    let plan = compile(&cable.topology, &intents, &Decisions::default()).unwrap();
+    let mut old = serde_json::to_value(plan.decisions()).unwrap();
+    for decision in old["clusters"].as_object_mut().unwrap().values_mut() {
+        decision["bound_ns"] = 1.into();
+        for link in decision["links"].as_array_mut().unwrap() {
+            let link = link.as_object_mut().unwrap();
+            link.remove("wait_ns").unwrap();
+            link.extend(
+                [("entries", 4), ("first_entry", 1), ("weight", 99)].map(|(k, v)| (k.to_owned(), v.into())),
+            );
+        }
+    }
+    let old: Decisions = serde_json::from_value(old).unwrap();
+    assert_ne!(old, *plan.decisions());
+    assert_eq!(compile(&cable.topology, &intents, &old).unwrap(), plan);
 }
 
 /// Two hosts of one leaf and one of another.
@@ -583,17 +605,17 @@ fn small_lane_buffers_are_refused_with_the_bytes_needed() {
             .insert(narrow, PortCapability { lane_buffer, ..PortCapability::default() });
         intents
     };
-    let enough = compile(&topology, &with(4422), &Decisions::default()).unwrap();
+    let enough = compile(&topology, &with(4522), &Decisions::default()).unwrap();
     assert_eq!(enough.decisions().clusters["c"], unknown.decisions().clusters["c"]);
-    let refused = compile(&topology, &with(4421), &Decisions::default()).unwrap_err().to_string();
+    let refused = compile(&topology, &with(4521), &Decisions::default()).unwrap_err().to_string();
     let port = unknown.adapter_port(all[1]).unwrap().peer;
-    for part in ["4421 bytes", "4422 are needed", &format!("the link out of port {port}")] {
+    for part in ["4521 bytes", "4522 are needed", &format!("the link out of port {port}")] {
         assert!(refused.contains(part), "{refused}");
     }
     // A buffer that becomes known later violates the guarantee, and nothing else.
-    let broken = compile(&topology, &with(4421), unknown.decisions()).unwrap();
+    let broken = compile(&topology, &with(4521), unknown.decisions()).unwrap();
     assert!(broken.decisions().clusters["c"].links.is_empty() && broken.findings().len() == 1);
-    let mut slower = with(4421);
+    let mut slower = with(4521);
     slower.clusters[0] = cluster("c", &[all[1], all[9]], 7_000_000_000);
     assert_kept(&compile(&topology, &slower, &Decisions::default()).unwrap(), &slower);
 }
@@ -611,7 +633,7 @@ fn guarantees_depend_on_the_rates_of_links() {
             compile(&topology, &intents, &Decisions::default())
         };
         match fits(1) {
-            Ok(_) => Ok((1..100_000).collect::<Vec<u64>>().partition_point(|mbps| fits(*mbps).is_ok())),
+            Ok(_) => Ok((1..250_000).collect::<Vec<u64>>().partition_point(|mbps| fits(*mbps).is_ok())),
             Err(CompileError::NotAdmitted { reason, .. }) => Err(reason),
             Err(other) => panic!("{other}"),
         }
@@ -636,11 +658,9 @@ fn port_0_does_not_limit_arbitration_tables() {
             intents.capabilities.ports.insert(PortName { node: node.guid, port }, capability);
         }
     }
-    intents.clusters = vec![cluster("one", &all[1..3], 1_000_000_000)];
+    intents.clusters = vec![cluster("one", &all[1..3], 97_000_000_000)];
     let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
-    let lengths: BTreeSet<usize> = plan
-        .switches()
-        .flat_map(|switch| switch.ports.iter().filter_map(|port| Some(port.qos.as_ref()?.low.len())))
-        .collect();
-    assert_eq!(lengths, BTreeSet::from([64]));
+    let lengths =
+        plan.switches().flat_map(|it| it.ports.iter().filter_map(|port| Some(port.qos.as_ref()?.low.len())));
+    assert!(lengths.max() > Some(8), "8 entries would not do");
 }

@@ -11,8 +11,8 @@ use ib_wire::{LaneSet, VirtualLane, VlArbEntry};
 /// Bytes of one unit of arbitration weight.
 const UNIT_BYTES: u64 = 64;
 
-/// The largest packet on the wire: 4096 bytes of payload and 26 bytes of headers and CRCs.
-pub(super) const PACKET_BYTES: u64 = 4122;
+/// The largest packet on the wire: 4096 bytes of payload, and 126 bytes of headers and CRCs with every extension (A-LANE-12).
+pub(super) const PACKET_BYTES: u64 = 4222;
 
 /// Seconds that a packet takes through a device and along a cable when nothing else is sent.
 const PASSAGE_S: f64 = 0.25e-6;
@@ -26,7 +26,7 @@ pub(super) struct LaneService {
     own: u64,
     /// The most bytes that all others send in one round.
     others: u64,
-    /// The most bytes that all other lanes send between two visits.
+    /// The most bytes that other clusters, best effort and management send between two visits.
     gap: u64,
     /// Index of the entry with the longest gap before it.
     pub entry: usize,
@@ -34,8 +34,8 @@ pub(super) struct LaneService {
 
 impl LaneService {
     /// Computes the service of `lane` on a link of `link` bits per second; `None` if no entry has weight for it.
-    /// Lanes in `same` belong to the same cluster: they add to its share, but its packets wait for them
-    /// as for any other.
+    /// Lanes in `same` belong to the same cluster: they add to its share, and waiting for them does not count, since the
+    /// tenant chose to divide its own lane.
     pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: LaneSet, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
@@ -54,11 +54,11 @@ impl LaneService {
             } else if entry.weight != 0 {
                 // A packet is started while one unit is left, and sent whole.
                 let most = bytes - UNIT_BYTES + PACKET_BYTES;
-                gap += most;
                 if same.contains(entry.lane) {
                     service.own += bytes;
                 } else {
                     service.others += most;
+                    gap += most;
                 }
             }
         }
@@ -126,24 +126,26 @@ mod tests {
 
     #[test]
     fn other_lanes_count_with_the_last_packet_of_a_visit() {
-        // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
+        // Two visits of 65 units each; before the second, two others of 65 and 1 unit, of which each ends with the largest
+        // packet.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
         let service = LaneService::of(&table, lane(2), LaneSet::EMPTY, 8_000_000_000).unwrap();
-        let others = (65 * 64 + 4058) + (64 + 4058);
+        let others = (65 * 64 + 4158) + 4222;
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
         // At 1 GB/s a byte takes a nanosecond.
         assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
         let bound = PathBound::START.then(&service).bound_ns();
-        assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
+        assert!((bound - (others as f64 + 4222.0 + 250.0)).abs() < 1e-6, "{bound}");
     }
+
     #[test]
-    fn lanes_of_a_cluster_add_up_and_wait_for_each_other() {
+    fn lanes_of_a_cluster_add_up_and_do_not_wait_for_each_other() {
         let table = [entry(2, 65), entry(0, 65), entry(3, 130)];
         let alone = LaneService::of(&table, lane(2), LaneSet::EMPTY, 1000).unwrap();
         let both = LaneService::of(&table, lane(2), lane(3).into(), 1000).unwrap();
-        assert_eq!(both.gap, alone.gap);
-        assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
+        assert_eq!((alone.gap, both.gap), (65 * 64 + 130 * 64 + 2 * 4158, 65 * 64 + 4158));
+        assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4158));
         assert!(both.share() > alone.share());
     }
 }

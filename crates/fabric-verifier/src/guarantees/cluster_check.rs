@@ -473,8 +473,8 @@ impl ClusterCheck<'_, '_> {
             Class::Guaranteed { latency_ns, .. } => latency_ns,
             Class::BestEffort => None,
         };
-        // Without a latency in the intents, waiting for the cluster's other classes is not checked. With one,
-        // the first class keeps it.
+        // A cluster that is divided into classes may be visited less often, unless the intents have a latency: then the
+        // first class keeps it.
         if self.class.is_some() || self.grants.classes.is_some() && requested.is_none() {
             return;
         }

@@ -291,19 +291,24 @@ fn too_small_tables_are_reported_with_the_size_needed() {
 }
 
 #[test]
-fn more_than_64_arbitration_entries_are_reported() {
+fn more_arbitration_entries_than_a_port_has_are_reported() {
     let tree = tree();
     let hosts = hosts(&tree);
-    let intents = Intents::new(hosts[0]);
-    let plan = changed(&planned(&tree, &intents), |parts| {
-        let mut sharing = shared_by(map(0, 0));
-        sharing.low = vec![VlArbEntry { lane: lane(0), weight: 1 }; 65];
-        parts.adapter_ports[2].qos = Some(Arc::new(sharing));
-    });
-    let port = plan.parts().adapter_ports[2].name;
-    let table = TableKind::Arbitration;
-    let found = verify(&tree, &intents, &plan);
-    assert!(found.contains(&Finding::TableTooLong { table, port, entries: 65, capacity: 64 }), "{found:?}");
+    for capacity in [8_usize, 64] {
+        let mut intents = Intents::new(hosts[0]);
+        intents.capabilities.default_port.arbitration = capacity as u8;
+        let found = |entries: usize| {
+            let plan = changed(&planned(&tree, &intents), |parts| {
+                let mut sharing = shared_by(map(0, 0));
+                sharing.low = vec![VlArbEntry { lane: lane(0), weight: 1 }; entries];
+                parts.adapter_ports[2].qos = Some(Arc::new(sharing));
+            });
+            let (port, table) = (plan.parts().adapter_ports[2].name, TableKind::Arbitration);
+            let too_long = Finding::TableTooLong { table, port, entries, capacity };
+            verify(&tree, &intents, &plan).contains(&too_long)
+        };
+        assert!(found(capacity + 1) && !found(capacity), "{capacity}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`pkeys`], [`groups`] | shrink everywhere, then grow | at first only what was allowed before, then only what the plan allows |
 //! | [`lanes`] | discard service levels that lose their lane, then weights, then maps | no lane without weight is used |
-//! | [`lanes::intermediate_tables`] | add new entries, then remove old ones | no lane waits longer than before or after |
+//! | [`lanes::weights`] | the first block of each table, then the second | the table of the old plan or of the new one |
 //! | [`route_steps`] | withdraw, move by distance, restore, raise tops | no new forwarding loop, no new credit loop |
 //!
 //! All together: P_Keys, groups and SLtoVL maps shrink; enforcement is switched on; weights; SLtoVL maps

@@ -89,9 +89,7 @@ fn paths_inside_a_guaranteed_cluster_have_its_service_level() {
             lane: VirtualLane::from_wire(2).unwrap(),
             service_levels: vec![ServiceLevel::from_wire(5).unwrap()],
             share: bandwidth,
-            entries: 1,
-            first_entry: Some(1),
-            weight: 65,
+            wait_ns: None,
         }],
         pairs: Vec::new(),
     };

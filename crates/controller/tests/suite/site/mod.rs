@@ -195,6 +195,7 @@ impl Site {
             key_file: self.path("store.key"),
             operator_token_file: self.path("token"),
             address_file: self.path("endpoint"),
+            best_effort_percent: 0,
             clock: self.clock.clone(),
         }
     }

@@ -1,20 +1,25 @@
 //! Division of a cluster's entries in an arbitration table among its classes.
 //!
 //! An arbiter finishes the packet it began, so weights that are no multiple of the largest packet come out in other
-//! proportions. Entries therefore carry whole packets of the largest size. In a round the cluster may send no less than
-//! before, and at most one packet more for each further class. Among the numbers of packets in that range, the one whose
-//! shares come closest to the wanted weights is taken; shares are rounded by largest remainder.
+//! proportions. Entries therefore carry whole packets of the usual full size. Of some numbers of packets, from what the
+//! cluster sends in a round on, the one whose shares come closest to the wanted weights is taken, if the table still keeps
+//! what was sold to all; shares are rounded by largest remainder. In a table without room for that, whole entries are dealt
+//! out to the classes.
 
-use crate::tenancy::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
+use crate::tenancy::arbitration::WEIGHT_BYTES;
 
-/// Weight of one packet of any size.
-const PACKET: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
+/// Weight of one packet with 4096 bytes of payload, LRH, BTH and CRCs. With the largest headers it has the weight of one
+/// more unit, and an entry for some packets still sends that many.
+const PACKET: u32 = (4096_u64 + 26).div_ceil(WEIGHT_BYTES) as u32;
 
 /// The largest weight of an entry.
 const ENTRY_MAX: u32 = 255;
 
 /// The most packets of an entry; the last one is begun with the rest of the weight.
 const ENTRY_PACKETS: u32 = ENTRY_MAX.div_ceil(PACKET);
+
+/// A cluster with a small share gets up to this many packets in a round, if that lets its classes come closer to their weights.
+const PACKETS_TRIED: u32 = 16;
 
 /// The entries of a cluster in a table, and the free ones.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +28,8 @@ pub(super) struct ClusterEntries<'a> {
     pub own: &'a [u8],
     /// Unused positions, the best first.
     pub free: &'a [u8],
-    /// Weight of each of its entries.
-    pub weight: u8,
+    /// Weights of its entries, in the order of `own`.
+    pub weights: &'a [u8],
     /// Whether the first class keeps all positions of the cluster, so that its packets wait no longer than before.
     pub keeps_own: bool,
 }
@@ -57,25 +62,39 @@ impl Division {
 }
 
 impl ClusterEntries<'_> {
-    /// The division that comes closest to the weights; `None` if there are too few entries.
-    pub fn divided(&self, wanted: &[u32]) -> Option<Division> {
-        let least = self.own.len() as u32 * u32::from(self.weight);
-        let most = least + PACKET * (wanted.len() as u32).saturating_sub(1);
+    /// The division that comes closest to the weights, of those that `is_kept` accepts; `None` if there are too few entries.
+    pub fn divided(&self, wanted: &[u32], is_kept: impl Fn(&Division) -> bool) -> Option<Division> {
+        let least: u32 = self.weights.iter().map(|weight| u32::from(*weight)).sum();
         let first = (least / PACKET).max(wanted.len() as u32);
+        let last = first + (wanted.len() + self.own.len()) as u32;
         let mut best: Option<(u128, u128, Division)> = None;
-        // An entry of several packets may weigh less than they do, so there may be some more.
-        for packets in first..=most / PACKET + self.own.len() as u32 {
+        for packets in first..=last.max(PACKETS_TRIED) {
             let of_classes = shared_out(packets, wanted);
             let Some(division) = self.laid_out(&of_classes, least) else { continue };
-            if !(least..=most).contains(&division.weight()) {
-                continue;
-            }
             let (off, whole) = distance(&of_classes, wanted);
-            if best.as_ref().is_none_or(|(best, of, _)| off * of < best * whole) {
+            if best.as_ref().is_none_or(|(best, of, _)| off * of < best * whole) && is_kept(&division) {
                 best = Some((off, whole, division));
             }
         }
-        best.map(|(.., division)| division)
+        let dealt = || self.dealt(wanted).filter(&is_kept);
+        best.map(|(.., division)| division).or_else(dealt)
+    }
+
+    /// The entries of the cluster as they are, dealt out to the classes; `None` if there are fewer than classes, or if the
+    /// first class needs all of them.
+    fn dealt(&self, wanted: &[u32]) -> Option<Division> {
+        if self.keeps_own || self.own.len() < wanted.len() {
+            return None;
+        }
+        let counts: Vec<usize> =
+            shared_out(self.own.len() as u32, wanted).iter().map(|count| *count as usize).collect();
+        let entries = self
+            .own
+            .iter()
+            .zip(self.weights)
+            .zip(interleaved(&counts))
+            .map(|((position, weight), class)| Entry { position: *position, class, weight: *weight });
+        Some(Division { entries: entries.collect() })
     }
 
     /// Entries for the given packets of each class, with a total weight of at least `least` where that is possible; `None`
@@ -184,48 +203,61 @@ mod tests {
     #[test]
     fn three_to_one_is_divided_in_whole_packets() {
         let own: Vec<u8> = (0..8).map(|at| 3 + 8 * at).collect();
-        let entries = ClusterEntries { own: &own, free: &[1, 2], weight: 215, keeps_own: false };
-        let division = entries.divided(&[3, 1]).unwrap();
+        let entries = ClusterEntries { own: &own, free: &[1, 2], weights: &[215; 8], keeps_own: false };
+        let division = entries.divided(&[3, 1], |_| true).unwrap();
         let weights = division.weights(2);
-        assert!((8 * 215..=8 * 215 + 65).contains(&weights.iter().sum::<u32>()), "{weights:?}");
+        assert!(weights.iter().sum::<u32>() >= 8 * 215, "{weights:?}");
         let ratio = f64::from(weights[0]) / f64::from(weights[1]);
         assert!((2.85..3.15).contains(&ratio), "{weights:?}");
-        let lighter = entries.divided(&[1, 3]).unwrap().weights(2);
+        let lighter = entries.divided(&[1, 3], |_| true).unwrap().weights(2);
         assert!(lighter[0] < lighter[1], "{lighter:?}");
     }
 
     #[test]
     fn each_class_gets_a_packet_while_entries_are_free() {
-        let entries = ClusterEntries { own: &[5], free: &[7], weight: 65, keeps_own: false };
-        let entry = |position, class| Entry { position, class, weight: 65 };
-        assert_eq!(entries.divided(&[3, 1]), Some(Division { entries: vec![entry(5, 0), entry(7, 1)] }));
-        assert_eq!(entries.divided(&[1, 1, 1]), None);
-        assert_eq!(ClusterEntries { free: &[], ..entries }.divided(&[3, 1]), None);
+        let entries = ClusterEntries { own: &[5], free: &[7], weights: &[65], keeps_own: false };
+        let first = Entry { position: 5, class: 0, weight: 195 };
+        let second = Entry { position: 7, class: 1, weight: 65 };
+        assert_eq!(entries.divided(&[3, 1], |_| true), Some(Division { entries: vec![first, second] }));
+        let equal = Division { entries: vec![Entry { weight: 65, ..first }, second] };
+        assert_eq!(entries.divided(&[3, 1], |division| division.weight() < 195), Some(equal));
+        assert_eq!(entries.divided(&[1, 1, 1], |_| true), None);
+        assert_eq!(ClusterEntries { free: &[], ..entries }.divided(&[3, 1], |_| true), None);
     }
 
     #[test]
     fn the_first_class_keeps_its_positions_if_asked() {
-        let entries = ClusterEntries { own: &[1, 33], free: &[9, 17, 25], weight: 200, keeps_own: true };
-        let division = entries.divided(&[3, 1]).unwrap();
+        let entries =
+            ClusterEntries { own: &[1, 33], free: &[9, 17, 25], weights: &[200; 2], keeps_own: true };
+        let division = entries.divided(&[3, 1], |_| true).unwrap();
         let first = division.entries.iter().filter(|entry| entry.class == 0).map(|entry| entry.position);
         assert_eq!(first.collect::<Vec<u8>>(), [1, 33]);
         // With less than a packet for each of its entries it could not.
-        assert_eq!(entries.divided(&[1, 9]), None);
-        assert!(ClusterEntries { keeps_own: false, ..entries }.divided(&[1, 9]).is_some());
+        assert_eq!(entries.divided(&[1, 9], |_| true), None);
+        assert!(ClusterEntries { keeps_own: false, ..entries }.divided(&[1, 9], |_| true).is_some());
     }
 
     #[test]
     fn full_entries_that_weigh_too_little_are_split() {
-        // 3 and 4 packets weigh 195 and 255, less than the previous 452; 3 and 5 weigh 520, more than a packet too much.
-        let entries = ClusterEntries { own: &[0, 32], free: &[1, 2], weight: 226, keeps_own: false };
-        let division = entries.divided(&[543, 699]).unwrap();
+        // 3 and 4 packets weigh 195 and 255, less than the previous 452, so that the 4 need two entries.
+        let entries = ClusterEntries { own: &[0, 32], free: &[1, 2], weights: &[226; 2], keeps_own: false };
+        let division = entries.divided(&[543, 699], |division| division.weight() < 452 + 65).unwrap();
         assert_eq!(division.weights(2), [195, 260]);
         assert_eq!(division.entries.len(), 3);
     }
 
+    #[test]
+    fn entries_are_dealt_out_if_their_weights_must_stay() {
+        let own: Vec<u8> = (0..8).collect();
+        let entries = ClusterEntries { own: &own, free: &[], weights: &[255; 8], keeps_own: false };
+        let stays = |division: &Division| division.entries.iter().all(|entry| entry.weight == 255);
+        assert_eq!(entries.divided(&[3, 1], stays).unwrap().weights(2), [6 * 255, 2 * 255]);
+        assert_eq!(entries.divided(&[1; 9], stays), None);
+    }
+
     proptest! {
         #[test]
-        fn total_weight_grows_by_at_most_a_packet_per_class(
+        fn classes_keep_the_weight_of_their_cluster(
             power in 0..6_u32,
             weight in 65..=255_u8,
             free in 0..40_usize,
@@ -235,15 +267,17 @@ mod tests {
             let count = 1_u8 << power;
             let own: Vec<u8> = (0..count).map(|at| at * (64 / count)).collect();
             let free: Vec<u8> = (0..64).filter(|at| !own.contains(at)).take(free).collect();
-            let entries = ClusterEntries { own: &own, free: &free, weight, keeps_own };
-            let Some(division) = entries.divided(&wanted) else {
+            let weights = vec![weight; count.into()];
+            let entries = ClusterEntries { own: &own, free: &free, weights: &weights, keeps_own };
+            let least = u32::from(count) * u32::from(weight);
+            let is_packets = |division: &Division| {
+                division.weight() >= least && division.entries.iter().all(|entry| entry.weight >= 65)
+            };
+            let Some(division) = entries.divided(&wanted, is_packets) else {
                 // Never for lack of weight.
                 prop_assert!(keeps_own || free.len() < wanted.len());
                 return Ok(());
             };
-            let least = u32::from(count) * u32::from(weight);
-            let extra = 65 * (wanted.len() as u32 - 1);
-            prop_assert!((least..=least + extra).contains(&division.weight()));
             prop_assert!(division.weights(wanted.len()).iter().all(|weight| *weight >= 65));
             let mut positions: Vec<u8> = division.entries.iter().map(|entry| entry.position).collect();
             positions.sort_unstable();

@@ -11,7 +11,7 @@ use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
 use ib_wire::{Guid, VirtualLane, VlArbEntry};
 
 /// The largest packet on the wire, in bytes.
-const PACKET: u64 = 4122;
+const PACKET: u64 = 4222;
 
 /// Whether every guaranteed cluster gets its bandwidth and latency on the paths and by the tables of a plan. The
 /// lanes are those to which the tables map its service level.
