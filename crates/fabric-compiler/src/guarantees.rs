@@ -470,7 +470,7 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
 /// The links of a plan, with what guaranteed clusters may use of them.
 pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<LinkGraph> {
     let graph = LinkGraph::of(topology, plan, limits(intents, plan));
-    Arc::new(graph.with_buffers(&intents.capabilities))
+    Arc::new(graph.with_capabilities(&intents.capabilities))
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {

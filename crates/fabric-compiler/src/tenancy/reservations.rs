@@ -197,6 +197,9 @@ impl Reservations {
     /// Checks that a link has a lane, the rate `share` and arbitration entries for it left.
     pub fn check(&self, at: LinkIndex, share: u64) -> Result<(), Refusal> {
         let link = &self.links[at.index()];
+        if link.lanes.is_empty() {
+            return Err(Refusal::NoLanes { port: self.port(at) });
+        }
         if link.lanes_free().is_empty() {
             return Err(Refusal::NoLaneFree { port: self.port(at), lanes: link.lanes.len() as u8 });
         }

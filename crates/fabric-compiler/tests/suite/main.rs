@@ -9,6 +9,7 @@ mod classes;
 mod clusters;
 mod found;
 mod guarantees;
+mod lacks;
 mod multicast;
 mod partitions;
 mod planner;
