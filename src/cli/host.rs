@@ -153,6 +153,7 @@ fn state(state: HostState) -> &'static str {
         HostState::Up => "up",
         HostState::AgentSilent => "agent-silent",
         HostState::OffFabric => "off-fabric",
+        HostState::PortClosed => "port-closed",
         HostState::Unbound => "unbound",
     }
 }

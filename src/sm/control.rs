@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use control_protocol::sm::DiscoveredTopology;
+use control_protocol::sm::{DiscoveredTopology, EntryLack, LackPurpose};
 use control_protocol::{FabricEvent, SmRequest};
 use fabric_model::intent::PortName;
 use fabric_model::{Document, FabricPlan};
 use serde_json::{Value, json};
-use subnet_manager::{Discovery, Location, SmEvent};
+use subnet_manager::{Discovery, EntryClass, Lack, Location, SmEvent};
 
 use super::daemon::Daemon;
 use super::metrics;
@@ -49,6 +49,11 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
             apply(daemon, plan, answers);
         }
         SmRequest::ReadBack {} => daemon.read_back.wanted.push(answers),
+        SmRequest::Retry {} => {
+            let now = daemon.started.elapsed();
+            daemon.manager.retry_lacks(now);
+            answers.send(Ok(json!("trying again what devices did not take")));
+        }
         SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
             let now = daemon.started.elapsed();
@@ -72,6 +77,7 @@ fn discovered(discovery: &Discovery) -> FabricEvent {
         manager: discovery.manager,
         topology: fabric_model::ibnetdiscover::write(&discovery.topology),
         capabilities: discovery.capabilities.clone(),
+        lacks: discovery.lacks.iter().map(entry_lack).collect(),
         fabric: Some(json!(Document::of(&discovery.topology))),
     }))
 }
@@ -107,6 +113,8 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
         SmEvent::Unsupported { node, attribute, modifier } => {
             FabricEvent::Unsupported { node: *node, attribute: attribute.0, modifier: *modifier }
         }
+        SmEvent::Lacking(lack) => FabricEvent::Lacking(entry_lack(lack)),
+        SmEvent::LackEnded(lack) => FabricEvent::LackEnded(entry_lack(lack)),
         SmEvent::Drift { node, attribute, modifier } => {
             FabricEvent::Drift { node: *node, attribute: attribute.0, modifier: *modifier }
         }
@@ -120,4 +128,13 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
             FabricEvent::ForeignManagerGone { node: *node, port: *port }
         }
     }
+}
+
+/// A lack as watchers receive it.
+fn entry_lack(lack: &Lack) -> EntryLack {
+    let purpose = match lack.class {
+        EntryClass::Isolation => LackPurpose::Isolation,
+        EntryClass::Guarantee | EntryClass::Other => LackPurpose::Guarantee,
+    };
+    EntryLack { port: lack.port, purpose, text: lack.to_string() }
 }

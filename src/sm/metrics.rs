@@ -38,6 +38,7 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
         "Locations whose node does not answer or is not the expected one",
         stats.unmet.len(),
     );
+    gauge("lacks", "Entries of isolation or guarantees that devices do not take", stats.lacks.len());
     gauge("foreign_managers", "Other subnet managers in the fabric", stats.foreign_managers.len());
     let unsaved = usize::from(stats.unsaved.is_some());
     gauge("state_unsaved", "1 while the state file cannot be written and the fabric is not changed", unsaved);

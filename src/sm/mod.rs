@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use control_protocol::SmRequest;
-use fabric_model::intent::PortName;
+use fabric_model::intent::{PortName, UnenforcedPorts};
 use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -82,6 +82,11 @@ struct ServeArgs {
     /// Partition file in the format of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
+    /// Open ports at switches that cannot enforce partitions, although there are partitions besides the default one. Only
+    /// adapters enforce them then, so whoever controls an adapter can join any. Without other partitions, such ports are
+    /// open anyway.
+    #[arg(long, conflicts_with = "external_plans")]
+    allow_unenforced: bool,
     /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
@@ -120,6 +125,12 @@ enum SmCommand {
     Plan(PlanArgs),
     /// Read the partition file again; returns when the fabric is programmed.
     Reload(ControlArgs),
+    /// Try again the entries that devices refused or ignored, instead of waiting for the next try.
+    ///
+    /// Ports that lack an entry which isolates tenants are closed, and nothing is guaranteed on links that lack one which
+    /// carries guarantees; `heddle sm status` lists them. They are tried again when their device restarts, and after 1, 2,
+    /// 4 … up to 60 minutes.
+    Retry(ControlArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
     /// Read back every table of the plan in force, and print the plan with the tables that devices hold, as JSON.
@@ -198,7 +209,8 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
-    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone())?;
+    let unenforced = if args.allow_unenforced { UnenforcedPorts::Open } else { UnenforcedPorts::Closed };
+    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone(), unenforced)?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,
@@ -245,8 +257,12 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     let stop = daemon.run()?;
     ensure!(!(args.once && stop == Stop::Asked), "interrupted before the fabric was programmed");
     let (refused, unmet) = (daemon.stats.refused.count, daemon.stats.unmet.len());
-    if stop == Stop::Programmed && refused + unmet as u64 > 0 {
-        bail!("devices rejected {refused} requests, and {unmet} ports lead to nodes that do not answer");
+    let lacks = daemon.stats.lacks.len();
+    if stop == Stop::Programmed && refused + (unmet + lacks) as u64 > 0 {
+        bail!(
+            "devices rejected {refused} requests, {lacks} entries of isolation or guarantees are missing, and {unmet} ports \
+             lead to nodes that do not answer"
+        );
     }
     Ok(())
 }
@@ -273,6 +289,7 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         SmCommand::Status(args) => (args, SmRequest::Status {}),
         SmCommand::Watch(args) => (args, SmRequest::Watch {}),
         SmCommand::Reload(args) => (args, SmRequest::Reload {}),
+        SmCommand::Retry(args) => (args, SmRequest::Retry {}),
         SmCommand::Metrics(args) => (args, SmRequest::Metrics {}),
         SmCommand::ReadBack(args) => (args, SmRequest::ReadBack {}),
         SmCommand::Plan(args) => {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use control_protocol::PlanRejection;
 use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
+use fabric_model::intent::{PartitionIntent, UnenforcedPorts};
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, ObservedTables};
 use subnet_manager::Discovery;
@@ -33,6 +34,8 @@ pub struct PlanProvider {
     decisions: Decisions,
     plan: Option<Arc<FabricPlan>>,
     source: PlanSource,
+    /// Whether the operator opens ports whose partitions only adapters enforce.
+    unenforced_ports: UnenforcedPorts,
 }
 
 impl PlanProvider {
@@ -41,9 +44,18 @@ impl PlanProvider {
         source: PlanSource,
         partitions: Option<PathBuf>,
         decisions: Decisions,
+        unenforced_ports: UnenforcedPorts,
     ) -> anyhow::Result<Self> {
-        let planner =
-            Self { partitions, intents: None, discovery: None, basis: None, decisions, plan: None, source };
+        let planner = Self {
+            partitions,
+            intents: None,
+            discovery: None,
+            basis: None,
+            decisions,
+            plan: None,
+            source,
+            unenforced_ports,
+        };
         planner.read_partitions()?;
         Ok(planner)
     }
@@ -56,6 +68,7 @@ impl PlanProvider {
             Some(known) => known.partitions,
             None => self.read_partitions()?,
         };
+        intents.unenforced_ports = self.unenforced_ports(&intents.partitions);
         self.basis = Some(Basis::of(&discovery.topology, &intents));
         (self.intents, self.discovery) = (Some(intents), Some(discovery));
         Ok(())
@@ -68,7 +81,8 @@ impl PlanProvider {
             return Ok(self.plan.clone().filter(|plan| basis.is_some() && plan.basis() == basis));
         }
         let (discovery, intents) = self.known()?;
-        let plan = self.compile(discovery, intents)?;
+        let basis = self.basis.unwrap_or_else(|| Basis::of(&discovery.topology, intents));
+        let plan = self.compile(discovery, intents, basis)?;
         Ok(Some(self.keep(plan)))
     }
 
@@ -105,12 +119,16 @@ impl PlanProvider {
         let (Some(discovery), Some(mut intents)) = (&self.discovery, self.intents.take()) else {
             bail!("the fabric is not discovered yet");
         };
-        let before = std::mem::replace(&mut intents.partitions, partitions);
-        let plan = self.compile(discovery, &intents);
-        if plan.is_err() {
-            intents.partitions = before;
+        let before = intents.clone();
+        intents.unenforced_ports = self.unenforced_ports(&partitions);
+        intents.partitions = partitions;
+        let basis = Basis::of(&discovery.topology, &intents);
+        let plan = self.compile(discovery, &intents, basis);
+        if plan.is_ok() {
+            (self.intents, self.basis) = (Some(intents), Some(basis));
+        } else {
+            self.intents = Some(before);
         }
-        self.intents = Some(intents);
         Ok(self.keep(plan?))
     }
 
@@ -132,17 +150,29 @@ impl PlanProvider {
     }
 
     /// Compiles a plan that keeps earlier decisions as far as possible.
-    fn compile(&self, discovery: &Discovery, intents: &Intents) -> Result<FabricPlan, CompileError> {
+    fn compile(
+        &self,
+        discovery: &Discovery,
+        intents: &Intents,
+        basis: Basis,
+    ) -> Result<FabricPlan, CompileError> {
         let began = Instant::now();
         let plan = match &self.plan {
-            Some(previous) => {
-                let basis = self.basis.unwrap_or_else(|| Basis::of(&discovery.topology, intents));
-                recompile_on(basis, &discovery.topology, intents, previous)
-            }
+            Some(previous) => recompile_on(basis, &discovery.topology, intents, previous),
             None => compile(&discovery.topology, intents, &self.decisions),
         };
         tracing::debug!(elapsed = ?began.elapsed(), "compiled");
         plan
+    }
+
+    /// On a fabric with the default partition alone, there is nobody to isolate from another. Plans of a controller have
+    /// tenants.
+    fn unenforced_ports(&self, partitions: &[PartitionIntent]) -> UnenforcedPorts {
+        match self.source {
+            PlanSource::Internal if partitions.is_empty() => UnenforcedPorts::Open,
+            PlanSource::Internal => self.unenforced_ports,
+            PlanSource::External => UnenforcedPorts::Closed,
+        }
     }
 
     fn keep(&mut self, plan: FabricPlan) -> Arc<FabricPlan> {
@@ -151,7 +181,7 @@ impl PlanProvider {
         plan
     }
 
-    fn read_partitions(&self) -> anyhow::Result<Vec<fabric_model::intent::PartitionIntent>> {
+    fn read_partitions(&self) -> anyhow::Result<Vec<PartitionIntent>> {
         let Some(path) = &self.partitions else { return Ok(Vec::new()) };
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         partitions_conf::parse(&text).with_context(|| format!("in {}", path.display()))

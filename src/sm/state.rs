@@ -12,7 +12,7 @@ use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
-use subnet_manager::{Bindings, PersistentState, Unsupported};
+use subnet_manager::{Bindings, Lacks, PersistentState, Unsupported};
 
 /// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -44,6 +44,8 @@ struct Change {
     bindings: Option<Bindings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<Unsupported>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lacks: Option<Lacks>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<u64>,
 }
@@ -153,6 +155,7 @@ impl Change {
             decisions: changed(&rest(&old.decisions), &rest(&new.decisions)),
             bindings: changed(&old.bindings, &new.bindings),
             unsupported: changed(&old.unsupported, &new.unsupported),
+            lacks: changed(&old.lacks, &new.lacks),
             secret: new.secret.filter(|_| new.secret != old.secret),
         }
     }
@@ -171,6 +174,7 @@ impl Change {
         memory.bindings = self.bindings.unwrap_or(mem::take(&mut memory.bindings));
         memory.secret = self.secret.or(memory.secret);
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
+        memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
     }
 }
 

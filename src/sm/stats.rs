@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
-use subnet_manager::{Location, MadCounts, SmEvent};
+use subnet_manager::{EntryClass, Lack, Location, MadCounts, SmEvent};
 
 /// Entries kept of each list; older ones are only counted.
 const LIST_MAX: usize = 256;
@@ -35,6 +35,8 @@ pub struct SmStatistics {
     pub silent: List,
     pub refused: List,
     pub unsupported: List,
+    /// Entries of isolation or guarantees that devices do not take, by port.
+    pub lacks: BTreeMap<String, String>,
     pub drift: List,
     pub interruptions: u64,
     /// Error of the last write of the state, while it fails: the fabric is not changed meanwhile.
@@ -121,6 +123,19 @@ impl SmStatistics {
                 tracing::info!(%node, ?attribute, modifier, "not supported");
                 self.unsupported.push(attribute_name(*node, *attribute, *modifier));
             }
+            SmEvent::Lacking(lack) => {
+                let effect = match lack.class {
+                    EntryClass::Isolation => "no tenant can use the port",
+                    EntryClass::Guarantee | EntryClass::Other => "nothing is guaranteed on its link",
+                };
+                tracing::error!("{lack}; {effect}");
+                crate::print_warning(format_args!("{lack}; {effect}"));
+                self.lacks.insert(lack_name(lack), format!("{lack}; {effect}"));
+            }
+            SmEvent::LackEnded(lack) => {
+                tracing::info!(port = %lack.port, attribute = ?lack.attribute, "taken now, or no longer needed");
+                self.lacks.remove(&lack_name(lack));
+            }
             SmEvent::Drift { node, attribute, modifier } => {
                 tracing::warn!(%node, ?attribute, modifier, "drift: changed by another writer; repairing");
                 self.drift.push(attribute_name(*node, *attribute, *modifier));
@@ -160,6 +175,10 @@ impl SmStatistics {
 
 fn attribute_name(node: Guid, attribute: Attribute, modifier: u32) -> String {
     format!("{node} {attribute:?} {modifier:#x}")
+}
+
+fn lack_name(lack: &Lack) -> String {
+    format!("{} {:?} {:#x}", lack.port, lack.attribute, lack.modifier)
 }
 
 fn location_name(location: Option<Location>) -> String {

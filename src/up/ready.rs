@@ -176,6 +176,7 @@ async fn missing(client: &ApiClient, hosts: &[HostPort]) -> anyhow::Result<Optio
     let unusable = known.iter().filter(|host| !is_usable(host)).filter(is_ours);
     Ok(unusable.map(|host| (&host.name, host.state)).next().map(|(name, state)| match state {
         HostState::OffFabric => format!("{name} is not on the fabric"),
+        HostState::PortClosed => format!("the port of {name} is closed"),
         HostState::Unbound => format!("{name} is not bound to a port"),
         HostState::AgentSilent => format!("the agent of {name} does not answer"),
         HostState::Up => format!("the agent of {name} is checking for KVM"),

@@ -9,6 +9,7 @@ mod conformance;
 mod die_with_parent;
 mod exec;
 mod external_plans;
+mod fail_closed;
 mod frames;
 mod full_disk;
 mod host_identity;

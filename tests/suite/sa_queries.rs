@@ -68,6 +68,22 @@ fn saquery_agrees_with_smpquery_about_every_host() {
     }
 }
 
+/// A-PART-9: stock saquery sends with the key at index 0.
+#[test]
+fn saquery_is_answered_if_the_manager_has_the_key_at_index_zero() {
+    for (of_manager, is_answered) in [("", false), (", SELF=limited", true)] {
+        let server = tree();
+        let conf = server.file("partitions.conf");
+        let text = partition("blue", 0x123, &[2, 3], &[]).replacen("0x123", "0x123, indx0", 1);
+        std::fs::write(&conf, text.replacen(';', &format!("{of_manager};"), 1)).unwrap();
+        let _manager = SmDaemon::up(&server, HOST, &["--partitions", &conf]);
+        for (number, expected) in [(2, is_answered), (3, is_answered), (4, true), (1, true)] {
+            let class = server.tool(&host(number), "saquery", &["-c"]);
+            assert_eq!(class.success, expected, "{of_manager:?} {number}: {class:?}");
+        }
+    }
+}
+
 #[test]
 fn saquery_shows_ports_to_members_of_their_partition_only() {
     let (server, _manager) = administered();

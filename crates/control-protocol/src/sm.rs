@@ -26,6 +26,8 @@ pub enum SmRequest {
     Reload {},
     /// A node was moved: its M_Key may be sent to whatever is behind this port; without a port, to the manager's own node.
     AdoptNode { node: Guid, behind: Option<PortName> },
+    /// Try again the entries that devices did not take ([`FabricEvent::Lacking`]).
+    Retry {},
     /// Statistics in the text format of Prometheus.
     Metrics {},
     /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
@@ -45,7 +47,7 @@ struct Fields {
 /// A request whose command is unknown, or that has other fields than its command needs.
 #[derive(Debug, Error)]
 #[error(
-    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, metrics, read-back"
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, metrics, read-back"
 )]
 struct UnknownRequest(String);
 
@@ -60,6 +62,7 @@ impl TryFrom<Fields> for SmRequest {
             ("status", None, None, None) => Ok(Self::Status {}),
             ("watch", None, None, None) => Ok(Self::Watch {}),
             ("reload", None, None, None) => Ok(Self::Reload {}),
+            ("retry", None, None, None) => Ok(Self::Retry {}),
             ("metrics", None, None, None) => Ok(Self::Metrics {}),
             ("read-back", None, None, None) => Ok(Self::ReadBack {}),
             _ => Err(UnknownRequest(command)),
@@ -113,6 +116,11 @@ pub enum FabricEvent {
     Refused { node: Guid, attribute: String, modifier: u32, status: Option<u16> },
     /// A device accepted a Set and did not change.
     Unsupported { node: Guid, attribute: u16, modifier: u32 },
+    /// A device did not take an entry that isolates tenants or carries guarantees: its port is closed, or nothing is
+    /// guaranteed on its link. [`FabricEvent::Discovered`] follows, with these capabilities.
+    Lacking(EntryLack),
+    /// A device takes an entry that it did not take before, or the entry is not needed any more.
+    LackEnded(EntryLack),
     /// Something other than this manager changed a table; the manager repairs it.
     Drift { node: Guid, attribute: u16, modifier: u32 },
     /// A trap was received.
@@ -127,6 +135,28 @@ pub enum FabricEvent {
     StateSaved,
 }
 
+/// An entry that a device did not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct EntryLack {
+    /// The port concerned; port 0 stands for a whole switch.
+    pub port: PortName,
+    /// What is missing with it.
+    pub purpose: LackPurpose,
+    /// Node, attribute, what was written and what the device answered, as a sentence for operators.
+    pub text: String,
+}
+
+/// What an entry that a device did not take is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LackPurpose {
+    /// It separates tenants: the port is closed.
+    Isolation,
+    /// It carries guarantees: nothing is guaranteed on the link that the port sends into.
+    Guarantee,
+}
+
 /// A fabric as planners need it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiscoveredTopology {
@@ -134,8 +164,11 @@ pub struct DiscoveredTopology {
     pub manager: Guid,
     /// Nodes and links, in the format of ibnetdiscover.
     pub topology: String,
-    /// Table sizes and abilities of the devices.
+    /// Table sizes and abilities of the devices, without what they lack.
     pub capabilities: Capabilities,
+    /// Entries that devices did not take.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<EntryLack>,
     /// Nodes and links as JSON, for scripts; Heddle's own programs read `topology`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Value>,
@@ -190,6 +223,11 @@ mod tests {
             FabricEvent::Drift { node: guid, attribute: 0x16, modifier: 1 },
             FabricEvent::ForeignManager { node: guid, port, priority: Some(4) },
             FabricEvent::StateUnsaved { error: "no space left on device".to_owned() },
+            FabricEvent::Lacking(EntryLack {
+                port: PortName { node: guid, port },
+                purpose: LackPurpose::Isolation,
+                text: "refused".to_owned(),
+            }),
         ];
         for event in events {
             let text = serde_json::to_string(&event).unwrap();

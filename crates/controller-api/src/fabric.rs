@@ -27,7 +27,8 @@ pub struct FabricStatus {
     pub links: u32,
     /// Partitions of all clusters, sub-partitions included.
     pub partitions: Vec<PartitionStatus>,
-    /// Shortcomings of the current plan, such as ports that the subnet manager cannot reach.
+    /// Shortcomings of the current plan, such as ports that the subnet manager cannot reach, and entries that devices refuse
+    /// or ignore.
     pub findings: Vec<String>,
     /// Nodes and links in the text format of ibnetdiscover.
     pub topology: String,

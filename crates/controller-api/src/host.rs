@@ -47,6 +47,8 @@ pub enum HostState {
     AgentSilent,
     /// The port that the host is bound to is not on the fabric.
     OffFabric,
+    /// The port is on the fabric and closed, because the devices at its link do not take what isolates tenants.
+    PortClosed,
     /// The host was added without a GUID, and no adapter, or more than one, has its name.
     Unbound,
 }

@@ -178,7 +178,7 @@ pub enum GuaranteeLimit {
         #[schema(value_type = PortNameSchema)]
         port: PortName,
     },
-    /// Virtual lanes of a link: all are owned by other clusters.
+    /// Virtual lanes of a link: all are owned by other clusters, or it has none for guaranteed clusters.
     Lanes {
         /// Port that sends into the link.
         #[schema(value_type = PortNameSchema)]

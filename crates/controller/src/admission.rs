@@ -8,7 +8,7 @@ use controller_api::host::NewHost;
 use fabric_compiler::arrangement::{NodesNotPlaced, find_hosts};
 use fabric_model::intent::PortName;
 use fabric_model::tenancy::{Bandwidth, Class};
-use fabric_model::{FabricPlan, MacAddress};
+use fabric_model::{Endpoint, FabricPlan, MacAddress};
 use ib_wire::{Guid, Pkey};
 use thiserror::Error;
 use uuid::Uuid;
@@ -218,11 +218,13 @@ fn candidate(
 fn key_capacity(host_port: &HostAttachment, observed: &Observed) -> u16 {
     let Some(discovered) = &observed.fabric.discovered else { return 0 };
     let capabilities = &discovered.intents.capabilities;
-    let node = discovered.topology.by_port_guid(host_port.port_guid);
-    let guid = node.and_then(|end| discovered.topology.node(end.node)).map(|node| node.guid);
-    let Some(guid) = guid else { return 0 };
-    let own = capabilities.port(PortName { node: guid, port: host_port.port }).pkeys;
-    let enforced = capabilities.switch(host_port.leaf).enforced_pkeys;
+    let topology = &discovered.topology;
+    let name = |end: Endpoint| Some(PortName { node: topology.node(end.node)?.guid, port: end.port });
+    let end = topology.by_port_guid(host_port.port_guid);
+    let switch_port = end.and_then(|end| topology.peer(end)).and_then(name);
+    let (Some(port), Some(switch_port)) = (end.and_then(name), switch_port) else { return 0 };
+    let own = capabilities.port(port).pkeys;
+    let enforced = capabilities.enforced_pkeys(switch_port, port);
     own.min(enforced).saturating_sub(DEFAULT_KEYS)
 }
 

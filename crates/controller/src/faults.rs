@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use controller_api::Name;
 use jiff::Timestamp;
+use uuid::Uuid;
 
 /// Longest silence of an agent. It responds within 5 s even without news; a machine that is three times too slow is not
 /// worth an alarm.
@@ -32,6 +33,11 @@ pub enum Fault {
     AgentSilent(Name),
     /// The port of a host is not on the fabric: its virtual machines have no network.
     OffFabric(Name),
+    /// The port of a host is closed, because its device does not take what isolates tenants: its virtual machines have no
+    /// network.
+    PortClosed(Name),
+    /// The fabric can no longer carry the guarantee of the cluster with this id: it has best effort.
+    GuaranteeWithdrawn(Uuid),
 }
 
 /// All current faults, with the time at which each began.

@@ -14,12 +14,15 @@ use controller_api::Name;
 use controller_api::cluster::{Health, HealthState, NodeState};
 use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
+use fabric_model::plan::PlanFinding;
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use crate::clock::ClockReading;
 use crate::faults::{
     AGENT_SILENCE_LIMIT, Fault, Faults, MANAGER_SILENCE_LIMIT, PORT_ABSENCE_LIMIT, PROGRAMMING_LIMIT,
 };
+use crate::lifecycle::Observations as _;
 use crate::observed::Observed;
 use crate::store::{ClusterRow, NodeRow};
 
@@ -90,9 +93,34 @@ impl Monitor {
             } else {
                 self.absent.remove(&host.name);
             }
+            let fault = Fault::PortClosed(host.name.clone());
+            let is_closed = host.port_guid.and_then(|port| observed.is_closed(port));
+            // Until the devices match a plan again, a port counts as it did.
+            if is_closed.unwrap_or_else(|| before.contains_key(&fault)) {
+                note(fault, now.wall);
+            }
+        }
+        for cluster in withdrawn_guarantees(observed, before) {
+            note(Fault::GuaranteeWithdrawn(cluster), now.wall);
         }
         faults
     }
+}
+
+/// Clusters whose guarantee the current plan does not carry; those of before while there is none.
+fn withdrawn_guarantees(observed: &Observed, before: &Faults) -> Vec<Uuid> {
+    let Some(plan) = observed.fabric.plan.as_ref().filter(|_| observed.fabric.programmed.is_some()) else {
+        let of_before = before.keys().filter_map(|fault| match fault {
+            Fault::GuaranteeWithdrawn(cluster) => Some(*cluster),
+            _ => None,
+        });
+        return of_before.collect();
+    };
+    let violated = plan.findings().iter().filter_map(|finding| match finding {
+        PlanFinding::GuaranteeViolated { cluster, .. } => cluster.parse().ok(),
+        _ => None,
+    });
+    violated.collect()
 }
 
 /// Reader of a message; tenants see nothing of hosts.
@@ -123,7 +151,9 @@ pub fn node_fault(node: &NodeRow, faults: &Faults, audience: Audience) -> Option
         Some(NodeFault { state, since, reason: fault.about_node(audience) })
     };
     let silent = found(Fault::AgentSilent(node.host.clone()), NodeState::Unknown);
-    silent.or_else(|| found(Fault::OffFabric(node.host.clone()), NodeState::Degraded))
+    let absent = || found(Fault::OffFabric(node.host.clone()), NodeState::Degraded);
+    let closed = || found(Fault::PortClosed(node.host.clone()), NodeState::Degraded);
+    silent.or_else(absent).or_else(closed)
 }
 
 /// Health of a cluster: `unknown` if the state of no node is known, `degraded` if anything is faulty, else `ok`.
@@ -131,7 +161,8 @@ pub fn cluster_health(cluster: &ClusterRow, faults: &Faults, audience: Audience)
     let nodes = cluster.nodes.iter().filter(|node| !node.leaving);
     let of_nodes: Vec<(u32, NodeFault)> =
         nodes.clone().filter_map(|node| Some((node.number, node_fault(node, faults, audience)?))).collect();
-    let of_network = [Fault::ManagerSilent, Fault::FabricStuck].into_iter();
+    let of_network =
+        [Fault::ManagerSilent, Fault::FabricStuck, Fault::GuaranteeWithdrawn(cluster.id)].into_iter();
     let of_network = of_network.filter_map(|fault| Some((*faults.get(&fault)?, fault.to_string())));
     let (mut sinces, mut reasons) = (Vec::new(), Vec::new());
     for (number, fault) in &of_nodes {
@@ -160,6 +191,7 @@ impl Fault {
         match (self, audience) {
             (Self::AgentSilent(_), Audience::Tenant) => "its host does not respond".to_owned(),
             (Self::OffFabric(_), Audience::Tenant) => "its host is not on the network".to_owned(),
+            (Self::PortClosed(_), Audience::Tenant) => "its network is closed".to_owned(),
             (fault, _) => fault.to_string(),
         }
     }
@@ -176,6 +208,12 @@ impl fmt::Display for Fault {
             }
             Self::AgentSilent(host) => write!(f, "the agent of {host} does not respond"),
             Self::OffFabric(host) => write!(f, "{host} is not on the fabric"),
+            Self::PortClosed(host) => {
+                write!(f, "the port of {host} is closed, because it cannot be isolated from others")
+            }
+            Self::GuaranteeWithdrawn(_) => f.write_str(
+                "the guarantee is withdrawn, because the network cannot carry it; it has best effort",
+            ),
         }
     }
 }

@@ -37,6 +37,8 @@ pub trait Observations {
     fn spec_rejection(&self, host: &Name) -> Option<&str>;
     /// Whether the fabric is programmed with a port as a member of a partition; `None` if not known now.
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool>;
+    /// Whether a port is on the fabric and closed, because it cannot be isolated from others; `None` if not known now.
+    fn is_closed(&self, port: Guid) -> Option<bool>;
     /// Whether the fabric is programmed with all nodes of a cluster as members of its partitions; `None` if not known
     /// now.
     fn carries(&self, cluster: &ClusterRow) -> Option<bool>;
@@ -118,8 +120,10 @@ fn observe(cluster: &mut ClusterRow, observed: &impl Observations) {
                 node.ready = report.ready;
                 node.reason = report.reason.clone();
                 node.network = report.network;
-                // Readiness counts once the node is on the fabric; a later loss of the fabric does not revoke it.
-                let counts = is_carried || node.state == NodeState::Ready;
+                // Readiness counts once the node is on the fabric. A later loss of the fabric does not revoke it, but a port
+                // that is closed does.
+                let is_closed = observed.is_closed(node.port_guid) == Some(true);
+                let counts = (is_carried || node.state == NodeState::Ready) && !is_closed;
                 node.state = match report.state {
                     VmState::Preparing | VmState::Removing => NodeState::Starting,
                     VmState::Running if report.ready.is_some() && counts => NodeState::Ready,

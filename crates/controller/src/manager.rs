@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use control_protocol::sm::{EntryLack, LackPurpose};
 use control_protocol::{FabricEvent, SmRequest, read_reply, sm};
 use controller_api::fabric::{FabricState, Proof};
 use fabric_model::intent::PortName;
@@ -98,6 +99,17 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
             "fabric.drift",
             format!("attribute {attribute} of {node} was changed from outside; it is restored"),
         ),
+        FabricEvent::Lacking(EntryLack { purpose, text, .. }) => match purpose {
+            LackPurpose::Isolation => {
+                ("fabric.not-isolated", format!("{text}; no tenant can use the port until it does"))
+            }
+            LackPurpose::Guarantee => {
+                ("fabric.not-guaranteed", format!("{text}; nothing is guaranteed on its link until it does"))
+            }
+        },
+        FabricEvent::LackEnded(EntryLack { port, .. }) => {
+            ("fabric.recovered", format!("port {port} takes an entry that it did not take before"))
+        }
         FabricEvent::Stranger { location, claims } => (
             "fabric.stranger",
             format!("the device at {} claims to be {claims}, which is elsewhere", at(location)),
@@ -132,6 +144,7 @@ async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Resul
     intents.capabilities = found.capabilities;
     intents.best_effort_percent = site.best_effort_percent;
     let host_ports = host_ports(&topology);
+    let lacks = Arc::new(found.lacks.into_iter().map(|lack| lack.text).collect());
     let text = format!(
         "{} switches, {} adapters, {} links",
         topology.switches().count(),
@@ -149,6 +162,7 @@ async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Resul
         fabric.state = FabricState::Programming;
         fabric.discovered = Some(Arc::new(DiscoveredFabric { topology: Arc::clone(&topology), intents }));
         fabric.host_ports = Arc::new(host_ports);
+        fabric.lacks = lacks;
         fabric.programmed = None;
     });
     site.note("fabric.discovered", text).await?;

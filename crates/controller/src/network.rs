@@ -18,6 +18,8 @@ pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricIntent {
     pub members: Members,
+    /// The partitions that clusters have as a whole, without sub-partitions and those of views.
+    pub own_partitions: BTreeSet<PartitionNumber>,
     /// Cluster ids that use each partition number. Members of one number add up, whichever cluster they belong to.
     pub owners: PartitionOwners,
     /// Clusters with a guarantee, oldest first.
@@ -32,6 +34,7 @@ pub struct FabricIntent {
 pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
     FabricIntent {
         members: clusters.iter().fold(Members::new(), with_members),
+        own_partitions: clusters.iter().filter_map(|cluster| cluster.partition).collect(),
         owners: owners(clusters),
         guaranteed: clusters.iter().filter_map(guaranteed).collect(),
         routes: routes(clusters),

@@ -7,6 +7,7 @@ use controller_api::Name;
 use controller_api::agent::{HostReport, HostSpec};
 use controller_api::fabric::FabricState;
 use controller_api::host::NewHost;
+use fabric_model::intent::Role;
 use fabric_model::{Decisions, FabricPlan};
 use ib_wire::{Guid, Lid, PartitionNumber, PortNum, ServiceLevel};
 use uuid::Uuid;
@@ -63,6 +64,8 @@ pub struct ObservedFabric {
     pub discovered: Option<Arc<DiscoveredFabric>>,
     /// Cabled ports of adapters, by GUID.
     pub host_ports: Arc<HashMap<Guid, HostAttachment>>,
+    /// Entries that devices did not take, as sentences for operators.
+    pub lacks: Arc<Vec<String>>,
     /// The plan that was last programmed.
     pub plan: Option<Arc<FabricPlan>>,
     /// Decisions that later plans must keep.
@@ -108,12 +111,23 @@ impl Observations for Observed {
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
-        Some(self.fabric.programmed.as_ref()?.members.contains_key(&(partition, port)))
+        let programmed = self.fabric.programmed.as_ref()?;
+        let is_closed = self.is_closed(port)?;
+        Some(programmed.members.contains_key(&(partition, port)) && !is_closed)
+    }
+
+    fn is_closed(&self, port: Guid) -> Option<bool> {
+        self.fabric.programmed.as_ref()?;
+        let plan = self.fabric.plan.as_ref()?;
+        Some(self.fabric.host_ports.contains_key(&port) && plan.adapter_port(port).is_none())
     }
 
     fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
         let programmed = self.fabric.programmed.as_ref()?;
-        Some(members(cluster).iter().all(|(member, role)| programmed.members.get(member) == Some(role)))
+        let is_carried = |((partition, port), role): (&(PartitionNumber, Guid), &Role)| {
+            programmed.members.get(&(*partition, *port)) == Some(role) && self.is_closed(*port) == Some(false)
+        };
+        Some(members(cluster).iter().all(is_carried))
     }
 
     fn class_levels(&self, cluster: &ClusterRow) -> Option<Vec<ServiceLevel>> {

@@ -10,7 +10,7 @@ use fabric_verifier::{Finding, Verified, is_acknowledged, verify};
 use ib_wire::PartitionNumber;
 use thiserror::Error;
 
-use crate::network::{DiscoveredFabric, FabricIntent, Members};
+use crate::network::{DiscoveredFabric, FabricIntent};
 
 /// Most findings in one answer.
 const FINDINGS_MAX: usize = 1000;
@@ -223,7 +223,7 @@ fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
 
 fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
     let mut intents = discovered.intents.clone();
-    intents.partitions = partitions(&intent.members);
+    intents.partitions = partitions(intent);
     intents.owners.clone_from(&intent.owners);
     intents.clusters.clone_from(&intent.guaranteed);
     intents.route_overrides.clone_from(&intent.routes);
@@ -231,11 +231,17 @@ fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
     intents
 }
 
-fn partitions(members: &Members) -> Vec<PartitionIntent> {
+/// The partitions of clusters. A cluster that has a port alone has its P_Key at index 0 there, which software uses by
+/// default: adapters that are passed through have no table of their own for a guest.
+fn partitions(intent: &FabricIntent) -> Vec<PartitionIntent> {
     let mut ports: BTreeMap<PartitionNumber, Vec<Member>> = BTreeMap::new();
-    for ((partition, port), role) in members {
-        let member =
-            Member { selector: MemberSelector::Port(*port), role: *role, placement: PkeyPlacement::Anywhere };
+    for ((partition, port), role) in &intent.members {
+        let placement = if intent.own_partitions.contains(partition) {
+            PkeyPlacement::FirstIfAlone
+        } else {
+            PkeyPlacement::Anywhere
+        };
+        let member = Member { selector: MemberSelector::Port(*port), role: *role, placement };
         ports.entry(*partition).or_default().push(member);
     }
     let intent = |(number, members): (PartitionNumber, Vec<Member>)| PartitionIntent {

@@ -72,15 +72,15 @@ impl Parts<'_> {
     fn switch_ports(&self, index: SwitchIndex, capabilities: &Capabilities) -> Arc<[SwitchPortPlan]> {
         let switch = &self.fabric.switches[index];
         let adapters = self.fabric.adapter_ports[switch.adapters.clone()].iter();
-        let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port.guid)).collect();
+        let adapters: BTreeMap<_, _> = adapters.map(|port| (port.peer.port, port)).collect();
         (self.topology[switch.node].cabled_ports())
             // A port without a plan stays closed.
             .filter(|(number, peer)| self.topology[peer.node].is_switch() || adapters.contains_key(number))
             .map(|(number, peer)| {
                 let link = self.link(Endpoint::new(switch.node, number), peer, capabilities);
                 let enforcement = match adapters.get(&number) {
-                    Some(guid) => Enforcement::Both(self.table(*guid)),
-                    None => Enforcement::Off,
+                    Some(port) if port.enforced_pkeys > 0 => Enforcement::Both(self.table(port.guid)),
+                    Some(_) | None => Enforcement::Off,
                 };
                 let peer = self.name(peer);
                 SwitchPortPlan { number, peer, mtu: link.mtu, lanes: link.lanes, enforcement, qos: None }
@@ -120,8 +120,7 @@ impl Parts<'_> {
             self.fabric.unreached.map(|(nodes, witness)| PlanFinding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
-        let unenforced =
-            self.fabric.unenforced.map(|(ports, witness)| PlanFinding::Unenforced { ports, witness });
+        let unenforced = self.fabric.unenforced.clone();
         unreached.into_iter().chain(unenforced).chain(routes).chain(keys).collect()
     }
 

@@ -1,7 +1,8 @@
 //! The part of a topology that the manager reaches, in the form that the compiler uses: switches in order of their GUIDs,
 //! and what is attached to them. All decisions iterate in this order, so the order of the topology's nodes does not matter.
 
-use fabric_model::intent::PortName;
+use fabric_model::intent::{Capabilities, PortName, UnenforcedPorts};
+use fabric_model::plan::PlanFinding;
 use fabric_model::{Endpoint, Intents, NodeIndex, Topology};
 use ib_wire::{Guid, NodeKind, PortNum};
 
@@ -21,8 +22,8 @@ pub(crate) struct Fabric {
     pub manager: Guid,
     /// Unreached nodes: their number, and the lowest GUID.
     pub unreached: Option<(usize, Guid)>,
-    /// Adapter ports that are left out because their switch cannot enforce partitions: their number, and the first one.
-    pub unenforced: Option<(usize, PortName)>,
+    /// The finding about adapter ports whose partitions their switch ports cannot enforce.
+    pub unenforced: Option<PlanFinding>,
     /// All end ports, ordered by GUID.
     ends: Vec<(Guid, EndPort)>,
 }
@@ -74,6 +75,8 @@ pub(crate) struct AdapterPort {
     pub peer: Endpoint,
     /// The switch and port that it is attached to.
     pub attached: Option<(SwitchIndex, PortNum)>,
+    /// The number of P_Keys that the switch port enforces; 0 if it does not enforce partitions.
+    pub enforced_pkeys: u16,
 }
 
 impl Fabric {
@@ -92,14 +95,8 @@ impl Fabric {
         for (index, node) in nodes.iter().enumerate() {
             indices[node.index()] = Some(index);
         }
-        let can_enforce = |port: &AdapterPort| {
-            let switch = port.attached.map(|(index, _)| topology[nodes[index]].guid);
-            let keys = |guid| intents.capabilities.switch(guid).enforced_pkeys;
-            port.guid == manager || switch.is_none_or(|guid| keys(guid) > 0)
-        };
-        let (adapter_ports, unenforced): (Vec<AdapterPort>, Vec<AdapterPort>) =
-            adapter_ports(topology, &reached.ends, &indices).into_iter().partition(can_enforce);
-        let unenforced = unenforced.first().map(|first| (unenforced.len(), first.name));
+        let mut adapter_ports = adapter_ports(topology, &reached.ends, &indices, &intents.capabilities);
+        let unenforced = take_unenforced(&mut adapter_ports, intents);
         let switches: Vec<Switch> = (nodes.iter().enumerate())
             .map(|(index, node)| switch(topology, *node, index, &indices, &adapter_ports))
             .collect();
@@ -149,6 +146,23 @@ impl Fabric {
             EndPort::Switch(_) => NodeKind::Switch,
         }
     }
+}
+
+/// Leaves out the ports whose partitions nothing enforces, unless the intents open them.
+fn take_unenforced(ports: &mut Vec<AdapterPort>, intents: &Intents) -> Option<PlanFinding> {
+    let is_unenforced = |port: &AdapterPort| {
+        port.attached.is_some() && port.enforced_pkeys == 0 && port.guid != intents.manager
+    };
+    let unenforced = || ports.iter().filter(|port| is_unenforced(port));
+    let witness = unenforced().next()?.name;
+    let count = unenforced().count();
+    Some(match intents.unenforced_ports {
+        UnenforcedPorts::Closed => {
+            ports.retain(|port| !is_unenforced(port));
+            PlanFinding::Unenforced { ports: count, witness }
+        }
+        UnenforcedPorts::Open => PlanFinding::EnforcedByAdapters { ports: count, witness },
+    })
 }
 
 /// All end ports, ordered by GUID.
@@ -215,17 +229,22 @@ fn adapter_ports(
     topology: &Topology,
     ends: &[Endpoint],
     indices: &[Option<SwitchIndex>],
+    capabilities: &Capabilities,
 ) -> Vec<AdapterPort> {
     let adapter_port = |end: &Endpoint| {
         let node = &topology[end.node];
         let peer = topology.peer(*end)?;
+        let name = PortName { node: node.guid, port: end.port };
+        let switch_port = PortName { node: topology[peer.node].guid, port: peer.port };
+        let attached = indices[peer.node.index()].map(|index| (index, peer.port));
         Some(AdapterPort {
             guid: node.port(end.port)?.guid,
-            name: PortName { node: node.guid, port: end.port },
+            name,
             kind: node.kind,
             end: *end,
             peer,
-            attached: indices[peer.node.index()].map(|index| (index, peer.port)),
+            attached,
+            enforced_pkeys: attached.map_or(0, |_| capabilities.enforced_pkeys(switch_port, name)),
         })
     };
     let mut ports: Vec<AdapterPort> = ends.iter().filter_map(adapter_port).collect();

@@ -193,7 +193,9 @@ impl Planner {
 
 /// Whether LIDs and routes stay the same.
 fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
-    before.manager == after.manager && before.capabilities == after.capabilities
+    before.manager == after.manager
+        && before.unenforced_ports == after.unenforced_ports
+        && before.capabilities == after.capabilities
 }
 
 /// Whether the names of guaranteed clusters are unique.

@@ -8,7 +8,7 @@ use ib_wire::{Guid, Pkey};
 
 use crate::CompileError;
 use crate::assembly::partition_plan;
-use crate::fabric::{EndPort, Fabric};
+use crate::fabric::{AdapterPort, EndPort, Fabric};
 use crate::partitions::{self, KeyTables, Partition, Partitions, PreviousKeys};
 use crate::routing::RoutingContext;
 use crate::{multicast, route_overrides};
@@ -81,9 +81,10 @@ impl PreviousKeys for HeldTables<'_> {
 pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a PlanFinding>) {
     let findings = draft.findings();
     findings.retain(|finding| match finding {
-        PlanFinding::Unreachable { .. } | PlanFinding::Unenforced { .. } | PlanFinding::NoRoute { .. } => {
-            true
-        }
+        PlanFinding::Unreachable { .. }
+        | PlanFinding::Unenforced { .. }
+        | PlanFinding::EnforcedByAdapters { .. }
+        | PlanFinding::NoRoute { .. } => true,
         PlanFinding::IndexZeroContested { .. }
         | PlanFinding::GuaranteeViolated { .. }
         | PlanFinding::RouteOverrideRejected { .. }
@@ -104,7 +105,8 @@ pub(crate) fn put_keys(draft: &mut Draft, fabric: &Fabric, end_index: usize, tab
             if let Some(port) = draft.adapter_port(guid) {
                 port.pkeys = Arc::clone(table);
             }
-            let Some((switch, number)) = fabric.adapter_ports[index].attached else { return };
+            let AdapterPort { attached, enforced_pkeys, .. } = fabric.adapter_ports[index];
+            let Some((switch, number)) = attached.filter(|_| enforced_pkeys > 0) else { return };
             if let Some(port) = draft.switch(switch).and_then(|switch| switch.port_mut(number)) {
                 port.enforcement = Enforcement::Both(Arc::clone(table));
             }

@@ -39,6 +39,9 @@ pub struct Intents {
     pub best_effort_percent: u8,
     #[serde(default)]
     pub capabilities: Capabilities,
+    /// What becomes of adapter ports whose partitions nothing but the adapter itself enforces.
+    #[serde(default, skip_serializing_if = "UnenforcedPorts::are_closed")]
+    pub unenforced_ports: UnenforcedPorts,
 }
 
 fn is_zero(number: &u8) -> bool {
@@ -57,7 +60,26 @@ impl Intents {
             class_weights: ClassWeights::new(),
             best_effort_percent: 0,
             capabilities: Capabilities::default(),
+            unenforced_ports: UnenforcedPorts::default(),
         }
+    }
+}
+
+/// What becomes of adapter ports at switch ports that cannot enforce partitions. The port of the subnet manager is always
+/// open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnenforcedPorts {
+    /// They carry no data: whoever controls such an adapter could use the P_Keys of others.
+    #[default]
+    Closed,
+    /// They carry data, and only adapters enforce partitions. For fabrics on which nobody has to be isolated.
+    Open,
+}
+
+impl UnenforcedPorts {
+    fn are_closed(&self) -> bool {
+        *self == Self::Closed
     }
 }
 
@@ -160,6 +182,9 @@ impl Role {
 pub enum PkeyPlacement {
     /// At index 0, which software uses by default.
     First,
+    /// At index 0 if the key comes to a port to which no other key of this placement comes or came before. Afterwards it
+    /// keeps its index as long as the port has it.
+    FirstIfAlone,
     /// The compiler chooses the index.
     #[default]
     Anywhere,
@@ -274,6 +299,14 @@ impl Capabilities {
     pub fn switch(&self, guid: Guid) -> SwitchCapability {
         self.switches.get(&guid).copied().unwrap_or(self.default_switch)
     }
+
+    /// The number of P_Keys that a switch port enforces on the adapter port behind it. 0 if it cannot: the switch has no
+    /// enforcement in both directions, or one of the two ports or the switch does not take what isolates tenants.
+    pub fn enforced_pkeys(&self, switch_port: PortName, adapter_port: PortName) -> u16 {
+        let switch = PortName { node: switch_port.node, port: PortNum::MANAGEMENT };
+        let isolates = [switch, switch_port, adapter_port].into_iter().all(|name| self.port(name).isolates);
+        if isolates { self.switch(switch_port.node).enforced_pkeys } else { 0 }
+    }
 }
 
 /// Capabilities of a port.
@@ -294,6 +327,22 @@ pub struct PortCapability {
     /// Receive buffer of each lane. Devices do not report it; `None` disables the checks that need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_buffer: Option<LaneBuffer>,
+    /// Whether the port takes the entries that isolate tenants. False once its device refused one of them, or took it
+    /// without effect. Port 0 of a switch speaks for the whole switch.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub isolates: bool,
+    /// Whether the port maps service levels to lanes and arbitrates between them: PortInfo:IsSLMappingSupported, unless its
+    /// device refused such an entry, or took it without effect.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub divides_lanes: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn is_yes(flag: &bool) -> bool {
+    *flag
 }
 
 /// Receive buffer of a lane at the end of a link.
@@ -324,6 +373,8 @@ impl Default for PortCapability {
             lanes: DataLanes::Eight,
             arbitration: default_arbitration(),
             lane_buffer: None,
+            isolates: true,
+            divides_lanes: true,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::capacities::{BadCapacity, Capacities};
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
 use crate::mad_routing::Duplicate;
+use crate::set_faults::SetFault;
 use crate::vf_frames::Functions;
 
 /// An output of the fabric, to be handled by the caller.
@@ -71,6 +72,7 @@ pub struct Fabric {
     pub(crate) devices: Vec<Device>,
     pub(crate) ports: Vec<Port>,
     pub(crate) faults: Faults,
+    pub(crate) set_faults: Vec<SetFault>,
     pub(crate) now: Duration,
     pub(crate) drops: BTreeMap<DropReason, u64>,
     pub(crate) traps_sent: BTreeMap<u16, u64>,
@@ -115,6 +117,7 @@ impl Fabric {
             devices: Vec::with_capacity(topology.node_count()),
             ports: Vec::new(),
             faults: Faults::new(seed),
+            set_faults: Vec::new(),
             now: Duration::ZERO,
             drops: BTreeMap::new(),
             traps_sent: BTreeMap::new(),

@@ -17,7 +17,7 @@
 //! | `vf_frames` | Ethernet frames of virtual functions |
 //! | `agent` | subnet management and performance agents |
 //! | `notices` | traps and their repetition |
-//! | `links`, `recable`, `faults` | link training, topology changes, injected faults |
+//! | `links`, `recable`, `faults`, `set_faults` | link training, topology changes, injected faults |
 //! | `adapter_send` | headers that an adapter adds to the MADs of its software |
 //! | `install` | a plan written into all devices, without a subnet manager |
 //! | `inspect` | read access for the operator of the emulation |
@@ -42,6 +42,7 @@ mod notices;
 mod rates;
 mod recable;
 pub mod scenario;
+mod set_faults;
 pub mod traffic;
 mod vf_frames;
 
@@ -55,4 +56,5 @@ pub use faults::{InvalidProbability, Probability};
 pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
 pub use recable::RecableError;
+pub use set_faults::{SetConduct, SetFault, TakenEntries};
 pub use vf_frames::{AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, VirtualFunction};

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric_model::intent::{PortName, Role};
+use fabric_model::intent::{PortName, Role, UnenforcedPorts};
 use fabric_model::plan::{Enforcement, PkeyTable, SwitchPortPlan};
 use ib_wire::{Guid, Membership, PartitionNumber, Pkey};
 
 use crate::bounded::bounded;
-use crate::network::{Link, NextHop, PORTS, SwitchIndex};
+use crate::network::{Link, NextHop, PORTS, SwitchIndex, enforces};
 use crate::{Finding, PkeyTableKind, Reading, Rule};
 
 /// Findings about P_Key tables and member lists.
@@ -145,6 +145,9 @@ fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPo
         (NextHop::EndPort(end), Enforcement::Both(keys)) => {
             compare(read, end as usize, name, keys, PkeyTableKind::SwitchPort)
         }
+        (NextHop::EndPort(end), Enforcement::Off) if may_be_off(read, name, end as usize) => {
+            TableResult::default()
+        }
         (NextHop::EndPort(end), Enforcement::Off) => {
             let suspect = Suspect { end: end as usize, kind: PkeyTableKind::SwitchPort, key: None };
             TableResult { findings: off(), suspects: vec![suspect] }
@@ -156,6 +159,14 @@ fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPo
         },
         _ => TableResult::default(),
     }
+}
+
+/// Whether a switch port need not enforce the partitions of an end port: it cannot, and the port is the manager's own or
+/// open by the intents.
+fn may_be_off(read: &Reading<'_>, switch_port: PortName, end: usize) -> bool {
+    let (intents, end) = (read.intents, &read.network.ends()[end]);
+    let is_allowed = end.guid == intents.manager || intents.unenforced_ports == UnenforcedPorts::Open;
+    is_allowed && !enforces(&intents.capabilities, switch_port, end.name)
 }
 
 /// Compares a table with the P_Keys that the intents give the end port behind it.

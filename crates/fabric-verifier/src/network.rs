@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use fabric_model::intent::PortName;
+use fabric_model::intent::{Capabilities, PortName, UnenforcedPorts};
 use fabric_model::plan::{AdapterPortPlan, PkeyTable, PortQos, SwitchPlan};
 use fabric_model::{Endpoint, FabricPlan, Intents, LinkRate, NodeIndex, Topology};
 use ib_wire::{Guid, Lid, NodeKind, PortNum};
@@ -352,9 +352,17 @@ pub(crate) struct PresentPort {
     pub kind: NodeKind,
 }
 
+/// Whether a switch port can enforce partitions on an adapter port: the switch has entries for it, and neither the switch
+/// nor one of the two ports failed to take what isolates tenants.
+pub(crate) fn enforces(capabilities: &Capabilities, switch_port: PortName, adapter_port: PortName) -> bool {
+    let switch = PortName { node: switch_port.node, port: PortNum::MANAGEMENT };
+    let fails = [switch, switch_port, adapter_port].map(|name| !capabilities.port(name).isolates);
+    capabilities.switch(switch_port.node).enforced_pkeys != 0 && !fails.contains(&true)
+}
+
 /// The end ports that cables connect to the subnet manager's port, by port GUID: exactly those that a plan must
-/// contain. If no port has the manager's GUID, all end ports that are cabled to a switch. Ports at switches that enforce
-/// no P_Keys are not among them: what nothing isolates must stay closed. Only the manager's own may be there.
+/// contain. If no port has the manager's GUID, all end ports that are cabled to a switch. Ports that nothing isolates are
+/// not among them and must stay closed, unless the intents open them. The manager's own is always there.
 pub(crate) fn present_ends(topology: &Topology, intents: &Intents) -> Vec<PresentPort> {
     let manager = intents.manager;
     let mut seen = vec![false; topology.node_count()];
@@ -372,12 +380,17 @@ pub(crate) fn present_ends(topology: &Topology, intents: &Intents) -> Vec<Presen
             continue;
         }
         ends.extend(name(Endpoint::new(node, PortNum::MANAGEMENT)));
-        for (_, peer) in topology[node].cabled_ports() {
+        for (number, peer) in topology[node].cabled_ports() {
             if topology[peer.node].is_switch() {
                 open.push_back(peer.node);
             } else {
-                let enforces = intents.capabilities.switch(topology[node].guid).enforced_pkeys > 0;
-                ends.extend(name(peer).filter(|end| enforces || end.guid == manager));
+                let switch_port = PortName { node: topology[node].guid, port: number };
+                let may_be_open = |end: &PresentPort| {
+                    end.guid == manager
+                        || intents.unenforced_ports == UnenforcedPorts::Open
+                        || enforces(&intents.capabilities, switch_port, end.name)
+                };
+                ends.extend(name(peer).filter(may_be_open));
             }
         }
     }

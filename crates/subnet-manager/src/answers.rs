@@ -33,6 +33,7 @@ impl Manager {
                 | Purpose::LightSweep { target }
                 | Purpose::Recheck { target }
                 | Purpose::Write { target }
+                | Purpose::Verify { target }
                 | Purpose::ActivationCheck { target, .. } => self.handle_silent_attribute(now, target),
             }
         }
@@ -101,26 +102,16 @@ impl Manager {
                     self.report_refusal(target, Some(refusal));
                 }
             }
-            Purpose::Write { target } => {
-                self.learn(target, request, mad);
+            Purpose::Verify { target } => {
+                self.check_read_back_answer(target, mad);
                 let understood = is_ok && self.record(target, data);
                 self.check_understood(understood, target, mad);
             }
-        }
-    }
-
-    /// Records bits that a Set left unchanged.
-    fn learn(&mut self, target: AttributeRef, request: &Mad, mad: &Mad) {
-        let (guid, port, key) = target;
-        if mad.smp_data() == request.smp_data() {
-            return;
-        }
-        let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
-        if let Some(before) = before.filter(|_| mad.status() == Status::OK)
-            && self.unsupported.learn(target, &before, request.smp_data(), mad.smp_data())
-        {
-            self.has_learned = true;
-            self.emit(SmEvent::Unsupported { node: guid, attribute: key.0, modifier: key.1 });
+            Purpose::Write { target } => {
+                self.check_taken(target, request, mad);
+                let understood = is_ok && self.record(target, data);
+                self.check_understood(understood, target, mad);
+            }
         }
     }
 

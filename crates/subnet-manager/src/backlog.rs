@@ -3,7 +3,7 @@
 
 use ib_wire::SMP_DATA_LEN;
 
-use crate::manager::Manager;
+use crate::manager::{Manager, Purpose};
 use crate::unsupported::AttributeRef;
 
 /// Limit on requests waiting in the MAD window: enough to keep the windows of all devices of the largest
@@ -20,6 +20,8 @@ pub(crate) enum JobKind {
     Read,
     /// A read whose result is compared with the known value.
     Audit,
+    /// A read of what was just written.
+    Verify,
     Write([u8; SMP_DATA_LEN]),
 }
 
@@ -62,6 +64,7 @@ impl Manager {
             match kind {
                 JobKind::Read => self.read(target),
                 JobKind::Audit => self.audit(target),
+                JobKind::Verify => self.request_get(target, Purpose::Verify { target }),
                 JobKind::Write(data) => self.write(target, data),
             }
         }

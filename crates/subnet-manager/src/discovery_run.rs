@@ -192,6 +192,7 @@ impl Manager {
 
     /// Records PortInfo and follows the cable of the port if that is new.
     fn record_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
+        self.notice_restart(guid, number, &info);
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
         self.facts_are_new |= node.ports.get(&number) != Some(&info);

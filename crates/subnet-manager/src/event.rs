@@ -6,6 +6,7 @@ use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
 use crate::keys::Location;
+use crate::lacks::{Lack, Lacks};
 use crate::mad_window::MadCounts;
 use crate::survey::AttributeDifference;
 
@@ -25,7 +26,8 @@ pub enum SmEvent {
     /// Result of [`read_back`](crate::Manager::read_back): the plan in force, with the tables that devices
     /// hold.
     ReadBack(Box<FabricPlan>),
-    /// The fabric holds the plan, except for requests that were refused. Total MADs sent since the start.
+    /// The fabric holds the plan, and what was written was read back. Requests that were refused concern addresses and
+    /// routes only, or ports that are closed. Total MADs sent since the start.
     Programmed(MadCounts),
     /// A node did not answer during programming. It is rechecked, then programming starts again.
     Interrupted,
@@ -56,6 +58,12 @@ pub enum SmEvent {
     /// A Set left bits unchanged: the node does not support them. Reported once per attribute; the bits are
     /// not written again.
     Unsupported { node: Guid, attribute: Attribute, modifier: u32 },
+    /// A device did not take an entry that isolates tenants or carries guarantees. Reported once; its port is closed, or
+    /// nothing is guaranteed on its link, until [`SmEvent::LackEnded`]. [`SmEvent::Discovered`] follows, with other
+    /// capabilities.
+    Lacking(Lack),
+    /// A device takes an entry that it did not take before, or the entry is not needed any more.
+    LackEnded(Lack),
     /// Something other than this manager changed an attribute. It will be restored.
     Drift { node: Guid, attribute: Attribute, modifier: u32 },
     /// A node sent a trap. Traps are not authenticated.
@@ -80,8 +88,10 @@ pub enum SmEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovery {
     pub topology: Topology,
-    /// Table sizes and other limits of the devices.
+    /// Table sizes and other limits of the devices, without what they lack.
     pub capabilities: Capabilities,
+    /// What devices did not take although tenants or guarantees need it.
+    pub lacks: Lacks,
     /// GUID of the manager's own port.
     pub manager: Guid,
 }

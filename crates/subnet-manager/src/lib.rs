@@ -23,6 +23,9 @@
 //! | [`transition`] | the safe order from held tables to those of a plan |
 //! | `persistence` | the state that must be stored before anything is written |
 //! | `survey`, `read_back` | reading the tables of the fabric without writing |
+//! | `verification` | reading back what was written, and what follows if it is not there |
+//! | `entry_class` | what an entry is for: isolation, guarantee or other |
+//! | `lacks` | entries of the first two classes that devices do not take |
 //! | `unsupported` | bits that devices do not support |
 //! | `keys` | M_Keys and where each may be presented |
 //! | `mad_window`, `backlog` | requests in flight and requests waiting |
@@ -31,9 +34,11 @@
 mod answers;
 mod backlog;
 mod discovery_run;
+mod entry_class;
 mod event;
 mod foreign_managers;
 mod keys;
+mod lacks;
 mod lifetimes;
 mod mad_window;
 mod manager;
@@ -50,9 +55,12 @@ mod topology;
 pub mod transition;
 mod traps;
 mod unsupported;
+mod verification;
 
+pub use entry_class::EntryClass;
 pub use event::{Discovery, SmEvent};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
+pub use lacks::{Lack, LackAnswer, Lacks};
 pub use mad_window::{MadCounts, MadLimits, MadProgress};
 pub use manager::{Manager, ManagerSettings};
 pub use persistence::PersistentState;

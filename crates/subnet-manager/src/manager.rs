@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::FabricPlan;
+use fabric_model::intent::PortName;
 use ib_wire::{
     Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey, Status,
     TransactionId,
@@ -14,6 +15,7 @@ use crate::backlog::Backlog;
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::keys::{BoundNodes, Location, SiteSecret};
+use crate::lacks::{LackRetry, Lacks};
 use crate::lifetimes::DRAIN_TIME;
 use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
@@ -25,6 +27,7 @@ use crate::sweep::{SweepSchedule, SweepSettings};
 use crate::topology;
 use crate::transition::RouteStep;
 use crate::unsupported::{AttributeRef, Unsupported};
+use crate::verification::Written;
 
 /// Settings of a subnet manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +76,7 @@ impl Default for ManagerSettings {
 /// | [`handle_persisted`](Self::handle_persisted), [`handle_not_persisted`](Self::handle_not_persisted) | storing the state succeeded or failed |
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
+/// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
 /// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
 ///
 /// # Order of calls
@@ -101,6 +105,8 @@ impl Default for ManagerSettings {
 ///   partition reaches further than the old or the new plan allows, no packet is on a lane without weight,
 ///   and there is no new forwarding or credit loop ([`transition`](crate::transition)). Ports become active
 ///   last.
+/// * What a run wrote is read back before ports become active. A host port that lacks an entry which isolates tenants is
+///   taken down, whatever the plan says ([`SmEvent::Lacking`]).
 /// * Subnet administration answers only what the plan in force allows; during a change, only what both plans
 ///   allow.
 /// * An M_Key is sent only to the location of its node. No key is in an event, in `PersistentState` or in
@@ -116,6 +122,18 @@ pub struct Manager {
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
     pub(crate) unsupported: Unsupported,
+    pub(crate) lacks: Lacks,
+    /// The lacks that were reported as events.
+    pub(crate) reported_lacks: Lacks,
+    /// Whether a lack was found since the fabric was last reported.
+    pub(crate) has_new_lacks: bool,
+    pub(crate) lack_retry: LackRetry,
+    /// Nodes with lacks that had a LID when it was last seen.
+    pub(crate) lacking_with_lid: BTreeSet<Guid>,
+    /// Ports that this programming run took down for their lacks.
+    pub(crate) closing: BTreeSet<PortName>,
+    /// What this programming run wrote.
+    pub(crate) written: Written,
     pub(crate) observed: Observed,
     pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
@@ -183,6 +201,8 @@ pub(crate) enum Phase {
     /// Waiting until the state is persisted.
     Persisting,
     Writing(Stage),
+    /// Reading back what was written.
+    Verifying,
 }
 
 /// What a request is for.
@@ -210,6 +230,10 @@ pub(crate) enum Purpose {
         target: AttributeRef,
     },
     Write {
+        target: AttributeRef,
+    },
+    /// Read back what was written.
+    Verify {
         target: AttributeRef,
     },
     /// Read PortInfo after a Set of PortState Active was refused: is the port Active already?
@@ -242,6 +266,13 @@ impl Manager {
             backlog: Backlog::default(),
             bound: BoundNodes::new(&state.bindings),
             unsupported: state.unsupported.clone(),
+            lacks: state.lacks.clone(),
+            reported_lacks: state.lacks.clone(),
+            has_new_lacks: false,
+            lack_retry: LackRetry::default(),
+            lacking_with_lid: BTreeSet::new(),
+            closing: BTreeSet::new(),
+            written: Written::default(),
             observed: Observed::default(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
@@ -272,6 +303,9 @@ impl Manager {
             answers: VecDeque::new(),
             events: VecDeque::new(),
         };
+        for lack in state.lacks.iter().cloned() {
+            manager.emit(SmEvent::Lacking(lack));
+        }
         manager.discover_all();
         manager
     }
@@ -282,6 +316,7 @@ impl Manager {
     /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
         self.forget_held_back();
+        self.forget_needed_bits(&plan);
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.state_is_new |= before != Some(plan.decisions());
         self.distrust_interrupted_run();
@@ -362,7 +397,8 @@ impl Manager {
     /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
-        let others = [watch, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
+        let retry = self.lack_retry.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let others = [watch, retry, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
         self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -408,6 +444,7 @@ impl Manager {
                 Phase::Persisting => return,
                 Phase::Writing(_) if self.drained_at.is_some_and(|drained_at| now < drained_at) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
+                Phase::Verifying => self.conclude_verification(now),
             }
         }
     }
@@ -418,6 +455,9 @@ impl Manager {
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
             return true;
+        }
+        if self.lack_retry.take(now) {
+            self.forget_lacks(now);
         }
         let rechecks = self.sweeps.take_rechecks(now);
         if !rechecks.is_empty() {
@@ -461,12 +501,7 @@ impl Manager {
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
             self.observed.reroute();
             self.observed.changed = false;
-            match topology::topology(&self.observed.nodes) {
-                Ok((topology, capabilities)) => {
-                    is_new = self.publish_discovery(Discovery { topology, capabilities, manager: own.guid });
-                }
-                Err(error) => self.emit(SmEvent::Inconsistent(error)),
-            }
+            is_new = self.report_fabric(own.guid);
         }
         // If the fabric has changed, a new plan will follow.
         if !is_new && (!self.changed.is_empty() || self.plan_is_new()) {
@@ -474,6 +509,25 @@ impl Manager {
             self.begin_programming();
         } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
             self.publish();
+        }
+    }
+
+    /// Reports the fabric if its devices lack other entries than in the last report. Returns whether it was reported.
+    pub(crate) fn report_capabilities(&mut self) -> bool {
+        self.observed.own.is_some_and(|own| self.report_fabric(own.guid))
+    }
+
+    /// Reports the fabric, unless it is as it was. Returns whether it was reported.
+    fn report_fabric(&mut self, manager: Guid) -> bool {
+        match topology::topology(&self.observed.nodes, &self.lacks) {
+            Ok((topology, capabilities)) => {
+                let lacks = self.lacks.clone();
+                self.publish_discovery(Discovery { topology, capabilities, lacks, manager })
+            }
+            Err(error) => {
+                self.emit(SmEvent::Inconsistent(error));
+                false
+            }
         }
     }
 
@@ -494,6 +548,8 @@ impl Manager {
             nodes: &self.observed.nodes,
             secret: self.secret.as_ref(),
             unsupported: &self.unsupported,
+            lacks: &self.lacks,
+            own: self.observed.own,
         }
     }
 
@@ -507,6 +563,9 @@ impl Manager {
     }
 
     pub(crate) fn write(&mut self, target: AttributeRef, data: [u8; SMP_DATA_LEN]) {
+        if matches!(self.phase, Phase::Writing(_)) {
+            self.written.note(target);
+        }
         self.request(Method::SET, target, data, Purpose::Write { target });
     }
 

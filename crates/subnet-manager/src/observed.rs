@@ -9,6 +9,8 @@ use ib_wire::{
     PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
+use crate::entry_class::EntryClass;
+use crate::lacks::Lacks;
 use crate::sa::NodeFacts;
 
 /// An attribute or a block of a table: attribute id and modifier.
@@ -122,17 +124,32 @@ impl ObservedNode {
         })
     }
 
+    /// Whether a port maps service levels to lanes. Switches say so at port 0 for all their ports (A-TAKE-2).
+    fn maps_service_levels(&self, port: PortNum) -> bool {
+        let info = self.ports.get(if self.is_switch() { &PortNum::MANAGEMENT } else { &port });
+        info.is_some_and(|info| info.capability.has(Capability::SL_MAPPING))
+    }
+
     /// Adds the table sizes and other limits of the node.
-    pub fn add_capabilities(&self, all: &mut Capabilities) {
+    pub fn add_capabilities(&self, lacks: &Lacks, all: &mut Capabilities) {
         let node = self.info.node_guid;
         for (port, info) in &self.ports {
+            let name = PortName { node, port: *port };
             let pkeys = match &self.switch {
                 Some(switch) if *port != PortNum::MANAGEMENT => switch.partition_enforcement_capacity,
                 _ => self.info.partition_capacity,
             };
             let PortInfo { mtu_cap: mtu, vl_cap: lanes, vl_arb_low_cap: arbitration, .. } = *info;
-            let capability = PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer: None };
-            all.ports.insert(PortName { node, port: *port }, capability);
+            let capability = PortCapability {
+                pkeys,
+                mtu,
+                lanes,
+                arbitration,
+                lane_buffer: None,
+                isolates: !lacks.has(name, EntryClass::Isolation),
+                divides_lanes: self.maps_service_levels(*port) && !lacks.has(name, EntryClass::Guarantee),
+            };
+            all.ports.insert(name, capability);
         }
         if let Some(switch) = &self.switch {
             let capability = SwitchCapability {
@@ -153,6 +170,12 @@ impl ObservedNode {
 /// Whether the link of a port is up.
 pub(crate) fn is_up(info: &PortInfo) -> bool {
     info.physical_state == PhysicalState::LinkUp && info.state != PortState::Down
+}
+
+/// Whether a port is that of a host, and not the manager's own.
+pub(crate) fn is_host(nodes: &BTreeMap<Guid, ObservedNode>, own: Option<OwnPort>, port: PortName) -> bool {
+    let is_own = own.is_some_and(|own| (own.node, own.number) == (port.node, port.port));
+    !is_own && nodes.get(&port.node).is_none_or(|node| !node.is_switch())
 }
 
 /// The manager's own port.

@@ -14,6 +14,7 @@ use fabric_model::{Decisions, FabricPlan};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{Bindings, SiteSecret};
+use crate::lacks::Lacks;
 use crate::manager::{Manager, Phase};
 use crate::program::Stage;
 use crate::unsupported::Unsupported;
@@ -29,6 +30,9 @@ pub struct PersistentState {
     /// Without them, nodes that hold an M_Key do not answer.
     pub bindings: Bindings,
     pub unsupported: Unsupported,
+    /// What devices did not take although tenants or guarantees need it.
+    #[serde(skip_serializing_if = "Lacks::is_empty")]
+    pub lacks: Lacks,
     /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
     pub secret: Option<u64>,
 }
@@ -148,6 +152,7 @@ impl Manager {
             decisions: self.plan.as_ref().map(|plan| plan.decisions().clone()).unwrap_or_default(),
             bindings: self.bound.list(),
             unsupported: self.unsupported.clone(),
+            lacks: self.lacks.clone(),
             secret: self.secret.as_ref().map(SiteSecret::fingerprint),
         }
     }

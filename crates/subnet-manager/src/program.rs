@@ -13,15 +13,16 @@ use ib_wire::{
 };
 
 use crate::keys::SiteSecret;
-use crate::observed::{AttributeKey, ObservedNode};
+use crate::lacks::Lacks;
+use crate::observed::{AttributeKey, ObservedNode, OwnPort, is_host};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
 use crate::unsupported::{AttributeRef, Unsupported};
 use attributes::{
-    address, carries_data, close, enforced_ports, enforces, group_blocks, keys, low_first, port_info,
-    queue_life, shared_ports, shrunk_keys, step, switch_info, switch_life,
+    address, carries_data, enforced_ports, enforces, group_blocks, keys, low_first, port_info, queue_life,
+    shared_ports, shrunk_keys, step, switch_info, switch_life,
 };
-pub(crate) use attributes::{raw_filters, without_state};
+pub(crate) use attributes::{close, raw_filters, without_state};
 pub(crate) use sl_to_vl::hops;
 
 /// The stages of a programming run. In this order every stage is safe: what the plan no longer allows ends
@@ -142,6 +143,8 @@ pub(crate) struct Comparison<'a> {
     /// The source of M_Keys, if nodes get any.
     pub secret: Option<&'a SiteSecret>,
     pub unsupported: &'a Unsupported,
+    pub lacks: &'a Lacks,
+    pub own: Option<OwnPort>,
 }
 
 impl Comparison<'_> {
@@ -273,7 +276,10 @@ impl Comparison<'_> {
                 writes.extend(
                     node.ports.keys().copied().filter(stray).filter_map(|it| close(node, it)).map(own),
                 );
-                let retrained = plan.ports.iter().filter(|port| self.must_retrain(plan.guid, port));
+                let down = |port: &&SwitchPortPlan| {
+                    self.is_closed(plan.guid, port) || self.must_retrain(plan.guid, port)
+                };
+                let retrained = plan.ports.iter().filter(down);
                 writes.extend(retrained.filter_map(|port| close(node, port.number)).map(own));
             }
             Stage::Shrunk | Stage::SmServiceLevel => {}
@@ -351,8 +357,8 @@ impl Comparison<'_> {
                 }
             }
             Stage::Armed | Stage::Active => {
-                let wanted = |port: &SwitchPortPlan| step(node, port.number, stage);
-                writes.extend(plan.ports.iter().filter_map(wanted).map(own));
+                let open = plan.ports.iter().filter(|port| !self.is_closed(plan.guid, port));
+                writes.extend(open.filter_map(|port| step(node, port.number, stage)).map(own));
             }
         }
     }
@@ -395,9 +401,28 @@ impl Comparison<'_> {
                 writes.extend(plan.qos.as_ref().map(|sharing| own(lanes::injection(sharing))));
             }
             Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
+            Stage::Armed | Stage::Active if self.is_adapter_closed(plan) => {}
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
             _ => {}
         }
+    }
+
+    /// Whether the link of a switch port must carry no data: the plan isolates the host behind it, and something for that
+    /// is missing.
+    fn is_closed(&self, switch: Guid, plan: &SwitchPortPlan) -> bool {
+        let switch_port = PortName { node: switch, port: plan.number };
+        plan.is_enforced() && self.is_host(plan.peer) && self.lacks.close(switch_port, plan.peer)
+    }
+
+    fn is_adapter_closed(&self, plan: &AdapterPortPlan) -> bool {
+        let switch = self.plan.switch(plan.peer.node).filter(|_| !self.lacks.is_empty());
+        let port = switch.and_then(|switch| switch.port(plan.peer.port));
+        port.is_some_and(|port| self.is_closed(plan.peer.node, port))
+    }
+
+    /// Whether a port is that of a host, and not the manager's own.
+    fn is_host(&self, port: PortName) -> bool {
+        is_host(self.nodes, self.own, port)
     }
 
     /// Whether a link that carries data has to go down first: MTU and lanes change only below Armed (A-PORT-10).

@@ -28,7 +28,9 @@ impl Manager {
         let Some(plan) = self.in_force.clone() else { return };
         let changed = self.changed.difference(&self.fresh).copied().collect();
         let scope = Scope::between(Some(&plan), &plan, &changed, &self.observed.nodes);
-        let differences = self.comparison(&plan, &scope).known_differences();
+        let mut differences = self.comparison(&plan, &scope).known_differences();
+        // What a device never took was not changed by somebody else.
+        differences.retain(|write| !self.lacks.contains(&write.target()));
         let drifts = differences.into_iter().map(|write| {
             let (attribute, modifier) = write.key;
             SmEvent::Drift { node: write.node, attribute, modifier }
@@ -47,6 +49,8 @@ impl Manager {
         let Some(plan) = self.plan.clone().filter(|plan| self.can_reach_all_of(plan)) else { return };
         self.phase = Phase::Reading;
         self.sets_before = self.window.counts.sets;
+        self.written.clear();
+        self.closing.clear();
         self.scope = Scope::between(self.in_force.as_deref(), &plan, &self.changed, &self.observed.nodes);
         let scope = std::mem::take(&mut self.scope);
         let reads = self.comparison(&plan, &scope).reads();
@@ -57,7 +61,7 @@ impl Manager {
     /// Before a run is abandoned: marks the devices in its scope as changed, because they may hold parts of
     /// it.
     pub(crate) fn distrust_interrupted_run(&mut self) {
-        if let (Phase::Writing(_), Some(plan)) = (self.phase, &self.plan) {
+        if let (Phase::Writing(_) | Phase::Verifying, Some(plan)) = (self.phase, &self.plan) {
             let ports = self.scope.adapter_ports.iter().filter_map(|port| plan.adapter_port(*port));
             self.changed.extend(ports.map(|port| port.name.node));
             self.changed.extend(&self.scope.switches);
@@ -152,6 +156,9 @@ impl Manager {
 
     pub(crate) fn conclude_stage(&mut self, now: Duration, stage: Stage) {
         self.drained_at = None;
+        if self.close_ports() {
+            return;
+        }
         // What a link is after it went down has to be read: the run starts over.
         self.silent.append(&mut self.retrained);
         if !self.silent.is_empty() {
@@ -164,13 +171,14 @@ impl Manager {
             return;
         }
         match stage.next() {
+            Some(Stage::Active) if self.begin_verification() => {}
             Some(next) => self.begin_stage(next),
             None => self.conclude_programming(now),
         }
     }
 
     /// Ends the run because a node did not answer: a step relies on the completion of the one before.
-    fn interrupt(&mut self, now: Duration) {
+    pub(crate) fn interrupt(&mut self, now: Duration) {
         for node in std::mem::take(&mut self.silent) {
             self.changed.insert(node);
             self.sweeps.schedule_recheck(now, node);
@@ -206,6 +214,9 @@ impl Manager {
         self.changed = self.not_active();
         if is_new {
             self.sweeps.put_off_sweep(now);
+        }
+        // If a device did not take what the plan needs, another plan follows.
+        if !self.settle_lacks(now) && is_new {
             self.emit(SmEvent::Programmed(self.window.counts));
         }
     }

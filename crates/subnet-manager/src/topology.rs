@@ -6,16 +6,20 @@ use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, Endpoint, LinkRate, NewNode, NodeIndex, Topology, TopologyBuilder};
 use ib_wire::{Guid, NodeKind, PortNum};
 
+use crate::lacks::Lacks;
 use crate::observed::ObservedNode;
 
-/// The topology and the capabilities of the observed nodes.
-pub(crate) fn topology(nodes: &BTreeMap<Guid, ObservedNode>) -> Result<(Topology, Capabilities), BuildError> {
+/// The topology and the capabilities of the observed nodes, without what they lack.
+pub(crate) fn topology(
+    nodes: &BTreeMap<Guid, ObservedNode>,
+    lacks: &Lacks,
+) -> Result<(Topology, Capabilities), BuildError> {
     let mut builder = TopologyBuilder::new();
     let mut capabilities = Capabilities::default();
     let mut indices: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
     for (guid, node) in nodes {
         indices.insert(*guid, builder.add_node(new_node(*guid, node))?);
-        node.add_capabilities(&mut capabilities);
+        node.add_capabilities(lacks, &mut capabilities);
     }
     for (guid, node) in nodes {
         for (port, port_guid) in node.port_guids.iter().filter(|_| !node.is_switch()) {

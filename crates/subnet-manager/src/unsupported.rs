@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use ib_wire::{Attribute, Guid, PortNum, SMP_DATA_LEN};
 use serde::{Deserialize, Serialize};
 
+use crate::entry_class::EntryClass;
+use crate::lacks::Lacks;
 use crate::observed::AttributeKey;
 
 /// An attribute of a device: node, port, attribute id and modifier.
@@ -61,6 +63,19 @@ impl Unsupported {
                 None => true,
                 Some(mask) => (0..SMP_DATA_LEN).any(|i| (held[i] ^ wanted[i]) & !mask[i] != 0),
             }
+    }
+
+    /// Forgets the bits of an attribute, so that they are written again.
+    pub(crate) fn forget(&mut self, target: &AttributeRef) {
+        self.targets.remove(target);
+    }
+
+    /// Forgets the bits of a class that are not known as lacks, so that they are written again and recorded as such.
+    pub(crate) fn forget_unless_lacking(&mut self, class: EntryClass, lacks: &Lacks) {
+        self.targets.retain(|target, mask| {
+            let of_mask = EntryClass::of_difference(target.2.0, mask, Some(&[0; SMP_DATA_LEN]));
+            of_mask != class || lacks.contains(target)
+        });
     }
 
     /// Number of attributes with unsupported bits.

@@ -157,7 +157,7 @@ impl Projection {
                 mtu: capacities.mtu,
                 lanes: capacities.lanes,
                 arbitration: capacities.arbitration_entries,
-                lane_buffer: None,
+                ..PortCapability::default()
             },
             default_switch: SwitchCapability {
                 linear: capacities.linear_forwarding,

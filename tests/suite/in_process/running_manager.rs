@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_compiler::{partitions_conf, recompile};
+use fabric_model::intent::ClusterIntent;
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
 use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
@@ -21,6 +22,7 @@ pub struct RunningManager {
     pub plan: Option<Arc<FabricPlan>>,
     pub discovery: Option<Discovery>,
     pub partitions: String,
+    pub clusters: Vec<ClusterIntent>,
     /// Events of the manager, newest last.
     pub events: Vec<SmEvent>,
     /// Traps do not reach the manager.
@@ -62,6 +64,7 @@ impl RunningManager {
             plan,
             discovery,
             partitions,
+            clusters: Vec::new(),
             events,
             is_deaf: false,
             is_disk_full: false,
@@ -161,7 +164,7 @@ impl RunningManager {
         self.decide();
     }
 
-    /// Compiles a plan for the discovered fabric and the partitions, and applies it.
+    /// Compiles a plan for the discovered fabric, the partitions and the clusters, and applies it.
     pub fn decide(&mut self) {
         let discovery = self.discovery.as_ref().unwrap();
         if discovery.topology.switches().count() == 0 {
@@ -170,6 +173,7 @@ impl RunningManager {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
         intents.partitions = partitions_conf::parse(&self.partitions).unwrap();
+        intents.clusters.clone_from(&self.clusters);
         let plan = match &self.plan {
             Some(plan) => recompile(&discovery.topology, &intents, plan),
             None => fabric_compiler::compile(&discovery.topology, &intents, &self.kept.decisions),

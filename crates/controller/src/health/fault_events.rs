@@ -48,7 +48,19 @@ pub fn fault_events(
         }
         first_of_tenant.into_iter().for_each(|cluster| note(Some(cluster), true, of_tenant, text.clone()));
     }
-    for kind in [HostFault::AgentSilent, HostFault::OffFabric] {
+    for cluster in clusters.iter().filter(|it| faults.contains(&&Fault::GuaranteeWithdrawn(it.id))) {
+        let (kind, text) = match change {
+            FaultChange::Begins => {
+                ("cluster.guarantee-withdrawn", Fault::GuaranteeWithdrawn(cluster.id).to_string())
+            }
+            FaultChange::Ends => {
+                ("cluster.guarantee-restored", "the network carries its guarantee again".to_owned())
+            }
+        };
+        note(None, false, kind, format!("cluster {} of {}: {text}", cluster.name, cluster.tenant.name));
+        note(Some(cluster), false, kind, text);
+    }
+    for kind in [HostFault::AgentSilent, HostFault::OffFabric, HostFault::PortClosed] {
         let hosts: Vec<&Name> = faults.iter().filter_map(|fault| kind.host(fault)).collect();
         if hosts.is_empty() {
             continue;
@@ -80,14 +92,15 @@ fn network_kinds(fault: &Fault, change: FaultChange) -> (&'static str, &'static 
 enum HostFault {
     AgentSilent,
     OffFabric,
+    PortClosed,
 }
 
 impl HostFault {
     fn host(self, fault: &Fault) -> Option<&Name> {
         match (self, fault) {
-            (Self::AgentSilent, Fault::AgentSilent(host)) | (Self::OffFabric, Fault::OffFabric(host)) => {
-                Some(host)
-            }
+            (Self::AgentSilent, Fault::AgentSilent(host))
+            | (Self::OffFabric, Fault::OffFabric(host))
+            | (Self::PortClosed, Fault::PortClosed(host)) => Some(host),
             _ => None,
         }
     }
@@ -99,6 +112,8 @@ impl HostFault {
             (Self::AgentSilent, FaultChange::Ends) => ("host.agent-answers", "cluster.nodes-known"),
             (Self::OffFabric, FaultChange::Begins) => ("host.off-fabric", "cluster.nodes-cut-off"),
             (Self::OffFabric, FaultChange::Ends) => ("host.on-fabric", "cluster.nodes-connected"),
+            (Self::PortClosed, FaultChange::Begins) => ("host.port-closed", "cluster.nodes-closed"),
+            (Self::PortClosed, FaultChange::Ends) => ("host.port-open", "cluster.nodes-open"),
         }
     }
 
@@ -108,6 +123,7 @@ impl HostFault {
             return match self {
                 Self::AgentSilent => Fault::AgentSilent(host).to_string(),
                 Self::OffFabric => Fault::OffFabric(host).to_string(),
+                Self::PortClosed => Fault::PortClosed(host).to_string(),
             };
         }
         let named: Vec<&str> = hosts.iter().take(NAMED_MAX).map(|host| host.as_str()).collect();
@@ -120,12 +136,25 @@ impl HostFault {
             (Self::AgentSilent, FaultChange::Ends) => format!("agents respond again: {named}"),
             (Self::OffFabric, FaultChange::Begins) => format!("these hosts are not on the fabric: {named}"),
             (Self::OffFabric, FaultChange::Ends) => format!("back on the fabric: {named}"),
+            (Self::PortClosed, FaultChange::Begins) => {
+                format!(
+                    "the ports of these hosts are closed, because they cannot be isolated from others: {named}"
+                )
+            }
+            (Self::PortClosed, FaultChange::Ends) => format!("ports are open again: {named}"),
         }
     }
 
     /// Text for tenants, without host names.
     fn about_nodes(self, numbers: &[u32], change: FaultChange) -> String {
         let list = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        if self == Self::PortClosed {
+            let nodes = if numbers.len() == 1 { "node" } else { "nodes" };
+            return match change {
+                FaultChange::Begins => format!("the network of {nodes} {list} is closed"),
+                FaultChange::Ends => format!("the network of {nodes} {list} is open again"),
+            };
+        }
         let (nodes, host) = match numbers {
             [_] => (format!("node {list}"), "its host"),
             _ => (format!("nodes {list}"), "their hosts"),
@@ -146,14 +175,14 @@ impl HostFault {
                     "respond again"
                 }
             }
-            (Self::OffFabric, FaultChange::Begins) => {
+            (Self::OffFabric | Self::PortClosed, FaultChange::Begins) => {
                 if is_one {
                     "is not on the network"
                 } else {
                     "are not on the network"
                 }
             }
-            (Self::OffFabric, FaultChange::Ends) => {
+            (Self::OffFabric | Self::PortClosed, FaultChange::Ends) => {
                 if is_one {
                     "is on the network again"
                 } else {

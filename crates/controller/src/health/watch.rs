@@ -40,10 +40,10 @@ impl Watcher {
         let _writer = site.writer.lock().await;
         // Faults of a removed host end without an event.
         let is_known = |fault: &&Fault| match fault {
-            Fault::AgentSilent(host) | Fault::OffFabric(host) => {
+            Fault::AgentSilent(host) | Fault::OffFabric(host) | Fault::PortClosed(host) => {
                 hosts.iter().any(|known| known.name == *host)
             }
-            Fault::ManagerSilent | Fault::FabricStuck => true,
+            Fault::ManagerSilent | Fault::FabricStuck | Fault::GuaranteeWithdrawn(_) => true,
         };
         let begun = difference(&after, &before);
         let ended = difference(&before, &after);

@@ -22,6 +22,8 @@ struct World {
     ordered: BTreeSet<Uuid>,
     removed: BTreeSet<Uuid>,
     members: Option<Members>,
+    /// Ports that are closed.
+    closed: BTreeSet<Guid>,
     refusal: Option<String>,
     levels: Option<Vec<ServiceLevel>>,
 }
@@ -41,12 +43,18 @@ impl Observations for World {
     }
 
     fn is_member(&self, partition: PartitionNumber, port: Guid) -> Option<bool> {
-        Some(self.members.as_ref()?.contains_key(&(partition, port)))
+        let is_member = self.members.as_ref()?.contains_key(&(partition, port));
+        Some(is_member && !self.closed.contains(&port))
+    }
+
+    fn is_closed(&self, port: Guid) -> Option<bool> {
+        self.members.as_ref().map(|_| self.closed.contains(&port))
     }
 
     fn carries(&self, cluster: &ClusterRow) -> Option<bool> {
         let programmed = self.members.as_ref()?;
-        Some(members(cluster).iter().all(|(member, role)| programmed.get(member) == Some(role)))
+        let is_open = cluster.nodes.iter().all(|node| !self.closed.contains(&node.port_guid));
+        Some(is_open && members(cluster).iter().all(|(member, role)| programmed.get(member) == Some(role)))
     }
 
     fn class_levels(&self, _: &ClusterRow) -> Option<Vec<ServiceLevel>> {
@@ -351,6 +359,49 @@ fn unobserved_nodes_are_not_aborted() {
     world.order(&cluster);
     advance(&mut cluster, &world, now(late));
     assert_eq!(cluster.phase, Phase::Failed, "observed, and not ready");
+}
+
+#[test]
+fn a_closed_port_revokes_readiness_until_it_is_open() {
+    let (mut cluster, mut world) = ready(4);
+    let port = cluster.nodes[1].port_guid;
+    assert_ne!(cluster.nodes[0].port_guid, port);
+    world.closed.insert(port);
+    advance(&mut cluster, &world, now(50));
+    assert_eq!(cluster.phase, Phase::Starting);
+    let states: Vec<bool> = cluster.nodes.iter().map(|node| node.state == NodeState::Ready).collect();
+    let open: Vec<bool> = cluster.nodes.iter().map(|node| node.port_guid != port).collect();
+    assert_eq!(states, open, "only nodes behind the closed port");
+
+    // While nothing is known, nothing changes.
+    let members = world.members.take();
+    advance(&mut cluster, &world, now(51));
+    assert_eq!(cluster.phase, Phase::Starting);
+    (world.members, world.closed) = (members, BTreeSet::new());
+    advance(&mut cluster, &world, now(52));
+    assert_eq!(cluster.phase, Phase::Ready);
+}
+
+#[test]
+fn a_cluster_on_a_closed_port_does_not_become_ready() {
+    let mut world = World::default();
+    let mut cluster = cluster(2);
+    world.closed.insert(cluster.nodes[1].port_guid);
+    for _ in 0..4 {
+        world.program(&cluster);
+        advance(&mut cluster, &world, now(1));
+        world.order(&cluster);
+        world.boot(&cluster);
+    }
+    assert_ne!(cluster.phase, Phase::Ready);
+    assert!(!cluster.nodes[1].networked, "no virtual machine is started behind it");
+    world.closed.clear();
+    for _ in 0..4 {
+        advance(&mut cluster, &world, now(2));
+        world.order(&cluster);
+        world.boot(&cluster);
+    }
+    assert_eq!(cluster.phase, Phase::Ready, "the control");
 }
 
 #[test]

@@ -116,3 +116,28 @@ fn two_clusters_with_one_number_are_never_planned() {
     let found = check_tables(&discovered, &joined, &held);
     assert!(found.len() == 1 && found[0].contains("partition number 0x0101 belongs to both"), "{found:?}");
 }
+
+#[test]
+fn a_cluster_has_its_key_first_where_it_came_to_a_free_port() {
+    let (discovered, ports) = fabric();
+    let (one, two) = (cluster(1, 0x101, &ports[1..3]), cluster(2, 0x102, &ports[2..4]));
+    let steps = [vec![one.clone()], vec![one, two.clone()], vec![two], Vec::new()];
+    let (_, plans) = committed(&discovered, &steps, None);
+    let keys = |step: usize, port: usize| -> Vec<u16> {
+        let table = &plans[step].adapter_port(ports[port]).unwrap().pkeys;
+        table.entries().iter().map(|key| key.map_or(0, |key| key.to_wire())).collect()
+    };
+    assert_eq!(
+        (keys(0, 1), keys(0, 2), keys(0, 3)),
+        (vec![0x8101, 0x7fff], vec![0x8101, 0x7fff], vec![0x7fff])
+    );
+    // Somebody else comes: no index changes.
+    assert_eq!((keys(1, 1), keys(1, 2)), (vec![0x8101, 0x7fff], vec![0x8101, 0x7fff, 0x8102]));
+    assert_eq!(keys(1, 3), [0x8102, 0x7fff]);
+    // The first one leaves: the index of the other does not change while it is there.
+    assert_eq!(
+        (keys(2, 1), keys(2, 2), keys(2, 3)),
+        (vec![0x7fff], vec![0x7fff, 0, 0x8102], vec![0x8102, 0x7fff])
+    );
+    assert_eq!((keys(3, 2), keys(3, 3)), (vec![0x7fff], vec![0x7fff]));
+}

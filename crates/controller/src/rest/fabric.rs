@@ -56,6 +56,8 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         }
     }
     let topology = fabric.discovered.as_ref().map(|discovered| &discovered.topology);
+    let of_plan = fabric.plan.iter().flat_map(|plan| plan.findings()).map(ToString::to_string);
+    let findings = of_plan.chain(fabric.lacks.iter().cloned()).collect();
     let faults = site.faults();
     let (silent, stuck) = (faults.get(&Fault::ManagerSilent), faults.get(&Fault::FabricStuck));
     let (state, since) = match (silent, stuck) {
@@ -70,7 +72,7 @@ pub async fn show(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json<
         adapters: topology.map_or(0, |topology| topology.end_nodes().count() as u32),
         links: topology.map_or(0, |topology| topology.links().count() as u32),
         partitions,
-        findings: fabric.plan.iter().flat_map(|plan| plan.findings()).map(ToString::to_string).collect(),
+        findings,
         topology: topology.map(|topology| ibnetdiscover::write(topology)).unwrap_or_default(),
     }))
 }

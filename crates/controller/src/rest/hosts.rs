@@ -52,15 +52,18 @@ async fn statuses(site: &Site) -> Result<Vec<Host>, ApiError> {
 fn host_view(new: &NewHost, allocation: HostAllocation, observed: &Observed, faults: &Faults) -> Host {
     let place = observed.fabric.host_port(new);
     let agent = observed.agents.get(&new.name);
+    let closed = Fault::PortClosed(new.name.clone());
     let state = match (agent.is_some_and(ObservedAgent::is_up), new.port_guid, place) {
         (false, _, _) => HostState::AgentSilent,
         (true, None, _) => HostState::Unbound,
         (true, Some(_), None) => HostState::OffFabric,
+        (true, Some(_), Some(_)) if faults.contains_key(&closed) => HostState::PortClosed,
         (true, Some(_), Some(_)) => HostState::Up,
     };
     let since = match state {
         HostState::AgentSilent => faults.get(&Fault::AgentSilent(new.name.clone())),
         HostState::OffFabric => faults.get(&Fault::OffFabric(new.name.clone())),
+        HostState::PortClosed => faults.get(&closed),
         HostState::Up | HostState::Unbound => None,
     };
     Host {

@@ -131,6 +131,7 @@ fn limit_of_link(refusal: &Refusal) -> GuaranteeLimit {
             GuaranteeLimit::LinkBandwidth { port, needed, available }
         }
         Refusal::RateUnknown { port } => GuaranteeLimit::LinkRate { port },
+        Refusal::NoLanes { port } => GuaranteeLimit::Lanes { port, lanes: 0 },
         Refusal::NoLaneFree { port, lanes } => GuaranteeLimit::Lanes { port, lanes },
         Refusal::NoServiceLevelFree { port, free: available, usable } => {
             GuaranteeLimit::ServiceLevels { port, available, usable }

@@ -20,10 +20,10 @@ impl Store {
         let mut change = self.writer.begin().await?;
         sqlx::query("DELETE FROM faults").execute(&mut *change).await?;
         for (fault, since) in faults {
-            let (kind, host) = words(fault);
+            let (kind, subject) = words(fault);
             sqlx::query("INSERT INTO faults (kind, host, since) VALUES (?, ?, ?)")
                 .bind(kind)
-                .bind(host)
+                .bind(subject)
                 .bind(since.to_string())
                 .execute(&mut *change)
                 .await?;
@@ -35,12 +35,15 @@ impl Store {
     }
 }
 
-fn words(fault: &Fault) -> (&'static str, &str) {
+/// Kind of a fault, and the host or cluster that it is about.
+fn words(fault: &Fault) -> (&'static str, String) {
     match fault {
-        Fault::ManagerSilent => ("manager-silent", ""),
-        Fault::FabricStuck => ("fabric-stuck", ""),
-        Fault::AgentSilent(host) => ("agent-silent", host.as_str()),
-        Fault::OffFabric(host) => ("off-fabric", host.as_str()),
+        Fault::ManagerSilent => ("manager-silent", String::new()),
+        Fault::FabricStuck => ("fabric-stuck", String::new()),
+        Fault::AgentSilent(host) => ("agent-silent", host.to_string()),
+        Fault::OffFabric(host) => ("off-fabric", host.to_string()),
+        Fault::PortClosed(host) => ("port-closed", host.to_string()),
+        Fault::GuaranteeWithdrawn(cluster) => ("guarantee-withdrawn", cluster.to_string()),
     }
 }
 
@@ -51,6 +54,10 @@ fn fault(row: &SqliteRow) -> Result<Fault, StoreError> {
         "fabric-stuck" => Ok(Fault::FabricStuck),
         "agent-silent" => Ok(Fault::AgentSilent(host()?)),
         "off-fabric" => Ok(Fault::OffFabric(host()?)),
+        "port-closed" => Ok(Fault::PortClosed(host()?)),
+        "guarantee-withdrawn" => {
+            Ok(Fault::GuaranteeWithdrawn(parsed("id of a cluster", &row.text("host")?)?))
+        }
         other => Err(StoreError::InvalidValue { what: "kind of a fault", value: other.to_owned() }),
     }
 }

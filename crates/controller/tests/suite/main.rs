@@ -3,6 +3,7 @@
 
 mod access_matrix;
 mod agents;
+mod closed_ports;
 mod clusters;
 mod connections;
 mod disclosure;

@@ -1,7 +1,7 @@
 //! The layout of P_Key tables.
 //!
-//! A key keeps its index while the port holds it. Index 0 has the key that claims it, else that of the default partition.
-//! New keys get the lowest free index. Ports with the same keys at the same indices share one table.
+//! A key keeps its index while the port holds it. Index 0 has the key that claims it, else that of the one partition that
+//! has the port alone, else that of the default partition. New keys get the lowest free index. Ports with the same keys at the same indices share one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -126,12 +126,16 @@ struct WantedKeys {
     keys: Vec<Pkey>,
     /// Keys that claim index 0, in the order of the intents.
     first: Vec<Pkey>,
+    /// Keys that take index 0 of a port that they have alone, in order.
+    first_if_alone: Vec<Pkey>,
 }
 
 impl WantedKeys {
     fn add(&mut self, partition: PartitionNumber, (role, key_place): (Role, PkeyPlacement)) {
-        if key_place == PkeyPlacement::First {
-            self.first.extend(role.keys(partition).next());
+        match key_place {
+            PkeyPlacement::First => self.first.extend(role.keys(partition).next()),
+            PkeyPlacement::FirstIfAlone => self.first_if_alone.extend(role.keys(partition).next()),
+            PkeyPlacement::Anywhere => {}
         }
         self.keys.extend(role.keys(partition));
     }
@@ -139,11 +143,13 @@ impl WantedKeys {
     fn drop_partition(&mut self, partition: PartitionNumber) {
         self.keys.retain(|key| key.partition() != partition);
         self.first.retain(|key| key.partition() != partition);
+        self.first_if_alone.retain(|key| key.partition() != partition);
     }
 
     fn sort(&mut self, order: &RequestOrder) {
         self.keys.sort_unstable();
         self.first.sort_unstable_by_key(|key| order.index(key.partition()));
+        self.first_if_alone.sort_unstable();
     }
 }
 
@@ -254,10 +260,9 @@ fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimi
         EndPort::Adapter(index) => {
             let port = &fabric.adapter_ports[index];
             let own = (port.name, usize::from(capabilities.port(port.name).pkeys));
-            let enforcing = port.attached.map(|(end_index, number)| {
-                let node = fabric.switches[end_index].guid;
-                let entries = usize::from(capabilities.switch(node).enforced_pkeys);
-                (PortName { node, port: number }, entries)
+            let enforcing = port.attached.filter(|_| port.enforced_pkeys > 0).map(|(switch, number)| {
+                let node = fabric.switches[switch].guid;
+                (PortName { node, port: number }, usize::from(port.enforced_pkeys))
             });
             std::iter::once(own).chain(enforcing).collect()
         }
@@ -302,10 +307,23 @@ fn place_keys(
     Ok(table)
 }
 
-/// The key at index 0: one that claims it, else that of the default partition, else the previous one, else the lowest.
+/// The key at index 0: one that claims it, else one that has or had the port alone, else that of the default partition,
+/// else the previous one, else the lowest.
 fn first_key(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
-    let claimed = wanted.first.first().copied();
+    let claimed = wanted.first.first().copied().or_else(|| key_alone(wanted, before));
     let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));
     let stood = || before.first().copied().flatten().filter(|key| wanted.keys.contains(key));
     claimed.or_else(default).or_else(stood).or_else(|| wanted.keys.first().copied())
+}
+
+/// The key that takes index 0 because it comes to a port that no other has, or that keeps it since. A change of its
+/// membership is no change of its place.
+fn key_alone(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
+    let of = |partition| wanted.first_if_alone.iter().copied().find(|key| key.partition() == partition);
+    let kept = before.first().copied().flatten().and_then(|key| of(key.partition()));
+    let is_held = |key: &Pkey| before.iter().flatten().any(|held| held.partition() == key.partition());
+    kept.or_else(|| match wanted.first_if_alone.as_slice() {
+        [key] if !is_held(key) => Some(*key),
+        _ => None,
+    })
 }

@@ -190,12 +190,16 @@ impl LinkGraph {
         graph
     }
 
-    /// Sets the lane buffers and the lengths of arbitration tables that the capabilities declare.
+    /// Sets the lane buffers and the lengths of arbitration tables that the capabilities declare, and leaves no lanes for
+    /// guaranteed clusters on links whose sender does not divide its lanes.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: &Capabilities) -> Self {
         for link in &mut self.links {
             link.buffer = capabilities.port(link.peer).lane_buffer;
             link.table.entries = capabilities.port(link.from).arbitration;
+            if !capabilities.port(link.from).divides_lanes {
+                link.lanes = 0;
+            }
         }
         self
     }

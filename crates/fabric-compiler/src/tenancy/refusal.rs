@@ -23,6 +23,10 @@ pub enum Refusal {
     /// The forwarding tables lead from some host of the cluster to nowhere, or elsewhere than to the port `to`.
     #[error("no route leads to host {to}")]
     NoRoute { to: Guid },
+    /// A link has no lanes for guaranteed clusters: its ports have too few, or the sender does not take the tables that
+    /// divide them.
+    #[error("the link out of port {port} has no lanes for guaranteed clusters")]
+    NoLanes { port: PortName },
     /// Each of the `lanes` that a link has for guaranteed clusters is owned by another cluster.
     #[error("all {lanes} lanes of the link out of port {port} belong to other clusters")]
     NoLaneFree { port: PortName, lanes: u8 },

@@ -174,6 +174,9 @@ impl Reservations {
     /// Checks that a link has a lane and the rate `share` left, with at most `wait_ns` between two visits if given.
     pub fn check(&self, at: LinkIndex, share: u64, wait_ns: Option<u64>) -> Result<(), Refusal> {
         let (link, port) = (&self.links[at.index()], self.port(at));
+        if link.lanes.is_empty() {
+            return Err(Refusal::NoLanes { port });
+        }
         let Some(lane) = link.lanes_free().first() else {
             return Err(Refusal::NoLaneFree { port, lanes: link.lanes.len() as u8 });
         };

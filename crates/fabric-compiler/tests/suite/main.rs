@@ -10,6 +10,7 @@ mod classes;
 mod clusters;
 mod found;
 mod guarantees;
+mod lacks;
 mod multicast;
 mod partitions;
 mod planner;

@@ -68,7 +68,9 @@ impl IntentGenerator {
     }
 
     fn members(&mut self, ports: &[Guid]) -> Vec<Member> {
-        let place = *[PkeyPlacement::Anywhere, PkeyPlacement::First].choose(&mut self.random).unwrap();
+        let place = *[PkeyPlacement::Anywhere, PkeyPlacement::First, PkeyPlacement::FirstIfAlone]
+            .choose(&mut self.random)
+            .unwrap();
         let role = *[Role::Full, Role::Full, Role::Limited, Role::Both].choose(&mut self.random).unwrap();
         ports
             .iter()

@@ -109,7 +109,7 @@ fn any_partitions(topology: &Topology) -> impl Strategy<Value = Vec<PartitionInt
     ]);
     let who = prop_oneof![12 => port, 1 => all];
     let role = prop::sample::select(vec![Role::Limited, Role::Full, Role::Both]);
-    let place = prop_oneof![9 => Just(PkeyPlacement::Anywhere), 1 => Just(PkeyPlacement::First)];
+    let place = prop_oneof![8 => Just(PkeyPlacement::Anywhere), 1 => Just(PkeyPlacement::First), 2 => Just(PkeyPlacement::FirstIfAlone)];
     let member =
         (who, role, place).prop_map(|(who, role, place)| Member { selector: who, role, placement: place });
     let number = prop::option::weighted(0.8, 1u16..7)

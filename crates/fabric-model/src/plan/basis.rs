@@ -4,7 +4,7 @@ use std::fmt;
 
 use ib_wire::{Guid, PortNum};
 
-use crate::intent::{Intents, LaneBuffer, PortCapability, SwitchCapability};
+use crate::intent::{Intents, LaneBuffer, PortCapability, SwitchCapability, UnenforcedPorts};
 use crate::topology::{Node, Topology};
 
 /// Fingerprint of the inputs that determine LIDs and routes besides the decisions: the cabling, the manager's port and the
@@ -73,12 +73,22 @@ fn of_capabilities(intents: &Intents) -> Digest {
     for (guid, switch) in &capabilities.switches {
         digest = of_switch(digest.then(5).then(Guid::to_wire(*guid)), switch);
     }
-    digest
+    // Where all ports are enforced, this makes no difference.
+    let default = std::iter::once(&capabilities.default_switch);
+    let can_enforce = capabilities.switches.values().chain(default).all(|switch| switch.enforced_pkeys > 0)
+        && capabilities.ports.values().all(|port| port.isolates);
+    match intents.unenforced_ports {
+        UnenforcedPorts::Open if !can_enforce => digest.then(10),
+        UnenforcedPorts::Open | UnenforcedPorts::Closed => digest,
+    }
 }
 
 fn of_port(digest: Digest, port: &PortCapability) -> Digest {
-    let PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer } = port;
+    let PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer, isolates, divides_lanes } = port;
     let mut digest = digest.then((*arbitration).into());
+    if !(*isolates && *divides_lanes) {
+        digest = digest.then(9).then(u64::from(*isolates) << 1 | u64::from(*divides_lanes));
+    }
     if let Some(LaneBuffer { bytes, round_trip_ns }) = lane_buffer {
         digest = digest.then(7).then(u64::from(*bytes) << 32 | u64::from(*round_trip_ns));
     }
@@ -154,6 +164,19 @@ mod tests {
         let mut less = intents.clone();
         less.capabilities.default_port.lane_buffer = Some(LaneBuffer { bytes: 1 << 16, round_trip_ns: 248 });
         assert!(seen.insert(Basis::of(&tree, &less)), "known lane buffers");
+        let mut less = intents.clone();
+        less.unenforced_ports = UnenforcedPorts::Open;
+        assert_eq!(Basis::of(&tree, &less), basis, "all switches enforce partitions");
+        less.capabilities.default_switch.enforced_pkeys = 0;
+        assert!(seen.insert(Basis::of(&tree, &less)), "ports without enforcement are open");
+        less.unenforced_ports = UnenforcedPorts::Closed;
+        assert!(seen.insert(Basis::of(&tree, &less)), "ports without enforcement are closed");
+        for (isolates, divides_lanes) in [(false, true), (true, false), (false, false)] {
+            let mut less = intents.clone();
+            let default = &mut less.capabilities.default_port;
+            (default.isolates, default.divides_lanes) = (isolates, divides_lanes);
+            assert!(seen.insert(Basis::of(&tree, &less)), "entries that ports do not take");
+        }
         for link in tree.links() {
             let mut builder = TopologyBuilder::from(tree.clone());
             builder.disconnect(link.a).unwrap();

@@ -18,8 +18,14 @@ pub enum PlanFinding {
         /// Node GUID of one of them.
         witness: Guid,
     },
-    /// Adapter ports at switches that cannot enforce partitions. The plan omits them, so that they stay closed.
+    /// Adapter ports whose partitions their switch ports cannot enforce. The plan omits them, so that they stay closed.
     Unenforced {
+        ports: usize,
+        /// One of them.
+        witness: PortName,
+    },
+    /// Adapter ports whose partitions only their adapters enforce, as the intents allow.
+    EnforcedByAdapters {
         ports: usize,
         /// One of them.
         witness: PortName,
@@ -66,7 +72,13 @@ impl fmt::Display for PlanFinding {
             Self::Unenforced { ports, witness } => {
                 write!(
                     f,
-                    "{ports} adapter ports are at switches that cannot enforce partitions and stay closed, for example {witness}"
+                    "{ports} adapter ports stay closed, because their switch ports cannot enforce partitions, for example {witness}"
+                )
+            }
+            Self::EnforcedByAdapters { ports, witness } => {
+                write!(
+                    f,
+                    "{ports} adapter ports are open although their switch ports cannot enforce partitions, for example {witness}"
                 )
             }
             Self::NoRoute { pairs, from, to } => {

@@ -69,10 +69,18 @@ pub struct SwitchPortPlan {
     pub qos: Option<Arc<PortQos>>,
 }
 
+impl SwitchPortPlan {
+    /// Whether the port enforces partitions.
+    pub fn is_enforced(&self) -> bool {
+        matches!(self.enforcement, Enforcement::Both(_))
+    }
+}
+
 /// Partition enforcement at an external port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// No check: the peer is a switch, and packets were checked where they entered the fabric.
+    /// No check: the peer is a switch, and packets were checked where they entered the fabric; or it is an adapter that
+    /// nobody has to be protected from, and the port cannot check.
     Off,
     /// Inbound and outbound packets need a P_Key of this table, which is that of the adapter port at the other end. Raw
     /// packets, which have none, are filtered where the switch can.

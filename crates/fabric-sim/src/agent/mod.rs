@@ -75,7 +75,8 @@ impl Fabric {
         }
         let (attribute, modifier) = (mad.attribute(), mad.modifier());
         let mut data = *mad.smp_data();
-        let status = match self.access_attribute(arrival, attribute, operation, modifier, access, &mut data) {
+        let key = (attribute, modifier);
+        let status = match self.access_with_faults(arrival, key, operation, access, &mut data) {
             Ok(()) => {
                 *mad.smp_data_mut() = data;
                 Status::OK

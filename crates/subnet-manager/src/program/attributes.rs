@@ -131,7 +131,7 @@ pub(super) fn step(
 }
 
 /// A Set that stops a port from carrying data, if it does: the link trains again and stays in Initialize.
-pub(super) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
+pub(crate) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.ports.get(&port).filter(|_| carries_data(node, port))?.clone();
     (info.state, info.physical_state) = (PortState::Down, PhysicalState::NoChange);
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))

@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::extract::{Path as UrlPath, Query, State};
 use axum::http::StatusCode;
 use axum::{Json, Router, routing};
+use control_protocol::sm::EntryLack;
 use controller::Clock;
 use controller_api::agent::{
     Accelerator, HostReport, HostSpec, NetworkCheck, OTHER_SITE, PacketStop, ResourceUse, STALE_SPEC,
@@ -24,6 +25,7 @@ use controller_api::operation::{Operation, OperationState};
 use controller_api::tenant::{IssuedToken, NewToken, TokenLifetime};
 use controller_api::{ApiClient, ClusterRef, ControllerAddress, MemorySize, Name, Problem, TrustedUsers};
 use fabric_model::generate::FatTree;
+use fabric_model::intent::Capabilities;
 use fabric_model::{FabricPlan, Topology, ibnetdiscover};
 use ib_wire::{Guid, PartitionNumber};
 use serde_json::{Value, json};
@@ -82,6 +84,10 @@ pub struct World {
     pub ran: BTreeMap<Uuid, u16>,
     /// Virtual machines that ran while their port was not in their partition.
     pub unsafe_vms: Vec<Uuid>,
+    /// Capabilities of the devices, as the subnet manager reports them.
+    pub capabilities: Capabilities,
+    /// What devices did not take, as the subnet manager reports it.
+    pub lacks: Vec<EntryLack>,
     /// The subnet manager accepts connections and answers nothing.
     pub manager_hangs: bool,
     /// Hosts whose agents accept connections and answer nothing.
@@ -415,12 +421,25 @@ async fn manage(stream: UnixStream, tree: Arc<Topology>, world: SharedWorld) -> 
     let mut request: Value = serde_json::from_str(&line).unwrap();
     if request["command"] == "watch" {
         let manager = tree.end_nodes().next().unwrap().1.ports().next().unwrap().1.guid;
-        let capabilities = fabric_model::intent::Capabilities::default();
         let topology = ibnetdiscover::write(&tree);
-        let event = json!({ "event": "discovered", "manager": manager, "topology": topology, "capabilities": capabilities });
-        write.write_all(format!("{}\n", json!({ "ok": event })).as_bytes()).await?;
-        let _ = lines.next_line().await;
-        return Ok(());
+        let mut last = None;
+        loop {
+            let (capabilities, lacks) = {
+                let world = world.lock().unwrap();
+                (world.capabilities.clone(), world.lacks.clone())
+            };
+            if last.as_ref() != Some(&capabilities) {
+                let event = json!({
+                    "event": "discovered", "manager": manager, "topology": topology, "capabilities": capabilities,
+                    "lacks": lacks,
+                });
+                write.write_all(format!("{}\n", json!({ "ok": event })).as_bytes()).await?;
+                last = Some(capabilities);
+            }
+            if let Ok(line) = tokio::time::timeout(Duration::from_millis(20), lines.next_line()).await {
+                return line.map(drop);
+            }
+        }
     }
     if request["command"] == "ping" {
         let hangs = world.lock().unwrap().manager_hangs;
