@@ -153,7 +153,7 @@ impl Fabric {
 
     /// Checks the P_Key of a packet at its end port.
     pub(crate) fn accept_partition(&mut self, end: PortId, flow: &Flow) -> Result<(), DropReason> {
-        if self.port(end).accepts(flow.pkey) {
+        if !self.profile.behaviour.receivers_check_keys || self.port(end).accepts(flow.pkey) {
             return Ok(());
         }
         Err(self.refuse_partition(end, flow))
@@ -182,6 +182,7 @@ impl Fabric {
         self.reached = out;
         self.map_lane(input, out, packet)?;
         self.enforce(out, packet, Direction::Outbound)?;
+        self.expire(out, packet)?;
         self.cross_link(out, packet)
     }
 
@@ -219,11 +220,25 @@ impl Fabric {
     }
 
     fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<(), DropReason> {
-        if lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
+        let is_checked = self.profile.behaviour.lanes_are_checked;
+        if !is_checked || lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
             return Ok(());
         }
         self.port_mut(out).counters.transmit_discards += 1;
         Err(DropReason::ServiceLevel)
+    }
+
+    /// Drops data at an output whose packets have no time to wait: HOQLife or LifeTimeValue is 0 (A-PROF-3).
+    fn expire(&mut self, out: PortId, packet: &PacketKind) -> Result<(), DropReason> {
+        if !matches!(packet, PacketKind::Data { .. }) || !self.profile.behaviour.zero_lifetimes_drop {
+            return Ok(());
+        }
+        let life_time = self.device_of(out).switch.as_ref().map_or(0, |switch| switch.info.life_time);
+        if life_time > 0 && self.port(out).info.hoq_life > 0 {
+            return Ok(());
+        }
+        self.port_mut(out).counters.transmit_discards += 1;
+        Err(DropReason::Expired)
     }
 
     /// Applies the partition enforcement of a switch port in one direction.
@@ -267,8 +282,10 @@ impl Fabric {
         let receiver = self.port_mut(peer);
         receiver.counters.received(cast, payload);
         // Data activate an armed port (A-PORT-9).
-        if matches!(packet, PacketKind::Data { .. }) && receiver.info.state == PortState::Armed {
-            receiver.info.state = PortState::Active;
+        let is_armed = receiver.info.state == PortState::Armed;
+        if matches!(packet, PacketKind::Data { .. }) && is_armed && self.profile.behaviour.data_activate_armed
+        {
+            self.port_mut(peer).info.state = PortState::Active;
         }
         Ok(peer)
     }

@@ -171,6 +171,15 @@ impl LinkGraph {
         self
     }
 
+    /// Makes all rates unknown, so that nothing can be guaranteed.
+    #[must_use]
+    pub fn without_rates(mut self) -> Self {
+        for link in &mut self.links {
+            link.rate = Bandwidth::from_bits_per_s(0);
+        }
+        self
+    }
+
     /// Ordered by switch, then by switch port.
     pub fn hosts(&self) -> &[AttachedHost] {
         &self.hosts
