@@ -51,7 +51,7 @@ pub struct AdapterProfile {
     pub pkeys: u16,
     /// GUID table entries of a port, 1 to 255. Entry 0 is the port's own GUID.
     pub guids: u8,
-    /// MTUCap.
+    /// Largest MTU of a port (MTUCap).
     #[serde(with = "codec::mtu")]
     pub mtu: Mtu,
     #[serde(with = "codec::speed")]
