@@ -182,7 +182,6 @@ impl Fabric {
         self.reached = out;
         self.map_lane(input, out, packet)?;
         self.enforce(out, packet, Direction::Outbound)?;
-        self.expire(out, packet)?;
         self.cross_link(out, packet)
     }
 
@@ -226,19 +225,6 @@ impl Fabric {
         }
         self.port_mut(out).counters.transmit_discards += 1;
         Err(DropReason::ServiceLevel)
-    }
-
-    /// Drops data at an output whose packets have no time to wait: HOQLife or LifeTimeValue is 0 (A-PROF-3).
-    fn expire(&mut self, out: PortId, packet: &PacketKind) -> Result<(), DropReason> {
-        if !matches!(packet, PacketKind::Data { .. }) || !self.profile.behaviour.zero_lifetimes_drop {
-            return Ok(());
-        }
-        let life_time = self.device_of(out).switch.as_ref().map_or(0, |switch| switch.info.life_time);
-        if life_time > 0 && self.port(out).info.hoq_life > 0 {
-            return Ok(());
-        }
-        self.port_mut(out).counters.transmit_discards += 1;
-        Err(DropReason::Expired)
     }
 
     /// Applies the partition enforcement of a switch port in one direction.
@@ -296,8 +282,16 @@ impl Fabric {
         match packet {
             PacketKind::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
             PacketKind::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
+            PacketKind::Data { .. } if self.expires_at(out) => Err(DropReason::Expired),
             _ => Ok(peer),
         }
+    }
+
+    /// Whether packets have no time to wait at an output of a switch: HOQLife or LifeTimeValue is 0 (A-PROF-3).
+    fn expires_at(&self, out: PortId) -> bool {
+        let is_short = |info: &ib_wire::SwitchInfo| info.life_time == 0 || self.port(out).info.hoq_life == 0;
+        self.profile.behaviour.zero_lifetimes_drop
+            && self.device_of(out).switch.as_ref().is_some_and(|switch| is_short(&switch.info))
     }
 
     /// The port at the other end of a link that is up.

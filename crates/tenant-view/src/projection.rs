@@ -1,6 +1,6 @@
 //! A slice under its aliases: the topology that a tenant sees, and the mapping back to the physical network.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fabric_model::decisions::{Decisions, EndPortDecision};
@@ -152,7 +152,6 @@ impl Projection {
             ipoib: None,
         }];
         intents.capabilities = Capabilities {
-            adaptive_routing: BTreeSet::new(),
             default_port: PortCapability {
                 pkeys: capacities.pkeys,
                 mtu: capacities.mtu,
