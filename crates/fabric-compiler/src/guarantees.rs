@@ -447,8 +447,10 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
 
 /// The links of a plan, with what guaranteed clusters may use of them.
 pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<LinkGraph> {
-    let graph = LinkGraph::of(topology, plan, limits(intents, plan));
-    Arc::new(graph.with_capabilities(&intents.capabilities))
+    let graph = LinkGraph::of(topology, plan, limits(intents, plan)).with_capabilities(&intents.capabilities);
+    // What packets do that do not follow the planned routes, no reservation can count.
+    let is_predictable = intents.capabilities.adaptive_routing.is_empty();
+    Arc::new(if is_predictable { graph } else { graph.without_rates() })
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {

@@ -84,6 +84,7 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
         PlanFinding::Unreachable { .. }
         | PlanFinding::Unenforced { .. }
         | PlanFinding::EnforcedByAdapters { .. }
+        | PlanFinding::AdaptiveRouting { .. }
         | PlanFinding::NoRoute { .. } => true,
         PlanFinding::IndexZeroContested { .. }
         | PlanFinding::GuaranteeViolated { .. }

@@ -204,6 +204,16 @@ impl LinkGraph {
         self
     }
 
+    /// Makes all rates unknown, so that nothing can be guaranteed.
+    #[must_use]
+    pub fn without_rates(mut self) -> Self {
+        for link in &mut self.links {
+            link.rate = Bandwidth::ZERO;
+            link.table.link_bits_per_s = 0;
+        }
+        self
+    }
+
     /// Ordered by switch, then by switch port.
     pub fn hosts(&self) -> &[AttachedHost] {
         &self.hosts

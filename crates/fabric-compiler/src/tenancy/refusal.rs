@@ -36,8 +36,10 @@ pub enum Refusal {
         "no service level is free on every link; the link out of port {port} has {free} of {usable} service levels left"
     )]
     NoServiceLevelFree { port: PortName, free: u8, usable: u8 },
-    /// The rate of a link is unknown, so that nothing can be guaranteed on it.
-    #[error("the rate of the link out of port {port} is unknown")]
+    /// The rate of a link is unknown, or switches route adaptively, so that nothing can be guaranteed on it.
+    #[error(
+        "nothing can be guaranteed on the link out of port {port}: its rate is unknown, or switches route adaptively"
+    )]
     RateUnknown { port: PortName },
     /// No arbitration table of a link gives the cluster the rate that it needs there beside the others. A request that needs
     /// at most `free` would fit.

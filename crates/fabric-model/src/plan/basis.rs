@@ -73,6 +73,9 @@ fn of_capabilities(intents: &Intents) -> Digest {
     for (guid, switch) in &capabilities.switches {
         digest = of_switch(digest.then(5).then(Guid::to_wire(*guid)), switch);
     }
+    for guid in &capabilities.adaptive_routing {
+        digest = digest.then(11).then(guid.to_wire());
+    }
     // Where all ports are enforced, this makes no difference.
     let default = std::iter::once(&capabilities.default_switch);
     let can_enforce = capabilities.switches.values().chain(default).all(|switch| switch.enforced_pkeys > 0)
