@@ -87,6 +87,10 @@ struct ServeArgs {
     /// open anyway.
     #[arg(long, conflicts_with = "external_plans")]
     allow_unenforced: bool,
+    /// Program SL-to-VL and arbitration tables on every port: best effort has lanes, and all other service levels are discarded.
+    /// They stay without this option, if `--state` remembers them.
+    #[arg(long, conflicts_with = "external_plans")]
+    qos: bool,
     /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
@@ -210,7 +214,9 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     }
     let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
     let unenforced = if args.allow_unenforced { UnenforcedPorts::Open } else { UnenforcedPorts::Closed };
-    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone(), unenforced)?;
+    let mut decisions = memory.decisions.clone();
+    decisions.sl_enforcement |= args.qos;
+    let planner = PlanProvider::new(source, args.partitions, decisions, unenforced)?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,

@@ -50,6 +50,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use controller_api::tenant::TokenLifetime;
+use fabric_model::StatedHardware;
 use loops::ControlLoops;
 pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
@@ -81,6 +82,8 @@ pub struct ControllerSettings {
     pub listen: Option<SocketAddr>,
     /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
+    /// What the operator states about the hardware of the fabric.
+    pub hardware: StatedHardware,
     /// Unix socket at which views are served to the tunnels of agents.
     pub view_socket: PathBuf,
     /// File with the key that seals private keys in the store; created with a new store.
@@ -117,6 +120,7 @@ pub async fn serve(
     let sm_control = settings.sm_control.clone();
     let mut site = Site::new(store, identity, sequences, sidecar, decisions, sm_control, views);
     site.best_effort_percent = settings.best_effort_percent;
+    site.hardware = settings.hardware;
     let site = Arc::new(site);
     site.set_faults(site.store.fault_list().await?);
     let tcp = match settings.listen {

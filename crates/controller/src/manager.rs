@@ -143,6 +143,7 @@ async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Resul
     let mut intents = Intents::new(found.manager);
     intents.capabilities = found.capabilities;
     intents.best_effort_percent = site.best_effort_percent;
+    intents.hardware = site.hardware;
     let host_ports = host_ports(&topology);
     let lacks = Arc::new(found.lacks.into_iter().map(|lack| lack.text).collect());
     let text = format!(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
 use controller_api::agent::HostSpec;
-use fabric_model::Decisions;
+use fabric_model::{Decisions, StatedHardware};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -27,6 +27,8 @@ pub struct Site {
     pub sm_control: PathBuf,
     /// See [`ControllerSettings`](crate::ControllerSettings).
     pub best_effort_percent: u8,
+    /// What the operator states about the hardware of the fabric.
+    pub hardware: StatedHardware,
     /// Held while reading, deciding and writing, so that no decision is based on rows that change.
     pub writer: tokio::sync::Mutex<()>,
     pub views: ViewService,
@@ -77,6 +79,7 @@ impl Site {
             sidecar,
             sm_control,
             best_effort_percent: 0,
+            hardware: StatedHardware::default(),
             views,
             writer: tokio::sync::Mutex::new(()),
             planning: Arc::new(Planning::new(Arc::clone(&decisions))),

@@ -241,9 +241,10 @@ impl Guarantees {
             let again = kept.zip(hosts.as_ref()).and_then(|(had, hosts)| {
                 let request = request(number, cluster, hosts, RouteChoice::Existing);
                 let grant = self.admission.readmit(request, &had.links, &had.pairs)?;
-                let is_complete = had.links.iter().all(|link| link.wait_ns.is_some());
-                let grant = (!is_complete).then(|| grant.clone());
-                // Decisions of earlier versions lack the waits.
+                // Decisions of earlier versions lack the waits, and what the operator states about the hardware may have
+                // changed. A bound that was sold stays as long as it holds.
+                let is_current = had.links.iter().all(|link| link.wait_ns.is_some()) && grant.bound_ns <= had.bound_ns;
+                let grant = (!is_current).then(|| grant.clone());
                 Some(grant.map_or_else(|| Arc::clone(had), |grant| self.decision(cluster, &grant)))
             });
             match again {
@@ -454,8 +455,11 @@ pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPl
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
-    let usual =
-        TenancyLimits { best_effort_percent: intents.best_effort_percent, ..TenancyLimits::default() };
+    let usual = TenancyLimits {
+        best_effort_percent: intents.best_effort_percent,
+        hardware: intents.hardware,
+        ..TenancyLimits::default()
+    };
     match management(plan) {
         Some(_) => {
             TenancyLimits { service_levels: usual.service_levels.min(MANAGEMENT.to_wire() - 1), ..usual }

@@ -9,6 +9,7 @@ use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::StatedHardware;
 use crate::serde_with::{known, pair_list, qkey};
 use crate::tenancy::{Class, SlMode};
 
@@ -42,6 +43,9 @@ pub struct Intents {
     /// What becomes of adapter ports whose partitions nothing but the adapter itself enforces.
     #[serde(default, skip_serializing_if = "UnenforcedPorts::are_closed")]
     pub unenforced_ports: UnenforcedPorts,
+    /// What the operator states about the hardware. Guarantees hold for this.
+    #[serde(default, skip_serializing_if = "StatedHardware::is_default")]
+    pub hardware: StatedHardware,
 }
 
 fn is_zero(number: &u8) -> bool {
@@ -61,6 +65,7 @@ impl Intents {
             best_effort_percent: 0,
             capabilities: Capabilities::default(),
             unenforced_ports: UnenforcedPorts::default(),
+            hardware: StatedHardware::default(),
         }
     }
 }

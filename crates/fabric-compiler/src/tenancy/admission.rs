@@ -368,11 +368,14 @@ impl Admission {
         if !links.iter().all(|share| self.reservations.is_available(share)) {
             return None;
         }
+        let bound_ns = self.bound_ns(&hosts, None, &links);
+        if request.latency_ns.is_some_and(|latency_ns| latency_ns < bound_ns) {
+            return None;
+        }
         links.iter().for_each(|share| self.reservations.retake(share));
         let everywhere = links.iter().fold(ServiceLevelSet::ALL, |sls, share| sls & share.service_levels);
         let AdmissionRequest { cluster, bandwidth, latency_ns, .. } = request;
         let service_level = everywhere.first().filter(|_| !is_path);
-        let bound_ns = self.bound_ns(&hosts, None, &links);
         self.record(Grant {
             cluster,
             hosts,

@@ -1,14 +1,15 @@
 //! The latency bound of a guaranteed cluster: how the time that was asked for is divided among the links of its paths.
 //!
+//! It is a bound on the wire, from the arbiter of the sending adapter to the last byte at the receiving one. Adapters and
+//! PCIe are outside.
+//!
 //! On the cables of its hosts a cluster is alone with best effort and management, so that its packets wait for these only.
 //! What is left of the latency is divided equally among the links between switches of the path that leaves the least.
 
 use super::arbitration::PACKET_BYTES_MAX;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
+use super::switch_inputs::input_wait_ns;
 use super::tree::UpPorts;
-
-/// Nanoseconds that a packet takes through an idle device and along a cable: an assumption on the safe side (A-LANE-13).
-const PASSAGE_NS: u64 = 250;
 
 /// The paths of a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +57,13 @@ impl ClusterPaths<'_> {
         if possible > latency_ns { Err(possible) } else { Ok(shortest) }
     }
 
-    /// The time of a packet of the largest size over a link and through the device before it.
+    /// The time of a packet of the largest size through the device before a link, over the link, and at the input behind it.
     fn passage_ns(&self, link: LinkIndex) -> u64 {
-        PASSAGE_NS + self.graph.links()[link.index()].table.ns_of(PACKET_BYTES_MAX)
+        let link = &self.graph.links()[link.index()];
+        let model = self.graph.limits().hardware.switch_model;
+        let input_ns =
+            if link.is_to_switch() { input_wait_ns(model, link.data_lanes().saturating_sub(1), &link.table) } else { 0 };
+        u64::from(link.passage_ns) + link.table.ns_of(PACKET_BYTES_MAX) + input_ns
     }
 
     /// Visits the links of every path that can be the slowest.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fabric_model::intent::{Capabilities, LaneBuffer, PortName};
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::Bandwidth;
-use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
+use fabric_model::{Endpoint, FabricPlan, LinkRate, StatedHardware, Topology};
 use ib_wire::{DataLanes, Guid, LaneSet, Lid, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::arbitration::{LaneDemand, PACKET_BYTES_MAX, TableLimits, VISIT_BYTES_MAX};
@@ -52,11 +52,19 @@ pub struct TenancyLimits {
     pub table_entries: u8,
     /// The part of every link that is kept for best effort, in percent. With 0, best effort has one entry of weight 1.
     pub best_effort_percent: u8,
+    /// What guarantees are sold for.
+    pub hardware: StatedHardware,
 }
 
 impl Default for TenancyLimits {
     fn default() -> Self {
-        Self { lanes: None, service_levels: 15, table_entries: 64, best_effort_percent: 0 }
+        Self {
+            lanes: None,
+            service_levels: 15,
+            table_entries: 64,
+            best_effort_percent: 0,
+            hardware: StatedHardware::default(),
+        }
     }
 }
 
@@ -92,6 +100,8 @@ pub struct DirectedLink {
     pub from: PortName,
     /// The data rate, without line coding.
     pub rate: Bandwidth,
+    /// Time of an unobstructed packet through the sending device and along the cable.
+    pub passage_ns: u32,
     /// The number of lanes for guaranteed clusters.
     pub lanes: u8,
     /// The first of them. Lanes below are for best effort and management.
@@ -110,6 +120,21 @@ pub struct DirectedLink {
 }
 
 impl DirectedLink {
+    /// The number of data lanes in use at most: those of guaranteed clusters, best effort and management.
+    pub fn data_lanes(&self) -> u8 {
+        self.lanes + self.first_lane
+    }
+
+    /// Whether it leads to a switch.
+    pub fn is_to_switch(&self) -> bool {
+        self.to.is_some()
+    }
+
+    /// Whether a host sends into it.
+    pub fn is_from_host(&self) -> bool {
+        self.is_of_host && self.is_to_switch()
+    }
+
     /// The lanes for guaranteed clusters.
     pub fn cluster_lanes(&self) -> LaneSet {
         let first = VirtualLane::from_wire(self.first_lane);
@@ -308,6 +333,7 @@ impl LinkGraph {
         let rate_of = |end: Endpoint| topology.port(end)?.rate;
         let rate = end.and_then(|end| rate_of(end).or_else(|| rate_of(topology.peer(end)?)));
         let rate_gbps = rate.map_or(0.0, LinkRate::data_rate_gbps);
+        let passage_ns = rate.map_or(0, |rate| self.limits.hardware.passage(rate).total_ns());
         let rate = Bandwidth::from_bits_per_s((rate_gbps * 1e9) as u64);
         let data_lanes = lanes.count();
         let (lanes, first_lane) = match self.limits.lanes {
@@ -319,6 +345,7 @@ impl LinkGraph {
         self.links.push(DirectedLink {
             from,
             rate,
+            passage_ns,
             lanes,
             first_lane,
             buffer: None,

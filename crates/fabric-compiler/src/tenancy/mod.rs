@@ -61,5 +61,6 @@ mod reservations;
 mod residual;
 mod resize;
 pub mod service_curve;
+pub mod switch_inputs;
 mod tier;
 pub mod tree;

@@ -1,7 +1,8 @@
 //! Reservations on every link: lanes, service levels, rates and longest waits.
 //!
 //! What is sold on a link is a list of [`LaneDemand`]s. A cluster is admitted if an arbitration table exists that keeps the
-//! whole list ([`TableLimits::fits`]); the rate that is left on a link is the most that one more lane can be sold.
+//! whole list ([`TableLimits::fits`]); the rate that is left on a link is the most that one more lane can be sold. What the
+//! inputs of a switch may cost is added to the rate of a demand ([`KeptPart`]).
 
 use std::collections::HashMap;
 
@@ -13,11 +14,14 @@ use super::admission::{LinkShare, Refusal};
 use super::arbitration::{LaneDemand, PACKET_BYTES_MAX, TableLimits};
 use super::link_graph::{DirectedLink, LinkGraph, LinkIndex};
 use super::residual::{Residual, Residuals};
+use super::switch_inputs::KeptPart;
 
 /// The reservations on one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Link {
     table: TableLimits,
+    /// What the inputs of the sending switch leave of the rates that its table gives.
+    kept: KeptPart,
     /// The lanes that guaranteed clusters may have.
     lanes: LaneSet,
     sls_taken: ServiceLevelSet,
@@ -30,9 +34,10 @@ struct Link {
 }
 
 impl Link {
-    fn new(link: &DirectedLink) -> Self {
+    fn new(link: &DirectedLink, kept: KeptPart) -> Self {
         Self {
             table: link.table,
+            kept: if link.is_from_host() { KeptPart::ALL } else { kept },
             lanes: link.cluster_lanes(),
             sls_taken: ServiceLevelSet::EMPTY,
             buffer: link.buffer,
@@ -67,7 +72,16 @@ impl Link {
     fn demand(&self, lane: VirtualLane, share: u64, wait_ns: Option<u64>) -> LaneDemand {
         let wait_ns = wait_ns.or_else(|| Some(self.table.ns_of(self.gap_bytes_alone?)));
         let gap_bytes = wait_ns.map(|wait_ns| self.table.bytes_in(wait_ns));
-        LaneDemand { lane, rate: share, gap_bytes: gap_bytes.filter(|gap| *gap < self.table.gap_bytes_max()) }
+        LaneDemand {
+            lane,
+            rate: self.kept.needed_for(share),
+            gap_bytes: gap_bytes.filter(|gap| *gap < self.table.gap_bytes_max()),
+        }
+    }
+
+    /// The rate that one more lane can be sold beside some demands; `None` if not even an entry is left.
+    fn left(&self, sold: &[LaneDemand], lane: VirtualLane) -> Option<u64> {
+        self.table.left(sold, lane).map(|left| self.kept.left_of(left))
     }
 
     /// The least wait that stands for the same demand.
@@ -110,7 +124,10 @@ pub(super) struct Reservations {
 
 impl Reservations {
     pub fn new(graph: &LinkGraph) -> Self {
-        let links: Vec<Link> = graph.links().iter().map(Link::new).collect();
+        // A packet may have come over any link.
+        let input_lanes = graph.links().iter().map(DirectedLink::data_lanes).max().unwrap_or(0);
+        let kept = KeptPart::of(graph.limits().hardware.switch_model, input_lanes);
+        let links: Vec<Link> = graph.links().iter().map(|link| Link::new(link, kept)).collect();
         let ports = graph.links().iter().map(|link| link.from).collect();
         let residuals = Residuals::new(graph);
         let mut reservations = Self { links, ports, residuals, answers: HashMap::new() };
@@ -125,7 +142,7 @@ impl Reservations {
         let link = &self.links[at.index()];
         let reserved: Vec<LaneDemand> =
             link.sold.iter().filter(|demand| !link.lanes.contains(demand.lane)).copied().collect();
-        link.lanes.first().and_then(|lane| link.table.left(&reserved, lane)).unwrap_or(0)
+        link.lanes.first().and_then(|lane| link.left(&reserved, lane)).unwrap_or(0)
     }
 
     /// The port that sends into a link.
@@ -136,7 +153,7 @@ impl Reservations {
     /// The rate that one more cluster can reserve on a link.
     pub fn left(&self, at: LinkIndex) -> u64 {
         let link = &self.links[at.index()];
-        link.lanes_free().first().and_then(|lane| link.table.left(&link.sold, lane)).unwrap_or(0)
+        link.lanes_free().first().and_then(|lane| link.left(&link.sold, lane)).unwrap_or(0)
     }
 
     /// What was sold on a link, in order of the lanes, reserved ones first.
@@ -192,7 +209,7 @@ impl Reservations {
         }
         let is_late = demand.gap_bytes.is_some()
             && link.table.fits(&link.with(LaneDemand { gap_bytes: None, ..demand }));
-        match link.table.left(&link.sold, lane) {
+        match link.left(&link.sold, lane) {
             _ if is_late => Err(Refusal::WaitTooShort { port, wait_ns: link.wait_ns(&demand) }),
             None => Err(Refusal::ArbitrationTableFull { port, needed: 1, free: 0 }),
             Some(free) => {
@@ -266,6 +283,7 @@ fn residual(link: &Link, answers: &mut HashMap<(TableLimits, Vec<LaneDemand>), O
         let answer = answers.entry((link.table, link.sold.clone()));
         left = *answer.or_insert_with(|| link.table.left(&link.sold, lane));
     }
+    let left = left.map(|left| link.kept.left_of(left));
     Residual {
         below: left.map_or(0, |left| left.min(link.buffer_rate()) + 1),
         sls_taken: link.sls_taken,
