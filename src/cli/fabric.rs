@@ -152,7 +152,10 @@ fn links(links: &[LinkStatus]) -> String {
         [
             end(&link.from),
             end(&link.to),
-            link.rate.map_or_else(|| "unknown".to_owned(), |rate| format!("{rate} {} Gb/s", rate.data_rate_gbps())),
+            link.rate.map_or_else(
+                || "unknown".to_owned(),
+                |rate| format!("{rate} {} Gb/s", rate.data_rate_gbps()),
+            ),
             link.guaranteed_total().to_string(),
             shares.join(", "),
         ]

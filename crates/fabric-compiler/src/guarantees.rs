@@ -243,7 +243,8 @@ impl Guarantees {
                 let grant = self.admission.readmit(request, &had.links, &had.pairs)?;
                 // Decisions of earlier versions lack the waits, and what the operator states about the hardware may have
                 // changed. A bound that was sold stays as long as it holds.
-                let is_current = had.links.iter().all(|link| link.wait_ns.is_some()) && grant.bound_ns <= had.bound_ns;
+                let is_current =
+                    had.links.iter().all(|link| link.wait_ns.is_some()) && grant.bound_ns <= had.bound_ns;
                 let grant = (!is_current).then(|| grant.clone());
                 Some(grant.map_or_else(|| Arc::clone(had), |grant| self.decision(cluster, &grant)))
             });

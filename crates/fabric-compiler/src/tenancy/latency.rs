@@ -61,8 +61,11 @@ impl ClusterPaths<'_> {
     fn passage_ns(&self, link: LinkIndex) -> u64 {
         let link = &self.graph.links()[link.index()];
         let model = self.graph.limits().hardware.switch_model;
-        let input_ns =
-            if link.is_to_switch() { input_wait_ns(model, link.data_lanes().saturating_sub(1), &link.table) } else { 0 };
+        let input_ns = if link.is_to_switch() {
+            input_wait_ns(model, link.data_lanes().saturating_sub(1), &link.table)
+        } else {
+            0
+        };
         u64::from(link.passage_ns) + link.table.ns_of(PACKET_BYTES_MAX) + input_ns
     }
 
