@@ -9,7 +9,7 @@ use fabric_model::plan::{
     AdapterPortPlan, Enforcement, FabricPlan, LinearTable, ManagerPort, MulticastTable, PartitionPlan,
     PkeyTable, PlanFinding, PlanParts, SwitchPlan, SwitchPortPlan,
 };
-use fabric_model::{Endpoint, SharedMap, Topology};
+use fabric_model::{Endpoint, Link, LinkRate, SharedMap, Topology};
 use ib_wire::{DataLanes, Guid, Lid, Mtu, PartitionNumber};
 
 use crate::addressing::Lids;
@@ -122,7 +122,9 @@ impl Parts<'_> {
         let keys = self.keys.findings().cloned();
         let unenforced = self.fabric.unenforced.clone();
         let adaptive = adaptive_routing(capabilities);
-        unreached.into_iter().chain(unenforced).chain(adaptive).chain(routes).chain(keys).collect()
+        let slow = slow_links(self.topology, capabilities);
+        let of_fabric = unreached.into_iter().chain(unenforced).chain(adaptive).chain(slow);
+        of_fabric.chain(routes).chain(keys).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {
@@ -149,6 +151,20 @@ impl Parts<'_> {
             classes: previous.classes.clone(),
         }
     }
+}
+
+fn slow_links(topology: &Topology, capabilities: &Capabilities) -> Option<PlanFinding> {
+    let slow = |link: &Link| {
+        let [a, b] = [link.a, link.b].map(|end| PortName { node: topology[end.node].guid, port: end.port });
+        let [enabled_a, enabled_b] = [a, b].map(|port| capabilities.port(port).enabled_rate);
+        let gbps = LinkRate::data_rate_gbps;
+        let enabled = if gbps(enabled_a?) < gbps(enabled_b?) { enabled_a? } else { enabled_b? };
+        let active = link.rate.filter(|active| gbps(*active) < gbps(enabled))?;
+        Some((a, active, enabled))
+    };
+    let mut links = topology.links().filter_map(|link| slow(&link));
+    let (witness, active, enabled) = links.next()?;
+    Some(PlanFinding::SlowLinks { links: 1 + links.count(), witness, active, enabled })
 }
 
 fn adaptive_routing(capabilities: &Capabilities) -> Option<PlanFinding> {

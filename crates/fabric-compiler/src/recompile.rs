@@ -85,6 +85,7 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
         | PlanFinding::Unenforced { .. }
         | PlanFinding::EnforcedByAdapters { .. }
         | PlanFinding::AdaptiveRouting { .. }
+        | PlanFinding::SlowLinks { .. }
         | PlanFinding::NoRoute { .. } => true,
         PlanFinding::IndexZeroContested { .. }
         | PlanFinding::GuaranteeViolated { .. }

@@ -10,6 +10,7 @@ use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, 
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::StatedHardware;
+use crate::link_rate::LinkRate;
 use crate::serde_with::{known, pair_list, qkey};
 use crate::tenancy::{Class, SlMode};
 
@@ -343,6 +344,9 @@ pub struct PortCapability {
     /// device refused such an entry, or took it without effect.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub divides_lanes: bool,
+    /// Fastest rate that is enabled at the port: PortInfo:LinkWidthEnabled with the fastest enabled speed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled_rate: Option<LinkRate>,
 }
 
 const fn yes() -> bool {
@@ -383,6 +387,7 @@ impl Default for PortCapability {
             lane_buffer: None,
             isolates: true,
             divides_lanes: true,
+            enabled_rate: None,
         }
     }
 }

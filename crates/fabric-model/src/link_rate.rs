@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ib_wire::{ExtendedSpeed, LinkSpeed, PortInfo};
+use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, PortInfo};
 use serde::{Deserialize, Serialize};
 
 /// Link width, as a multiple of a 1x link.
@@ -103,9 +103,23 @@ impl LinkRate {
     /// The active rate of a link by the registers of one of its ports; `None` if they show no width or no speed. FDR10 shows as
     /// QDR there; `is_fdr10` comes from a vendor attribute.
     pub fn active(info: &PortInfo, is_fdr10: bool) -> Option<Self> {
-        let lanes = info.link_width_active.lanes();
+        Self::fastest(info.link_width_active, info.link_speed_active, info.extended_speed_active, is_fdr10)
+    }
+
+    /// The fastest rate that is enabled at a port; `None` if no width or no speed is. FDR10 counts as QDR.
+    pub fn enabled(info: &PortInfo) -> Option<Self> {
+        Self::fastest(info.link_width_enabled, info.link_speed_enabled, info.extended_speed_enabled, false)
+    }
+
+    fn fastest(
+        widths: LinkWidth,
+        speeds: LinkSpeed,
+        extended: ExtendedSpeed,
+        is_fdr10: bool,
+    ) -> Option<Self> {
+        let lanes = widths.lanes();
         let width = Width::ALL.into_iter().find(|width| u32::from(width.multiplier()) == lanes)?;
-        let speed = match (info.extended_speed_active.fastest(), info.link_speed_active.fastest()) {
+        let speed = match (extended.fastest(), speeds.fastest()) {
             (Some(ExtendedSpeed::FDR), _) => Speed::Fdr,
             (Some(ExtendedSpeed::EDR), _) => Speed::Edr,
             (Some(ExtendedSpeed::HDR), _) => Speed::Hdr,

@@ -151,6 +151,7 @@ impl ObservedNode {
                 lane_buffer: None,
                 isolates: !lacks.has(name, EntryClass::Isolation),
                 divides_lanes: self.maps_service_levels(*port) && !lacks.has(name, EntryClass::Guarantee),
+                enabled_rate: LinkRate::enabled(info),
             };
             all.ports.insert(name, capability);
         }

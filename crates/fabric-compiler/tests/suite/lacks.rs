@@ -1,4 +1,4 @@
-//! Ports that do not isolate tenants, or do not divide their lanes.
+//! Ports that do not isolate tenants or do not divide their lanes, and links that are slower than they could be.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use fabric_model::generate::FatTree;
 use fabric_model::intent::{ClusterIntent, PortCapability, PortName, UnenforcedPorts};
 use fabric_model::plan::{Enforcement, PlanFinding};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
-use fabric_model::{Decisions, Intents, Topology};
+use fabric_model::{Decisions, Endpoint, Intents, Topology, TopologyBuilder};
 use fabric_verifier::verify;
 use ib_wire::{Guid, PortNum};
 
@@ -144,4 +144,39 @@ fn nothing_is_guaranteed_across_a_port_that_does_not_divide_its_lanes() {
             compile(&topology, &intents, &Decisions::default()).unwrap();
         }
     }
+}
+
+#[test]
+fn a_link_slower_than_both_its_ports_allow_is_a_finding() {
+    let (tree, hosts, mut intents) = world(8, 16);
+    let [own, leaf] = link(&tree, hosts[3]);
+    let found = |rate: &str, enabled: [Option<&str>; 2]| {
+        let mut intents = intents.clone();
+        for (port, enabled) in [own, leaf].into_iter().zip(enabled) {
+            let enabled_rate = enabled.map(|rate| rate.parse().unwrap());
+            let capability = PortCapability { enabled_rate, ..PortCapability::default() };
+            intents.capabilities.ports.insert(port, capability);
+        }
+        let mut builder = TopologyBuilder::from(tree.clone());
+        let ends = [own, leaf].map(|port| Endpoint::new(tree.by_guid(port.node).unwrap(), port.port));
+        builder.disconnect(ends[0]).unwrap();
+        builder.connect(ends[0], ends[1], Some(rate.parse().unwrap())).unwrap();
+        let topology = builder.build().unwrap();
+        let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
+        assert_eq!(verify(&topology, &intents, &plan), []);
+        plan.findings().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let fast = Some("4xEDR");
+    let [text] = &found("1xEDR", [fast, fast])[..] else { panic!("one finding") };
+    assert!(text.ends_with("1xEDR instead of 4xEDR"), "{text}");
+    // The controls: as fast as one of the ports allows, or nothing is known.
+    for (rate, enabled) in
+        [("4xEDR", [fast, fast]), ("1xEDR", [fast, Some("1xHDR")]), ("1xEDR", [fast, None])]
+    {
+        assert_eq!(found(rate, enabled), [""; 0], "{rate} {enabled:?}");
+    }
+    intents.capabilities.default_port.enabled_rate = Some("4xHDR".parse().unwrap());
+    let plan = compile(&tree, &intents, &Decisions::default()).unwrap();
+    let PlanFinding::SlowLinks { links, .. } = &plan.findings()[0] else { panic!("{:?}", plan.findings()) };
+    assert_eq!(*links, tree.links().count(), "all links are EDR");
 }

@@ -87,10 +87,14 @@ fn of_capabilities(intents: &Intents) -> Digest {
 }
 
 fn of_port(digest: Digest, port: &PortCapability) -> Digest {
-    let PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer, isolates, divides_lanes } = port;
+    let PortCapability { pkeys, mtu, lanes, arbitration, lane_buffer, isolates, divides_lanes, enabled_rate } =
+        port;
     let mut digest = digest.then((*arbitration).into());
     if !(*isolates && *divides_lanes) {
         digest = digest.then(9).then(u64::from(*isolates) << 1 | u64::from(*divides_lanes));
+    }
+    if let Some(rate) = enabled_rate {
+        digest = digest.then(12).then((rate.data_rate_gbps() * 1e3) as u64);
     }
     if let Some(LaneBuffer { bytes, round_trip_ns }) = lane_buffer {
         digest = digest.then(7).then(u64::from(*bytes) << 32 | u64::from(*round_trip_ns));

@@ -6,6 +6,7 @@ use ib_wire::{Guid, PartitionNumber};
 use serde::{Deserialize, Serialize};
 
 use crate::intent::PortName;
+use crate::link_rate::LinkRate;
 
 /// An intent that the plan could not satisfy, or a defect of the fabric that it works around. Every finding names a
 /// witness.
@@ -35,6 +36,16 @@ pub enum PlanFinding {
         switches: usize,
         /// Node GUID of one of them.
         witness: Guid,
+    },
+    /// Links that are slower than what is enabled at both ends. Guarantees count with their active rate.
+    SlowLinks {
+        links: usize,
+        /// A port of one of them.
+        witness: PortName,
+        /// Its active rate.
+        active: LinkRate,
+        /// The fastest rate that is enabled at both ends.
+        enabled: LinkRate,
     },
     /// Pairs of switches without a deadlock-free route between their end ports. At least one end of each affected path is
     /// port 0 of a switch, never two adapters.
@@ -91,6 +102,12 @@ impl fmt::Display for PlanFinding {
                 write!(
                     f,
                     "{switches} switches route adaptively, so that nothing is guaranteed, for example {witness}"
+                )
+            }
+            Self::SlowLinks { links, witness, active, enabled } => {
+                write!(
+                    f,
+                    "{links} links are slower than what is enabled at both ends, for example that of {witness}: {active} instead of {enabled}"
                 )
             }
             Self::NoRoute { pairs, from, to } => {
