@@ -19,7 +19,8 @@
 //! `rate / link · (T − own overshoot)` bytes of each lane, and that sum with the overshoots of all entries is the next `T`.
 //! All steps are monotone in `T` and in the set of lanes, so that
 //!
-//! - the fixpoint has the fewest entries, the least weights and the shortest waits of all tables with these frames,
+//! - the fixpoint has the fewest entries, the least weights and the shortest waits of all tables with these frames (without
+//!   waits to keep, the round is longer by at most one unit of weight per lane and frame, for speed),
 //! - lanes that fit together also fit after some of them have left.
 //!
 //! Of the frame numbers that fit, the one with the fewest entries per frame is taken, then the smallest: the round is no
@@ -264,6 +265,9 @@ impl Frames {
         for (lane, demand) in lanes_used.iter_mut().zip(demands) {
             lane.entries = u64::from(!demand.is_entry_only());
         }
+        // Without a gap to keep, the round may be longer by what rounding can add, so that a few steps suffice.
+        let has_gap = demands.iter().any(|demand| demand.gap_bytes.is_some());
+        let rounding = if has_gap { 0 } else { self.count * WEIGHT_BYTES * link };
         let round_max = usable * VISIT_BYTES_MAX;
         let mut round = round_bytes.min(round_max);
         loop {
@@ -276,7 +280,7 @@ impl Frames {
                 self.give(lane, demand.rate, link, round, short);
                 next += (self.count - short) * lane.bytes() + short * lane.short_bytes();
                 entries += self.count * lane.entries;
-                least += self.count * lane.entries * OVERSHOOT_BYTES * (link - demand.rate);
+                least += self.count * lane.entries * OVERSHOOT_BYTES * (link - demand.rate) + rounding;
             }
             if entries > usable || next > round_max || !self.keeps_gaps(demands, lanes_used, single) {
                 return None;

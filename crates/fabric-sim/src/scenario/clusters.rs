@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
-use fabric_model::tenancy::{Bandwidth, Class, PairServiceLevel};
+use fabric_model::decisions::ClusterDecision;
+use fabric_model::intent::PortName;
+use fabric_model::plan::AdapterPortPlan;
+use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairServiceLevel};
 use ib_wire::{Guid, Lid, Membership, Pkey, ServiceLevel};
 use thiserror::Error;
 
@@ -145,7 +148,6 @@ fn sim_cluster(plan: &FabricPlan, name: &str, nodes: Vec<SimNode>) -> Result<Sim
         _ => None,
     });
     let pairs = decision.into_iter().flat_map(|decision| &decision.pairs);
-    let weights = decision.into_iter().flat_map(|decision| decision.links.iter().map(|link| link.weight));
     Ok(SimCluster {
         name: name.to_owned(),
         nodes,
@@ -154,6 +156,19 @@ fn sim_cluster(plan: &FabricPlan, name: &str, nodes: Vec<SimNode>) -> Result<Sim
         pairs: pairs.map(|pair| (pair.switches, pair.service_level)).collect(),
         guarantee,
         latency_bound: decision.map(|decision| Time::from_ns(decision.bound_ns)),
-        weight: weights.max().unwrap_or(1),
+        weight: decision.and_then(|decision| largest_weight(plan, decision)).unwrap_or(1),
     })
+}
+
+/// The largest weight of a cluster's lanes in the arbitration tables of a plan.
+fn largest_weight(plan: &FabricPlan, decision: &ClusterDecision) -> Option<u8> {
+    let adapters = decision.ports.iter().filter_map(|port| plan.adapter_port(*port));
+    let adapters: HashMap<PortName, &AdapterPortPlan> = adapters.map(|port| (port.name, port)).collect();
+    let weight = |link: &LinkGrant| {
+        let of_adapter = adapters.get(&link.port).map(|port| &port.qos);
+        let of_switch = || Some(&plan.switch(link.port.node)?.port(link.port.port)?.qos);
+        let low = &of_adapter.or_else(of_switch)?.as_ref()?.low;
+        low.iter().filter(|entry| entry.lane == link.lane).map(|entry| entry.weight).max()
+    };
+    decision.links.iter().filter_map(weight).max()
 }
