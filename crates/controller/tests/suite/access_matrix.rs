@@ -24,7 +24,7 @@ enum For {
 }
 
 /// Every operation by its id.
-const EXPECTED: [(&str, For); 33] = [
+const EXPECTED: [(&str, For); 34] = [
     ("cluster_list", For::EachTheirOwn),
     ("cluster_create", For::Owners(202)),
     ("cluster_show", For::Owners(200)),

@@ -17,11 +17,11 @@ fn mixed_fabric() -> Topology {
     let mut builder = TopologyBuilder::new();
     let guid = |number: u64| Guid::from_wire(0x1000 + 16 * number).unwrap();
     let port = |number: usize| PortNum::new(number as u8).unwrap();
-    let switch = builder.add_node(NewNode::new(NodeKind::Switch, "S-1".into(), guid(0), 24)).unwrap();
+    let switch = builder.add_node(NewNode::new(NodeKind::Switch, "S-1", guid(0), 24)).unwrap();
     for index in 0..2 * RATES.len() {
         let number = index + 1;
         let name = format!("H-{number}");
-        let mut node = NewNode::new(NodeKind::ChannelAdapter, name, guid(number as u64), 1);
+        let mut node = NewNode::new(NodeKind::Adapter, name, guid(number as u64), 1);
         node.description = format!("host-{number}");
         let host = builder.add_node(node).unwrap();
         let rate = RATES[index / 2].map(|rate| rate.parse::<LinkRate>().unwrap());
