@@ -90,10 +90,19 @@ pub enum PlacementError {
     Refused(Refusal),
 }
 
+/// What a node needs of its host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostNeeds {
+    capacity: Capacity,
+    /// Of each direction of the host's link.
+    bits_per_s: u64,
+}
+
 /// The candidates that were tried for a request.
 #[derive(Debug)]
 struct Attempts {
     request: PlacementRequest,
+    needs: HostNeeds,
     /// Of the first candidate.
     refusal: Option<Refusal>,
 }
@@ -117,6 +126,8 @@ pub struct Placer {
     capacities: Vec<Capacity>,
     /// Whether all hosts have the same capacity.
     is_uniform: bool,
+    /// By host: bits per second that a cluster can be guaranteed on its link.
+    link_rates: Vec<u64>,
     pub(super) layout: Arc<HostLayout>,
     leaf_of: Vec<u32>,
     /// By leaf: the number of hosts without an owner.
@@ -145,11 +156,18 @@ impl Placer {
         let free = leaves.iter().map(|hosts| hosts.iter().filter(is_free).count() as u32).collect();
         let capacities: Vec<Capacity> = hosts.iter().map(|host| capacities(*host)).collect();
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
+        let link_rate = |host: &HostIndex| {
+            let host = &graph.hosts()[host.index()];
+            let [inward, outward] = [host.inward, host.outward].map(|link| admission.reservations().usable(link));
+            inward.min(outward)
+        };
+        let link_rates = hosts.iter().map(link_rate).collect();
         let negative_cache = NegativeCache::new(leaves.len(), &pods);
         Self {
             admission,
             capacities,
             is_uniform,
+            link_rates,
             layout: Arc::new(HostLayout { leaves, pods }),
             leaf_of,
             free,
@@ -178,7 +196,8 @@ impl Placer {
 
     /// Selects hosts for a cluster and admits it there.
     pub fn place(&mut self, request: PlacementRequest) -> Result<&Grant, PlacementError> {
-        let free = self.free_for(request.needs);
+        let needs = self.host_needs(request.needs, request.bandwidth, request.nodes);
+        let free = self.free_for(needs);
         let total: u32 = free.iter().sum();
         if request.nodes == 0 || (total as usize) < request.nodes {
             return Err(PlacementError::TooFewHosts { requested: request.nodes, free: total as usize });
@@ -187,7 +206,7 @@ impl Placer {
         let layout = Arc::clone(&self.layout);
         let candidates = Candidates::new(&free, &layout, request.nodes as u32);
         let candidates_max = (HOSTS_TRIED_MAX / request.nodes).max(CANDIDATES_MIN);
-        let mut attempts = Attempts { request, refusal: None };
+        let mut attempts = Attempts { request, needs, refusal: None };
         let is_placed = candidates
             .in_one_pod()
             .take(candidates_max)
@@ -268,7 +287,7 @@ impl Placer {
         let answer = match self.negative_cache.refusal(candidate).filter(|_| is_tree) {
             Some(refusal) => Err(refusal),
             None => {
-                let hosts = self.hosts_of(candidate, attempts.request.needs);
+                let hosts = self.hosts_of(candidate, attempts.needs);
                 self.admit_request(attempts.request, &hosts)
             }
         };
@@ -303,18 +322,19 @@ impl Placer {
         fits
     }
 
-    /// The needs of a cluster's nodes, and its hosts.
+    /// The needs of `nodes` further nodes of a cluster, and its hosts.
     pub(super) fn current(
         &self,
         cluster: ClusterNumber,
-    ) -> Result<(Capacity, Vec<HostIndex>), PlacementError> {
+        nodes: usize,
+    ) -> Result<(HostNeeds, Vec<HostIndex>), PlacementError> {
         let grant = self
             .admission
             .grants()
             .get(&cluster)
             .ok_or(PlacementError::Refused(Refusal::UnknownCluster(cluster)))?;
         let needs = self.needs.get(&cluster).copied().unwrap_or(Capacity::NONE);
-        Ok((needs, grant.hosts.clone()))
+        Ok((self.host_needs(needs, grant.bandwidth, nodes), grant.hosts.clone()))
     }
 
     pub(super) fn leaf_of(&self, host: HostIndex) -> usize {
@@ -328,12 +348,23 @@ impl Placer {
         self.negative_cache.change(leaf);
     }
 
+    /// What nodes of a cluster need of their hosts. Where links differ, those too slow for the bandwidth are left out, unless
+    /// too few hosts for `nodes` would remain: then admission control says which link binds.
+    fn host_needs(&self, capacity: Capacity, bandwidth: Bandwidth, nodes: usize) -> HostNeeds {
+        let any = HostNeeds { capacity, bits_per_s: 0 };
+        if self.link_rates.iter().all(|rate| *rate >= bandwidth.bits_per_s()) {
+            return any;
+        }
+        let fast = HostNeeds { bits_per_s: bandwidth.bits_per_s(), ..any };
+        if self.free_for(fast).iter().sum::<u32>() as usize >= nodes { fast } else { any }
+    }
+
     /// By leaf: the number of free hosts with enough capacity.
-    pub(super) fn free_for(&self, needs: Capacity) -> Vec<u32> {
-        match self.capacities.first() {
-            Some(capacity) if self.is_uniform && capacity.holds(needs) => self.free.clone(),
-            Some(_) if self.is_uniform => vec![0; self.free.len()],
-            _ => {
+    pub(super) fn free_for(&self, needs: HostNeeds) -> Vec<u32> {
+        match self.capacities.first().filter(|_| self.is_uniform && needs.bits_per_s == 0) {
+            Some(capacity) if capacity.holds(needs.capacity) => self.free.clone(),
+            Some(_) => vec![0; self.free.len()],
+            None => {
                 let suits = |host: &&HostIndex| self.suits(**host, needs);
                 self.layout.leaves.iter().map(|hosts| hosts.iter().filter(suits).count() as u32).collect()
             }
@@ -341,11 +372,13 @@ impl Placer {
     }
 
     /// Whether a host is free and has enough capacity.
-    pub fn suits(&self, host: HostIndex, needs: Capacity) -> bool {
-        self.admission.owner(host).is_none() && self.capacities[host.index()].holds(needs)
+    fn suits(&self, host: HostIndex, needs: HostNeeds) -> bool {
+        self.admission.owner(host).is_none()
+            && self.capacities[host.index()].holds(needs.capacity)
+            && self.link_rates[host.index()] >= needs.bits_per_s
     }
 
-    pub(super) fn hosts_of(&self, candidate: &[(usize, u32)], needs: Capacity) -> Vec<HostIndex> {
+    pub(super) fn hosts_of(&self, candidate: &[(usize, u32)], needs: HostNeeds) -> Vec<HostIndex> {
         let mut hosts = Vec::new();
         for (leaf, count) in candidate {
             let suiting = self.layout.leaves[*leaf].iter().filter(|host| self.suits(**host, needs));

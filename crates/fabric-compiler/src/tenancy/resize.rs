@@ -11,7 +11,7 @@ impl Placer {
     /// Adds `nodes` hosts to a cluster, near those it has: in its own leaves first, then in its pods. Its hosts, rate and
     /// service level stay. If it is refused, everything stays as before.
     pub fn grow(&mut self, cluster: ClusterNumber, nodes: usize) -> Result<&Grant, PlacementError> {
-        let (needs, had) = self.current(cluster)?;
+        let (needs, had) = self.current(cluster, nodes)?;
         let free = self.free_for(needs);
         let total: u32 = free.iter().sum();
         if nodes == 0 || (total as usize) < nodes {
@@ -32,7 +32,7 @@ impl Placer {
     /// Removes hosts from a cluster, and ignores those that it does not have. The other hosts stay. Each sends the same rate
     /// to fewer hosts, so a link may need more than before; then the request is refused and everything stays as before.
     pub fn shrink(&mut self, cluster: ClusterNumber, hosts: &[HostIndex]) -> Result<&Grant, PlacementError> {
-        let (_, had) = self.current(cluster)?;
+        let (_, had) = self.current(cluster, 0)?;
         let rest: Vec<HostIndex> = had.into_iter().filter(|host| !hosts.contains(host)).collect();
         self.change_hosts(cluster, &rest).map_err(PlacementError::Refused)?;
         Ok(&self.admission.grants()[&cluster])
@@ -40,7 +40,7 @@ impl Placer {
 
     /// The most hosts, up to `nodes`, that [`Self::grow`] would add now. Changes nothing.
     pub fn largest_growth(&mut self, cluster: ClusterNumber, nodes: usize) -> Result<usize, PlacementError> {
-        let (needs, had) = self.current(cluster)?;
+        let (needs, had) = self.current(cluster, nodes)?;
         let free = self.free_for(needs);
         let total: u32 = free.iter().sum();
         let (mut fits, mut fails) = (0, nodes.min(total as usize) + 1);
