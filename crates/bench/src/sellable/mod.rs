@@ -20,10 +20,10 @@ use limit::{Limit, Question};
 /// Compare the rates that admission control sells on a link with the most that whole arbitration entries of weight 1 to 255
 /// and packets of up to 4222 bytes can guarantee.
 ///
-/// Clusters of two hosts share the one cable between two leaves and their spine. The limit is found without the planner: up
-/// to 16 entries by a complete search of the numbers of entries and of the weights, and for longer tables by a bound that
-/// holds for any order and any weights. Best effort has one entry of weight 1, and so has management with 8 lanes or more.
-/// "As many as fit" are as many clusters as get 1 % of the link each.
+/// Clusters of two hosts share the one cable between two leaves and their spine. The limit is found without the planner, up
+/// to 16 entries by a complete search of the numbers of entries and of the weights. Under a latency it is an upper bound: the
+/// gaps of a cluster may be as long as it allows on average. Best effort has one entry of weight 1, and so has management with
+/// 8 lanes or more. The last row of equal clusters has as many as get 1 % of the link each.
 #[derive(Debug, Args)]
 pub struct SellableArgs {
     /// Data lanes of the links.
@@ -180,7 +180,7 @@ impl SharedCable {
         match (latency_us, parts) {
             (None, [ratio, 1]) if *ratio > 1 => {
                 let part = limit::mix(entries, reserved, *ratio as u32);
-                Some(Limit { part, is_exact: false })
+                Some(Limit { part, is_exact: true })
             }
             _ if parts.iter().any(|part| *part > 1) => None,
             _ => {
