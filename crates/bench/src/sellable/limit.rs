@@ -27,7 +27,7 @@ pub struct Question {
 
 /// The most that each cluster can be guaranteed, as a part of the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
+pub struct ShareLimit {
     pub part: f64,
     /// Whether a table reaches it, as far as the order of entries does not matter; otherwise it is an upper bound.
     pub is_exact: bool,
@@ -39,10 +39,10 @@ const SEARCHED_ENTRIES_MAX: u32 = 16;
 
 impl Question {
     /// The limit of this table.
-    pub fn limit(&self) -> Limit {
+    pub fn limit(&self) -> ShareLimit {
         let is_short = self.entries <= SEARCHED_ENTRIES_MAX;
         let part = if is_short { self.most_by_counts() } else { self.most_by_equal_counts() };
-        Limit { part, is_exact: self.gap.is_none() }
+        ShareLimit { part, is_exact: self.gap.is_none() }
     }
 
     fn own_entries(&self) -> u32 {

@@ -15,7 +15,7 @@ use fabric_model::{Decisions, Intents};
 use ib_wire::DataLanes;
 use serde::Serialize;
 
-use limit::{Limit, Question};
+use limit::{Question, ShareLimit};
 
 /// Compare the rates that admission control sells on a link with the most that whole arbitration entries of weight 1 to 255
 /// and packets of up to 4222 bytes can guarantee.
@@ -175,12 +175,12 @@ impl SharedCable {
         })
     }
 
-    fn limit(&self, latency_us: Option<u64>, parts: &[u64]) -> Option<Limit> {
+    fn limit(&self, latency_us: Option<u64>, parts: &[u64]) -> Option<ShareLimit> {
         let (entries, reserved) = (u32::from(self.entries), u32::from(self.reserved));
         match (latency_us, parts) {
             (None, [ratio, 1]) if *ratio > 1 => {
                 let part = limit::mix(entries, reserved, *ratio as u32);
-                Some(Limit { part, is_exact: true })
+                Some(ShareLimit { part, is_exact: true })
             }
             _ if parts.iter().any(|part| *part > 1) => None,
             _ => {
