@@ -15,15 +15,15 @@ use fabric_model::{Decisions, Intents};
 use ib_wire::DataLanes;
 use serde::Serialize;
 
-use limit::{Limit, Question};
+use limit::{Question, ShareLimit};
 
 /// Compare the rates that admission control sells on a link with the most that whole arbitration entries of weight 1 to 255
 /// and packets of up to 4222 bytes can guarantee.
 ///
-/// Clusters of two hosts share the one cable between two leaves and their spine. The limit is found without the planner: up
-/// to 16 entries by a complete search of the numbers of entries and of the weights, and for longer tables by a bound that
-/// holds for any order and any weights. Best effort has one entry of weight 1, and so has management with 8 lanes or more.
-/// "As many as fit" are as many clusters as get 1 % of the link each.
+/// Clusters of two hosts share the one cable between two leaves and their spine. The limit is found without the planner, up
+/// to 16 entries by a complete search of the numbers of entries and of the weights. Under a latency it is an upper bound: the
+/// gaps of a cluster may be as long as it allows on average. Best effort has one entry of weight 1, and so has management with
+/// 8 lanes or more. The last row of equal clusters has as many as get 1 % of the link each.
 #[derive(Debug, Args)]
 pub struct SellableArgs {
     /// Data lanes of the links.
@@ -175,12 +175,12 @@ impl SharedCable {
         })
     }
 
-    fn limit(&self, latency_us: Option<u64>, parts: &[u64]) -> Option<Limit> {
+    fn limit(&self, latency_us: Option<u64>, parts: &[u64]) -> Option<ShareLimit> {
         let (entries, reserved) = (u32::from(self.entries), u32::from(self.reserved));
         match (latency_us, parts) {
             (None, [ratio, 1]) if *ratio > 1 => {
                 let part = limit::mix(entries, reserved, *ratio as u32);
-                Some(Limit { part, is_exact: false })
+                Some(ShareLimit { part, is_exact: true })
             }
             _ if parts.iter().any(|part| *part > 1) => None,
             _ => {

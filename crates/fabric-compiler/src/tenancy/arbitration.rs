@@ -6,7 +6,8 @@
 //! is used up; the last packet is sent whole. A visit of weight `w` therefore sends at least `64·w` bytes of a lane that has
 //! them to send, and at most `64·w + 4158` ([`OVERSHOOT_BYTES`]). What a lane is guaranteed follows from one round: its own
 //! bytes at least, the bytes of all others at most ([`ServiceCurve`](super::service_curve::ServiceCurve)). A guaranteed rate
-//! counts whole units of weight, of which the last of a packet may be used in part: 1 % for full packets.
+//! counts whole units of weight, of which the last of a packet may be used in part. With full packets, a lane still gets its
+//! rate: weights are chosen such that no visit ends with the last unit of one.
 //!
 //! # Composition
 //!
@@ -44,6 +45,9 @@ pub const WEIGHT_BYTES: u64 = 64;
 
 /// The largest packet on the wire, in bytes: the largest MTU and 126 bytes of headers and CRCs (A-LANE-12).
 pub const PACKET_BYTES_MAX: u64 = 4096 + 126;
+
+/// A packet of the largest MTU with the headers and CRCs that every packet has.
+const FULL_PACKET_BYTES: u64 = 4096 + 26;
 
 /// The most bytes by which the last packet of a visit may exceed the weight of its entry.
 pub const OVERSHOOT_BYTES: u64 = PACKET_BYTES_MAX - WEIGHT_BYTES;
@@ -215,6 +219,18 @@ fn short_eighths(demands: &[LaneDemand]) -> &'static [u64] {
     if has_gap { &SHORT_EIGHTHS } else { &SHORT_EIGHTHS[..1] }
 }
 
+/// The least weight from `weight` on with which a visit sends as many bytes in full packets as its weight says, divided
+/// evenly among `entries` entries. An entry of exactly one, two or three full packets would send 1 % less. A weight that is too
+/// large for the entries stays as it is.
+fn full_weight(weight: u64, entries: u64) -> u64 {
+    let sends_less = |each: u64| {
+        let packets = (each * WEIGHT_BYTES).div_ceil(FULL_PACKET_BYTES.next_multiple_of(WEIGHT_BYTES));
+        packets * FULL_PACKET_BYTES < each * WEIGHT_BYTES
+    };
+    let is_full = |weight: &u64| !sends_less(weight / entries) && !sends_less(weight.div_ceil(entries));
+    (weight..=ENTRY_WEIGHT_MAX * entries).find(is_full).unwrap_or(weight)
+}
+
 /// One byte per nanosecond, in bits per second.
 const BITS_NS: u64 = 8_000_000_000;
 
@@ -303,13 +319,14 @@ impl Frames {
         loop {
             let others = round.saturating_sub(OVERSHOOT_BYTES * self.count * lane.entries);
             let needed = (rate * others).div_ceil(WEIGHT_BYTES * link);
-            lane.weight = (8 * needed).div_ceil(frames).max(lane.entries);
+            lane.weight = full_weight((8 * needed).div_ceil(frames).max(lane.entries), lane.entries);
             if lane.weight <= ENTRY_WEIGHT_MAX * lane.entries {
                 break;
             }
             lane.entries += 1;
         }
-        lane.short_weight = (lane.weight * self.short_eighths).div_ceil(8).max(lane.entries);
+        let short_weight = (lane.weight * self.short_eighths).div_ceil(8).max(lane.entries);
+        lane.short_weight = full_weight(short_weight, lane.entries);
     }
 
     /// The number of short frames: those beside single entries.

@@ -161,6 +161,7 @@ impl Reservations {
         &self.links[link.index()].sold
     }
 
+    /// The limits of the arbitration table of a link.
     pub fn limits(&self, link: LinkIndex) -> TableLimits {
         self.links[link.index()].table
     }

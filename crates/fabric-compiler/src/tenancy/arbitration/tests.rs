@@ -98,6 +98,20 @@ fn the_round_is_no_longer_than_the_rates_need() {
     assert_eq!(limits(64).compose(&reserved()).unwrap().len(), 2);
 }
 
+#[test]
+fn visits_send_their_weight_in_full_packets() {
+    let sent = |weight: u64| weight.div_ceil(65) * 4122;
+    for (wanted, entries) in (1..=255).map(|weight| (weight, 1)).chain((256..=510).map(|weight| (weight, 2)))
+    {
+        let weight = full_weight(wanted, entries);
+        assert!((wanted..=wanted + 4 * entries).contains(&weight), "{wanted} in {entries}: {weight}");
+        for each in [weight / entries, weight.div_ceil(entries)] {
+            assert!(each <= 255 && sent(each) >= 64 * each, "{wanted} in {entries}: {each}");
+        }
+    }
+    assert!(sent(65) < 64 * 65, "the control");
+}
+
 /// Demands of random lanes, rates and gaps, and a length of the table.
 fn demands() -> impl Strategy<Value = (u8, Vec<LaneDemand>)> {
     let gap = prop_oneof![Just(None), (8_000..400_000_u64).prop_map(Some)];
