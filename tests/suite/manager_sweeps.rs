@@ -506,7 +506,7 @@ fn a_manager_that_answers_is_asked_with_every_sweep() {
 }
 
 #[test]
-fn a_partition_costs_two_writes_a_member_and_reads_nothing() {
+fn a_partition_costs_two_writes_a_member_and_their_read_back() {
     let mut manager_run = up(true);
     let members: Vec<String> = (2..=5)
         .map(|host| {
@@ -518,12 +518,16 @@ fn a_partition_costs_two_writes_a_member_and_reads_nothing() {
     manager_run.partitions = format!("blue=0x123 : {};", members.join(", "));
     manager_run.decide();
     manager_run.run_for(SECOND);
-    assert_eq!(manager_run.sent_since(before), (0, 8), "each adapter port and its switch port");
+    assert_eq!(
+        manager_run.sent_since(before),
+        (8, 8),
+        "each adapter port and its switch port, and both are read back"
+    );
     let before = manager_run.manager.counts();
     manager_run.partitions.clear();
     manager_run.decide();
     manager_run.run_for(SECOND);
-    assert_eq!(manager_run.sent_since(before), (0, 8));
+    assert_eq!(manager_run.sent_since(before), (8, 8));
 }
 
 #[test]

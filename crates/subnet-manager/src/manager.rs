@@ -24,7 +24,6 @@ use crate::program::{Comparison, Stage, WeightWrite};
 use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
 use crate::sweep::{SweepSchedule, SweepSettings};
-use crate::topology;
 use crate::transition::RouteStep;
 use crate::unsupported::{AttributeRef, Unsupported};
 use crate::verification::Written;
@@ -514,35 +513,6 @@ impl Manager {
         } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
             self.publish();
         }
-    }
-
-    /// Reports the fabric if its devices lack other entries than in the last report. Returns whether it was reported.
-    pub(crate) fn report_capabilities(&mut self) -> bool {
-        self.observed.own.is_some_and(|own| self.report_fabric(own.guid))
-    }
-
-    /// Reports the fabric, unless it is as it was. Returns whether it was reported.
-    fn report_fabric(&mut self, manager: Guid) -> bool {
-        match topology::topology(&self.observed.nodes, &self.lacks) {
-            Ok((topology, capabilities)) => {
-                let lacks = self.lacks.clone();
-                self.publish_discovery(Discovery { topology, capabilities, lacks, manager })
-            }
-            Err(error) => {
-                self.emit(SmEvent::Inconsistent(error));
-                false
-            }
-        }
-    }
-
-    /// Reports a discovery, unless it equals the last one. Returns whether it was reported.
-    fn publish_discovery(&mut self, found: Discovery) -> bool {
-        let is_new = self.last_discovery.as_deref() != Some(&found);
-        if is_new {
-            self.last_discovery = Some(Box::new(found.clone()));
-            self.emit(SmEvent::Discovered(Box::new(found)));
-        }
-        is_new
     }
 
     pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {

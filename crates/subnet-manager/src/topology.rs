@@ -1,4 +1,4 @@
-//! From observed nodes to a topology.
+//! From observed nodes to a topology, which is reported if it has changed.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,44 @@ use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, Endpoint, LinkRate, NewNode, NodeIndex, Topology, TopologyBuilder};
 use ib_wire::{Guid, NodeKind, PortNum};
 
+use crate::event::{Discovery, SmEvent};
 use crate::lacks::Lacks;
+use crate::manager::Manager;
 use crate::observed::ObservedNode;
 
+impl Manager {
+    /// Reports the fabric if its devices lack other entries than in the last report. Returns whether it was reported.
+    pub(crate) fn report_capabilities(&mut self) -> bool {
+        self.observed.own.is_some_and(|own| self.report_fabric(own.guid))
+    }
+
+    /// Reports the fabric, unless it is as it was. Returns whether it was reported.
+    pub(crate) fn report_fabric(&mut self, manager: Guid) -> bool {
+        match topology(&self.observed.nodes, &self.lacks) {
+            Ok((topology, capabilities)) => {
+                let lacks = self.lacks.clone();
+                self.publish_discovery(Discovery { topology, capabilities, lacks, manager })
+            }
+            Err(error) => {
+                self.emit(SmEvent::Inconsistent(error));
+                false
+            }
+        }
+    }
+
+    /// Reports a discovery, unless it equals the last one. Returns whether it was reported.
+    fn publish_discovery(&mut self, found: Discovery) -> bool {
+        let is_new = self.last_discovery.as_deref() != Some(&found);
+        if is_new {
+            self.last_discovery = Some(Box::new(found.clone()));
+            self.emit(SmEvent::Discovered(Box::new(found)));
+        }
+        is_new
+    }
+}
+
 /// The topology and the capabilities of the observed nodes, without what they lack.
-pub(crate) fn topology(
+fn topology(
     nodes: &BTreeMap<Guid, ObservedNode>,
     lacks: &Lacks,
 ) -> Result<(Topology, Capabilities), BuildError> {

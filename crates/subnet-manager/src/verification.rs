@@ -135,9 +135,9 @@ impl Manager {
         let before = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         if status == Status::OK {
             self.record_lack(target, wanted, Some(answered), LackAnswer::Ineffective);
-            if let Some(before) = before {
-                self.learn_unsupported(target, &before, wanted, answered);
-            }
+            // Of a value that was not read, no bit is known to be as it should.
+            let before = before.unwrap_or_else(|| wanted.map(|byte| !byte));
+            self.learn_unsupported(target, &before, wanted, answered);
         } else {
             self.record_lack(target, wanted, before.as_ref(), LackAnswer::Refused(status));
         }
