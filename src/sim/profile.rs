@@ -14,7 +14,7 @@ const PROFILE_BYTES_MAX: u64 = 64 * 1024;
 /// The kind of devices to emulate.
 #[derive(Clone, Debug, Args)]
 pub struct ProfileArgs {
-    /// Kind of devices: the name of a built-in profile, or a TOML file
+    /// Kind of devices: a built-in profile, which `heddle sim --help` lists, or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = BuiltInProfile::Strict.name())]
     pub profile: String,
     /// Let all devices lack a capability, such as outbound-enforcement; may be repeated

@@ -66,7 +66,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hosts: Option<u32>,
     /// Emulate the fabric in this file, in the format of ibnetdiscover. The subnet manager runs on the adapter called
-    /// `manager`, else on the first one; the other adapters are hosts
+    /// `manager`, else on the first one; the other adapters are hosts, named by the first word of their NodeDescription
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     #[command(flatten)]
