@@ -259,16 +259,18 @@ pub struct Adapters {
 /// A host and its port on the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
-    /// NodeDescription of its adapter.
+    /// First word of the NodeDescription of its adapter, in lower case.
     pub name: Name,
     /// GUID of its first cabled port.
     pub port_guid: Guid,
 }
 
 impl Adapters {
-    /// The subnet manager gets the adapter called `manager`, else the first; all others are hosts.
+    /// The subnet manager gets the adapter called `manager`, else the first; all others are hosts. Routers and aggregation
+    /// nodes are neither.
     fn of(topology: &Topology) -> anyhow::Result<Self> {
-        let mut adapters: Vec<&Node> = topology.end_nodes().map(|(_, node)| node).collect();
+        let end_nodes = topology.end_nodes().map(|(_, node)| node);
+        let mut adapters: Vec<&Node> = end_nodes.filter(|node| node.is_host_adapter()).collect();
         ensure!(
             adapters.len() >= 2,
             "the fabric must have at least 2 adapters, one for the subnet manager and one host; it has {}",
@@ -287,14 +289,14 @@ impl Adapters {
 }
 
 fn host_port(adapter: &Node) -> anyhow::Result<HostPort> {
-    let name = &adapter.description;
+    let name = adapter.host_name().to_ascii_lowercase();
     let cabled = adapter.cabled_ports().next().and_then(|(number, _)| adapter.port(number));
     let port = cabled.or_else(|| adapter.ports().next().map(|(_, port)| port));
     Ok(HostPort {
         name: name
             .parse()
-            .with_context(|| format!("the name of the adapter {name:?} cannot be the name of a host"))?,
-        port_guid: port.with_context(|| format!("the adapter {name:?} has no port"))?.guid,
+            .with_context(|| format!("{name:?}, the name of an adapter, cannot be the name of a host"))?,
+        port_guid: port.with_context(|| format!("the adapter of {name:?} has no port"))?.guid,
     })
 }
 
@@ -430,6 +432,16 @@ mod tests {
         fs::write(&file, ibnetdiscover::write(&fat_tree(1).generate().unwrap())).unwrap();
         let error = format!("{:#}", site.fabric(Some(&file), None).unwrap_err());
         assert!(error.contains("it has 1"), "{error}");
+    }
+
+    #[test]
+    fn hosts_are_named_by_the_first_word_of_field_descriptions() {
+        let (_scratch, site) = site();
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies/loginoff-2014.ibnetdiscover");
+        let adapters = site.fabric(Some(&file), None).unwrap().1;
+        assert_eq!((adapters.manager.as_str(), adapters.hosts.len()), ("stage97 mlx4_0", 143));
+        assert_eq!(adapters.hosts[0].name.as_str(), "stage99");
     }
 
     #[test]

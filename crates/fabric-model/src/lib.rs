@@ -28,6 +28,7 @@ pub mod ibnetdiscover;
 pub mod intent;
 mod link_rate;
 mod mac;
+mod node_role;
 mod observed;
 mod packed;
 pub mod plan;
