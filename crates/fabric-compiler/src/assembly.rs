@@ -54,7 +54,7 @@ impl Parts<'_> {
             manager,
             switches,
             adapter_ports,
-            findings: self.findings(),
+            findings: self.findings(capabilities),
             partitions: self.partitions.by_number.values().map(partition_plan).collect(),
             groups: self.groups.plans,
             decisions,
@@ -115,14 +115,15 @@ impl Parts<'_> {
         }
     }
 
-    fn findings(&mut self) -> Vec<PlanFinding> {
+    fn findings(&mut self, capabilities: &Capabilities) -> Vec<PlanFinding> {
         let unreached =
             self.fabric.unreached.map(|(nodes, witness)| PlanFinding::Unreachable { nodes, witness });
         let routes = self.routes.finding.take();
         let keys = self.keys.findings().cloned();
         let unenforced =
             self.fabric.unenforced.map(|(ports, witness)| PlanFinding::Unenforced { ports, witness });
-        unreached.into_iter().chain(unenforced).chain(routes).chain(keys).collect()
+        let adaptive = adaptive_routing(capabilities);
+        unreached.into_iter().chain(unenforced).chain(adaptive).chain(routes).chain(keys).collect()
     }
 
     fn decisions(&mut self, previous: &Decisions) -> Decisions {
@@ -149,6 +150,12 @@ impl Parts<'_> {
             classes: previous.classes.clone(),
         }
     }
+}
+
+fn adaptive_routing(capabilities: &Capabilities) -> Option<PlanFinding> {
+    let adaptive = &capabilities.adaptive_routing;
+    let witness = *adaptive.first()?;
+    Some(PlanFinding::AdaptiveRouting { switches: adaptive.len(), witness })
 }
 
 struct CommonCapability {

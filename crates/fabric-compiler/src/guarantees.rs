@@ -469,8 +469,12 @@ fn management(plan: &FabricPlan) -> Option<ServiceLevel> {
 
 /// The links of a plan, with what guaranteed clusters may use of them.
 pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Arc<LinkGraph> {
-    let graph = LinkGraph::of(topology, plan, limits(intents, plan));
-    Arc::new(graph.with_buffers(&intents.capabilities))
+    let graph = LinkGraph::of(topology, plan, limits(intents, plan))
+        .with_buffers(&intents.capabilities)
+        .without_unarbitrated(&intents.capabilities);
+    // What packets do that do not follow the planned routes, no reservation can count.
+    let is_predictable = intents.capabilities.adaptive_routing.is_empty();
+    Arc::new(if is_predictable { graph } else { graph.without_rates() })
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
@@ -489,7 +493,8 @@ fn table_entries(intents: &Intents) -> u8 {
     // Port 0 of a switch sends over no link, and its arbitration fields are not valid.
     let external = capabilities.ports.iter().filter(|(name, _)| name.port != PortNum::MANAGEMENT);
     let least = external.map(|(_, port)| port.arbitration).min();
-    let least = least.unwrap_or(capabilities.default_port.arbitration).clamp(8, 64);
+    let least =
+        least.unwrap_or(capabilities.default_port.arbitration).clamp(TenancyLimits::TABLE_ENTRIES_MIN, 64);
     1 << least.ilog2()
 }
 

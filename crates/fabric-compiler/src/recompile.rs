@@ -81,9 +81,10 @@ impl PreviousKeys for HeldTables<'_> {
 pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a PlanFinding>) {
     let findings = draft.findings();
     findings.retain(|finding| match finding {
-        PlanFinding::Unreachable { .. } | PlanFinding::Unenforced { .. } | PlanFinding::NoRoute { .. } => {
-            true
-        }
+        PlanFinding::Unreachable { .. }
+        | PlanFinding::Unenforced { .. }
+        | PlanFinding::AdaptiveRouting { .. }
+        | PlanFinding::NoRoute { .. } => true,
         PlanFinding::IndexZeroContested { .. }
         | PlanFinding::GuaranteeViolated { .. }
         | PlanFinding::RouteOverrideRejected { .. }

@@ -1,7 +1,7 @@
 //! Intents: the desired state of a fabric. The manager's port, partitions, clusters with their guarantees, tenant
 //! overrides, and the capabilities of the devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ib_wire::OutOfRange;
@@ -247,6 +247,9 @@ pub struct Capabilities {
     /// Switches whose capabilities differ from `default_switch`, by node GUID.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub switches: BTreeMap<Guid, SwitchCapability>,
+    /// Switches that route adaptively, by node GUID: their packets need not follow the planned routes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub adaptive_routing: BTreeSet<Guid>,
     /// Capabilities of ports that are not in `ports`.
     #[serde(alias = "usual_port")]
     pub default_port: PortCapability,

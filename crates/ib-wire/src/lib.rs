@@ -76,7 +76,7 @@ pub use node_info::{NodeDescription, NodeInfo, NodeKind};
 pub use port_info::{Capability, MKeyProtection, MlnxExtPortInfo, PortInfo};
 pub use sm_info::{SmInfo, SmState};
 pub use smp::{DIRECTED_HOPS_MAX, DirectedRoute, SMP_DATA_LEN};
-pub use switch_info::SwitchInfo;
+pub use switch_info::{AdaptiveRoutingInfo, SwitchInfo};
 pub use tables::{
     ForwardingBlock, GuidBlock, MulticastBlock, PkeyBlock, PkeyBlockSelector, PortMask, SlToVl,
     SlToVlSelector, VlArbBlock, VlArbEntry, VlArbPart,

@@ -282,6 +282,8 @@ named_numbers! {
         /// MulticastForwardingTable. The modifier is a block of 32 groups and a position of 16 ports.
         MULTICAST_FORWARDING = 0x001b,
         SM_INFO = 0x0020,
+        /// AdaptiveRoutingInfo of Mellanox.
+        ADAPTIVE_ROUTING_INFO = 0xff20,
         /// ExtendedPortInfo of Mellanox, for FDR10.
         MLNX_EXT_PORT_INFO = 0xff90,
     }

@@ -45,3 +45,11 @@ layout! {
         multicast_fdb_top: u16 = bytes(18, 2),
     }
 }
+
+layout! {
+    /// AdaptiveRoutingInfo of Mellanox (attribute 0xff20), without its limits and sub-features.
+    pub struct AdaptiveRoutingInfo[64] {
+        /// Whether the switch may send packets through other ports than its linear forwarding table says.
+        enabled: bool = bits(3, 0, 0),
+    }
+}

@@ -15,7 +15,9 @@ use ib_wire::sa::{
     NodeRecord, PathRecord, PkeyTableRecord, PortInfoRecord, ServiceRecord, SlToVlRecord, SmInfoRecord,
     SwitchInfoRecord, VlArbitrationRecord,
 };
-use ib_wire::{ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo, SwitchInfo};
+use ib_wire::{
+    AdaptiveRoutingInfo, ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo, SwitchInfo,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -44,6 +46,7 @@ macro_rules! layouts {
 }
 
 layouts!(
+    AdaptiveRoutingInfo,
     BadMKey,
     BadPkey,
     BadQKey,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ib_wire::{Attribute, Mad, MlnxExtPortInfo, NodeInfo, PortInfo, PortState, SMP_DATA_LEN, Status};
+use ib_wire::{
+    AdaptiveRoutingInfo, Attribute, Mad, MlnxExtPortInfo, NodeInfo, PortInfo, PortState, SMP_DATA_LEN, Status,
+};
 
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase, Purpose};
@@ -25,8 +27,8 @@ impl Manager {
                         self.emit(SmEvent::SilentLocation { location: from, last });
                     }
                 }
-                // It counts as QDR, which is slower.
-                Purpose::Fdr10 { .. } => {}
+                // It counts as QDR, which is slower; adaptive routing counts as before.
+                Purpose::Fdr10 { .. } | Purpose::AdaptiveRouting { .. } => {}
                 Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
                 Purpose::Read { target }
                 | Purpose::Audit { target }
@@ -92,6 +94,9 @@ impl Manager {
             }
             Purpose::Fdr10 { target } => {
                 self.record_fdr10(target, MlnxExtPortInfo::decode(data).ok().filter(|_| is_ok))
+            }
+            Purpose::AdaptiveRouting { node } => {
+                self.record_adaptive_routing(node, AdaptiveRoutingInfo::decode(data).ok().filter(|_| is_ok))
             }
             Purpose::ActivationCheck { target, refusal } => {
                 let is_active = is_ok

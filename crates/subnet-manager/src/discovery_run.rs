@@ -8,6 +8,7 @@ use ib_wire::{
 
 use fabric_model::{LinkRate, NODES_MAX, Speed};
 
+use crate::adaptive_routing::may_route_adaptively;
 use crate::event::SmEvent;
 use crate::keys::Location;
 use crate::manager::{Manager, Purpose};
@@ -115,6 +116,7 @@ impl Manager {
             self.observed.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
         }
         let reads = reads_of_node(&info);
+        let may_route_adaptively = may_route_adaptively(&info);
         let is_switch = info.kind == NodeKind::Switch;
         let node = self.observed.nodes.entry(guid).or_insert_with(|| ObservedNode::new(info.clone()));
         let is_new_adapter_port = !is_switch && !node.port_guids.contains_key(&entered);
@@ -141,6 +143,9 @@ impl Manager {
         }
         if is_new {
             reads.into_iter().for_each(|(port, key)| self.read((guid, port, key)));
+            if may_route_adaptively {
+                self.query_adaptive_routing(guid);
+            }
         } else if is_new_adapter_port {
             self.read((guid, entered, port_info_key(entered)));
         }

@@ -28,6 +28,7 @@
 //! | `mad_window`, `backlog` | requests in flight and requests waiting |
 //! | `sa` | subnet administration, a state machine of its own: [`SubnetAdministration`] |
 
+mod adaptive_routing;
 mod answers;
 mod backlog;
 mod discovery_run;

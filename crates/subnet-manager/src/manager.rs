@@ -221,6 +221,10 @@ pub(crate) enum Purpose {
     Fdr10 {
         target: AttributeRef,
     },
+    /// Does a switch route adaptively? Switches without the vendor attribute refuse, which is no fault.
+    AdaptiveRouting {
+        node: Guid,
+    },
     /// Query another subnet manager.
     ForeignManager {
         node: Guid,

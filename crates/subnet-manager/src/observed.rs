@@ -26,6 +26,8 @@ pub(crate) struct ObservedNode {
     pub port_guids: BTreeMap<PortNum, Guid>,
     /// Ports whose link runs at FDR10. PortInfo shows it as QDR.
     pub fdr10_ports: BTreeSet<PortNum>,
+    /// Whether adaptive routing of a switch is on.
+    pub routes_adaptively: bool,
     /// The other end of each cable that was followed.
     pub links: BTreeMap<PortNum, (Guid, PortNum)>,
     /// Table blocks that were read or written; those of a switch under port 0, those of an adapter under
@@ -50,6 +52,7 @@ impl ObservedNode {
             ports: BTreeMap::new(),
             port_guids: BTreeMap::new(),
             fdr10_ports: BTreeSet::new(),
+            routes_adaptively: false,
             links: BTreeMap::new(),
             tables: BTreeMap::new(),
             seen_in_run: 0,
@@ -146,6 +149,9 @@ impl ObservedNode {
                 own_pkeys: self.info.partition_capacity,
             };
             all.switches.insert(node, capability);
+            if self.routes_adaptively {
+                all.adaptive_routing.insert(node);
+            }
         }
     }
 }

@@ -58,6 +58,9 @@ impl Default for TenancyLimits {
 }
 
 impl TenancyLimits {
+    /// The fewest entries of an arbitration table that guarantees can use.
+    pub const TABLE_ENTRIES_MIN: u8 = 8;
+
     /// The service levels for guaranteed clusters.
     pub fn cluster_service_levels(&self) -> ServiceLevelSet {
         let best_effort = ServiceLevel::default();
@@ -167,6 +170,27 @@ impl LinkGraph {
     pub fn with_buffers(mut self, capabilities: &Capabilities) -> Self {
         for link in &mut self.links {
             link.buffer = capabilities.port(link.peer).lane_buffer;
+        }
+        self
+    }
+
+    /// Makes all rates unknown, so that nothing can be guaranteed.
+    #[must_use]
+    pub fn without_rates(mut self) -> Self {
+        for link in &mut self.links {
+            link.rate = Bandwidth::from_bits_per_s(0);
+        }
+        self
+    }
+
+    /// Makes the rates of links unknown whose port cannot share them: its arbitration table has fewer entries than the
+    /// smallest that is planned.
+    #[must_use]
+    pub fn without_unarbitrated(mut self, capabilities: &Capabilities) -> Self {
+        for link in &mut self.links {
+            if capabilities.port(link.from).arbitration < TenancyLimits::TABLE_ENTRIES_MIN {
+                link.rate = Bandwidth::from_bits_per_s(0);
+            }
         }
         self
     }

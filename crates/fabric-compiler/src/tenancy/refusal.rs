@@ -32,8 +32,11 @@ pub enum Refusal {
         "no service level is free on every link; the link out of port {port} has {free} of {usable} service levels left"
     )]
     NoServiceLevelFree { port: PortName, free: u8, usable: u8 },
-    /// The rate of a link is unknown, so that nothing can be guaranteed on it.
-    #[error("the rate of the link out of port {port} is unknown")]
+    /// The rate of a link is unknown, its port cannot share it, or switches route adaptively, so that nothing can be
+    /// guaranteed on it.
+    #[error(
+        "nothing can be guaranteed on the link out of port {port}: its rate is unknown, its port has no arbitration table, or switches route adaptively"
+    )]
     RateUnknown { port: PortName },
     /// A link has less rate left than the cluster needs there. A request that needs at most `free` would fit.
     #[error("the link out of port {port} has {free} left, {needed} are needed")]

@@ -73,6 +73,9 @@ fn of_capabilities(intents: &Intents) -> Digest {
     for (guid, switch) in &capabilities.switches {
         digest = of_switch(digest.then(5).then(Guid::to_wire(*guid)), switch);
     }
+    for guid in &capabilities.adaptive_routing {
+        digest = digest.then(9).then(guid.to_wire());
+    }
     digest
 }
 

@@ -24,6 +24,12 @@ pub enum PlanFinding {
         /// One of them.
         witness: PortName,
     },
+    /// Switches that route adaptively. Packets need not follow the planned routes, so nothing is guaranteed.
+    AdaptiveRouting {
+        switches: usize,
+        /// Node GUID of one of them.
+        witness: Guid,
+    },
     /// Pairs of switches without a deadlock-free route between their end ports. At least one end of each affected path is
     /// port 0 of a switch, never two adapters.
     NoRoute {
@@ -67,6 +73,12 @@ impl fmt::Display for PlanFinding {
                 write!(
                     f,
                     "{ports} adapter ports are at switches that cannot enforce partitions and stay closed, for example {witness}"
+                )
+            }
+            Self::AdaptiveRouting { switches, witness } => {
+                write!(
+                    f,
+                    "{switches} switches route adaptively, so that nothing is guaranteed, for example {witness}"
                 )
             }
             Self::NoRoute { pairs, from, to } => {
