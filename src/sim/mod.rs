@@ -3,6 +3,7 @@
 pub mod control;
 mod frames;
 mod host;
+pub mod profile;
 mod request_counts;
 
 use std::fs;
@@ -13,12 +14,13 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use fabric_model::ibnetdiscover;
-use fabric_sim::{Capacities, Fabric};
+use fabric_sim::{DeviceProfile, Fabric};
 use ib_transport::{Server, SocketAccess};
 use ib_wire::{DataLanes, Mtu};
 
 use frames::GuestFrames;
 use host::SimHost;
+use profile::ProfileArgs;
 
 /// Emulate the fabric that a topology file describes.
 ///
@@ -30,38 +32,47 @@ use host::SimHost;
 /// Only the user who runs the emulation, and root, can attach. SIM_HOST names the node that a tool runs on, by id or
 /// description; the default is the first node of the file. `heddle sim-ctl` controls the running emulation and attaches
 /// virtual machines to it; their frames follow the forwarding and P_Key tables of the fabric.
+///
+/// A profile says what kind of devices to emulate: sizes of tables, lanes, speeds, what they support, and where they are
+/// strict.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_help = profile::help())]
 pub struct SimArgs {
     /// Topology file in the format of ibnetdiscover or ibsim.
-    netfile: PathBuf,
+    #[arg(required_unless_present = "print_profile")]
+    netfile: Option<PathBuf>,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Print the profile as a file for --profile, and exit.
+    #[arg(long)]
+    print_profile: bool,
     /// Name of the emulation, which tools put into IBSIM_SOCKNAME.
     #[arg(long, default_value = "sim")]
     name: String,
     /// Seed of injected faults; the same seed and the same requests give the same faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Data virtual lanes of every port: 1, 2, 4, 8 or 15.
-    #[arg(long, default_value_t = 8)]
-    vls: u8,
-    /// Entries of the P_Key tables of adapter ports and external switch ports.
-    #[arg(long, default_value_t = 64)]
-    pkeys: u16,
-    /// Entries of each VL arbitration table, 1 to 64.
-    #[arg(long, default_value_t = 8)]
-    vlarb: u8,
-    /// Entries of the GUID table of an adapter port, its own GUID included.
-    #[arg(long, default_value_t = 32)]
-    guids: u8,
-    /// MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    #[arg(long, default_value_t = 2048)]
-    mtu: u16,
-    /// Entries of the linear forwarding tables [default: 30720, or 49152 for larger fabrics]
+    /// Data virtual lanes of every port: 1, 2, 4, 8 or 15 [default: as in the profile]
+    #[arg(long)]
+    vls: Option<u8>,
+    /// Entries of the P_Key tables of adapter ports and external switch ports [default: as in the profile]
+    #[arg(long)]
+    pkeys: Option<u16>,
+    /// Entries of each VL arbitration table, 0 to 64 [default: as in the profile]
+    #[arg(long)]
+    vlarb: Option<u8>,
+    /// Entries of the GUID table of an adapter port, its own GUID included [default: as in the profile]
+    #[arg(long)]
+    guids: Option<u8>,
+    /// MTU in bytes: 256, 512, 1024, 2048 or 4096 [default: as in the profile]
+    #[arg(long)]
+    mtu: Option<u16>,
+    /// Entries of the linear forwarding tables [default: as in the profile, or 49152 for larger fabrics]
     #[arg(long)]
     linear: Option<u16>,
-    /// Entries of the multicast forwarding tables.
-    #[arg(long, default_value_t = 1024)]
-    multicast: u16,
+    /// Entries of the multicast forwarding tables [default: as in the profile]
+    #[arg(long)]
+    multicast: Option<u16>,
     /// Let switches support optimised SL-to-VL mapping table programming.
     #[arg(long)]
     optimised_sl2vl: bool,
@@ -77,19 +88,24 @@ pub struct SimArgs {
     control: Option<PathBuf>,
 }
 
-/// Sizes of linear forwarding tables: that of ibsim, and the largest, for fabrics with more nodes.
-const LINEAR_DEFAULT: u16 = 30_720;
-const LINEAR_LARGE: u16 = 49_152;
+/// The largest linear forwarding table, for fabrics with more nodes than the table of the profile has entries.
+const LINEAR_MAX: u16 = 49_152;
 
 pub fn run(args: SimArgs) -> anyhow::Result<()> {
-    let path = args.netfile.display().to_string();
-    let bytes = fs::read(&args.netfile).with_context(|| format!("cannot read {path}"))?;
+    let profile = profile(&args)?;
+    let Some(netfile) = args.netfile.as_deref().filter(|_| !args.print_profile) else {
+        return crate::print_line(format_args!("{}", profile::to_toml(&profile)?.trim_end()));
+    };
+    let path = netfile.display().to_string();
+    let bytes = fs::read(netfile).with_context(|| format!("cannot read {path}"))?;
     let topology = ibnetdiscover::read(&bytes).with_context(|| format!("{path} is not a topology file"))?;
     drop(bytes);
     ensure!(topology.node_count() > 0, "{path} has no nodes");
-    let capacities = capacities(&args, topology.node_count())?;
+    let topology =
+        profile.furnish(&topology).context("the devices of the profile do not fit the topology")?;
+    let profile = with_room_for(profile, topology.node_count(), args.linear);
     let (switches, adapters) = (topology.switches().count(), topology.end_nodes().count());
-    let fabric = Fabric::new(topology, capacities, args.seed)?;
+    let fabric = Fabric::new(topology, profile, args.seed)?;
     let (_, _, links) = fabric.size();
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -118,20 +134,39 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn capacities(args: &SimArgs, nodes: usize) -> anyhow::Result<Capacities> {
-    let default_linear = if nodes < usize::from(LINEAR_DEFAULT) { LINEAR_DEFAULT } else { LINEAR_LARGE };
-    Ok(Capacities {
-        lanes: DataLanes::from_count(args.vls)
-            .ok_or_else(|| anyhow!("--vls must be 1, 2, 4, 8 or 15, got {}", args.vls))?,
-        pkeys: args.pkeys,
-        arbitration_entries: args.vlarb,
-        linear_forwarding: args.linear.unwrap_or(default_linear),
-        multicast_forwarding: args.multicast,
-        guids: args.guids,
-        mtu: mtu(args.mtu)?,
-        optimised_sl_to_vl: args.optimised_sl2vl,
-        ..Capacities::default()
-    })
+/// The selected profile with the sizes that options name.
+fn profile(args: &SimArgs) -> anyhow::Result<DeviceProfile> {
+    let mut profile = args.profile.load()?;
+    let DeviceProfile { adapters, switches, .. } = &mut profile;
+    if let Some(count) = args.vls {
+        let lanes = DataLanes::from_count(count);
+        let lanes = lanes.ok_or_else(|| anyhow!("--vls must be 1, 2, 4, 8 or 15, got {count}"))?;
+        (adapters.lanes, switches.lanes) = (lanes, lanes);
+    }
+    if let Some(entries) = args.pkeys {
+        (adapters.pkeys, switches.enforced_pkeys) = (entries, entries);
+    }
+    if let Some(entries) = args.vlarb {
+        (adapters.arbitration_entries, switches.arbitration_entries) = (entries, entries);
+    }
+    if let Some(bytes) = args.mtu {
+        (adapters.mtu, switches.mtu) = (mtu(bytes)?, mtu(bytes)?);
+    }
+    adapters.guids = args.guids.unwrap_or(adapters.guids);
+    switches.linear_forwarding = args.linear.unwrap_or(switches.linear_forwarding);
+    switches.multicast_forwarding = args.multicast.unwrap_or(switches.multicast_forwarding);
+    switches.optimised_sl_to_vl |= args.optimised_sl2vl;
+    profile.check()?;
+    Ok(profile)
+}
+
+/// Enlarges the linear forwarding tables for a fabric with more nodes than entries, unless an option gives their size.
+fn with_room_for(mut profile: DeviceProfile, nodes: usize, linear: Option<u16>) -> DeviceProfile {
+    let switches = &mut profile.switches;
+    if linear.is_none() && nodes >= usize::from(switches.linear_forwarding) {
+        switches.linear_forwarding = LINEAR_MAX;
+    }
+    profile
 }
 
 fn mtu(bytes: u16) -> anyhow::Result<Mtu> {

@@ -26,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
+use crate::sim::profile::ProfileArgs;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
 use ready::{ImageSource, OfferedCapacity};
@@ -64,9 +65,11 @@ pub struct UpArgs {
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hosts: Option<u32>,
     /// Emulate the fabric in this file, in the format of ibnetdiscover. The subnet manager runs on the adapter called
-    /// `manager`, else on the first one; the other adapters are hosts
+    /// `manager`, else on the first one; the other adapters are hosts, named by the first word of their NodeDescription
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
+    #[command(flatten)]
+    profile: ProfileArgs,
     /// Let every user of this machine attach tools to the emulated fabric, not only root. A user who attaches has root
     /// rights on every adapter, that of the subnet manager included: tenants are not isolated from it
     #[arg(long)]
@@ -184,6 +187,8 @@ struct StartPlan {
     heddle: PathBuf,
     agent: PathBuf,
     topology: PathBuf,
+    /// Arguments of `heddle sim` that select the kind of devices.
+    profile: Vec<String>,
     /// NodeDescription of the adapter that the subnet manager runs on.
     manager: String,
     hosts: Vec<HostPort>,
@@ -203,6 +208,8 @@ struct Ready {
 
 impl StartPlan {
     fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
+        // A mistake is reported before any program starts.
+        args.profile.load()?;
         let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
         Ok(Self {
             site: site.clone(),
@@ -211,6 +218,7 @@ impl StartPlan {
                 "heddle-agent is neither in the directory of heddle nor in PATH: run cargo build --workspace",
             )?,
             topology,
+            profile: args.profile.to_arguments()?,
             manager,
             hosts,
             secret: site.secret()?,
@@ -304,6 +312,7 @@ impl StartPlan {
             "--control".into(),
             site.socket("sim-control").into(),
         ];
+        arguments.extend(self.profile.iter().map(OsString::from));
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }

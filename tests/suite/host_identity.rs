@@ -4,7 +4,7 @@
 use controller_api::cluster::NewCluster;
 use controller_api::host::{Host, HostBinding, HostState, NewHost};
 use controller_api::operation::OperationState;
-use controller_api::{ApiClient, MemorySize};
+use controller_api::{ApiClient, MemorySize, Name};
 use serde_json::Value;
 
 use crate::rig::{self, Server, SmDaemon};
@@ -18,6 +18,9 @@ const VICTIM: &str = "host-00003";
 
 /// An adapter that is not a host, but takes the name of one.
 const IMPOSTOR: &str = "host-00009";
+
+/// The host of the subnet manager in a fabric recorded in 2014.
+const RECORDED_MANAGER: &str = "stage97 mlx4_0";
 
 struct World {
     server: Server,
@@ -181,4 +184,23 @@ fn a_host_without_a_guid_binds_to_the_adapter_of_its_name() {
     let gone = site.ask(blue.cluster_delete(&by_name("one"))).unwrap();
     site.wait(&blue, &gone);
     assert_eq!(bind(VICTIM, "0x77".parse().unwrap()).unwrap().port_guid, Some("0x77".parse().unwrap()));
+}
+
+/// D8: adapters of the field are called `stage99 mlx4_0`, and hosts are found all the same.
+#[test]
+fn all_hosts_of_a_recorded_fabric_can_be_added() {
+    let server =
+        Server::heddle(&rig::fixture("loginoff-2014.ibnetdiscover"), &["--profile", "connectx3-switchx"]);
+    let manager = SmDaemon::start(&server, RECORDED_MANAGER, &["--external-plans"]);
+    rig::eventually("the manager listens", || manager.socket().exists());
+    let text = std::fs::read_to_string(rig::fixture("loginoff-2014.ibnetdiscover")).unwrap();
+    let topology = fabric_model::ibnetdiscover::parse(&text).unwrap();
+    let hosts: Vec<Name> = topology.end_nodes().map(|(_, node)| node.host_name().parse().unwrap()).collect();
+    assert_eq!(hosts.len(), 144);
+    let site = Site::managed_by(manager.socket().to_owned(), hosts);
+    let operator = site.operator();
+    eventually("all hosts are bound and up", || {
+        let hosts = site.ask(operator.host_list()).unwrap();
+        hosts.iter().filter(|host| host.state == HostState::Up && host.port_guid.is_some()).count() == 144
+    });
 }

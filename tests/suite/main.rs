@@ -16,6 +16,7 @@ mod hung_processes;
 mod impostor;
 mod in_process;
 mod keys_and_partitions;
+mod lacking_capabilities;
 mod lanes;
 mod manager_faults;
 mod manager_sweeps;

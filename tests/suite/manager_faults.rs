@@ -6,12 +6,19 @@ use std::time::Duration;
 
 use fabric_model::Topology;
 use fabric_model::generate::FatTree;
-use fabric_sim::Probability;
+use fabric_sim::{BuiltInProfile, Probability};
 
 use crate::in_process::fleet::Dice;
 use crate::in_process::world::{Ended, World};
 
 const HOSTS: u32 = 24;
+
+/// The kinds of devices, and every how manyth case is tried on them: each on strict ones.
+const KINDS: [(BuiltInProfile, usize); 3] = [
+    (BuiltInProfile::Strict, 1),
+    (BuiltInProfile::ConnectX3SwitchX, 11),
+    (BuiltInProfile::ConnectX6Quantum, 13),
+];
 
 fn tree() -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(HOSTS) }.generate().unwrap()
@@ -44,8 +51,8 @@ fn assert_good(world: &World, what: &str) {
 }
 
 /// A world with the first variant, its writes checked or assumed to be checked before.
-fn configured(judging: bool) -> World {
-    let mut world = World::new(tree(), 1);
+fn configured(kind: BuiltInProfile, judging: bool) -> World {
+    let mut world = World::new(&tree(), kind, 1);
     world.judging = judging;
     let text = partitions(&world, 0);
     assert_eq!(world.configure(&text, None, nothing), Ended::Programmed { troubles: 0 });
@@ -54,80 +61,94 @@ fn configured(judging: bool) -> World {
 
 #[test]
 fn bring_up_and_partition_changes_are_safe_at_every_step() {
-    let mut world = configured(true);
-    assert_good(&world, "bring-up");
-    let (sets, sent) = (world.judge.sets, world.sent);
-    let text = partitions(&world, 1);
-    assert_eq!(world.configure(&text, None, nothing), Ended::Programmed { troubles: 0 });
-    println!(
-        "bring-up: {sent} datagrams, {sets} Sets judged; change: {} Sets judged",
-        world.judge.sets - sets
-    );
-    assert_good(&world, "change");
+    for (kind, _) in KINDS {
+        let name = kind.name();
+        let mut world = configured(kind, true);
+        assert_good(&world, &format!("{name}, bring-up"));
+        let (sets, sent) = (world.judge.sets, world.sent);
+        let text = partitions(&world, 1);
+        assert_eq!(world.configure(&text, None, nothing), Ended::Programmed { troubles: 0 });
+        println!(
+            "{name}: bring-up: {sent} datagrams, {sets} Sets judged; change: {} Sets judged",
+            world.judge.sets - sets
+        );
+        assert_good(&world, &format!("{name}, change"));
+    }
 }
 
 #[test]
 fn a_manager_may_be_killed_at_every_datagram_of_a_bring_up() {
-    let first = configured(true);
-    let whole = first.sent;
-    let mut judge = first.judge;
-    for kill in 1..=whole {
-        let mut world = World::new(tree(), 1);
-        (world.judge, world.judging) = (judge, false);
-        let text = partitions(&world, 0);
-        assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
-        let ended = world.configure(&text, None, nothing);
-        assert_eq!(ended, Ended::Programmed { troubles: 0 }, "killed after {kill}");
-        assert_good(&world, &format!("killed after {kill}"));
-        judge = world.judge;
+    for (kind, step) in KINDS {
+        let first = configured(kind, true);
+        let whole = first.sent;
+        let mut judge = first.judge;
+        for kill in (1..=whole).step_by(step) {
+            let mut world = World::new(&tree(), kind, 1);
+            (world.judge, world.judging) = (judge, false);
+            let text = partitions(&world, 0);
+            assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
+            let ended = world.configure(&text, None, nothing);
+            let what = format!("{}, killed after {kill}", kind.name());
+            assert_eq!(ended, Ended::Programmed { troubles: 0 }, "{what}");
+            assert_good(&world, &what);
+            judge = world.judge;
+        }
+        let (name, sets) = (kind.name(), judge.sets);
+        println!("{name}: killed at every {step}. of {whole} datagrams of a bring-up: {sets} Sets judged");
     }
-    println!("killed at each of {whole} datagrams of a bring-up: {} Sets judged", judge.sets);
 }
 
 #[test]
 fn a_partition_change_survives_a_kill_at_every_datagram() {
-    let mut world = configured(true);
-    let before = world.sent;
-    let text = partitions(&world, 1);
-    world.configure(&text, None, nothing);
-    let whole = world.sent - before;
-    let mut judge = world.judge;
-    for kill in 1..=whole {
-        let mut world = configured(false);
-        world.judge = judge;
-        assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
-        // In half of the cases the next manager gets another plan: the former one.
-        let text = if kill % 2 == 0 { text.clone() } else { partitions(&world, 0) };
-        let ended = world.configure(&text, None, nothing);
-        assert_eq!(ended, Ended::Programmed { troubles: 0 }, "killed after {kill}");
-        assert_good(&world, &format!("killed after {kill}"));
-        judge = world.judge;
+    for (kind, step) in KINDS {
+        let mut world = configured(kind, true);
+        let before = world.sent;
+        let text = partitions(&world, 1);
+        world.configure(&text, None, nothing);
+        let whole = world.sent - before;
+        let mut judge = world.judge;
+        for kill in (1..=whole).step_by(step) {
+            let mut world = configured(kind, false);
+            world.judge = judge;
+            assert_eq!(world.configure(&text, Some(kill), nothing), Ended::Killed);
+            // In half of the cases the next manager gets another plan: the former one.
+            let text = if kill % 2 == 0 { text.clone() } else { partitions(&world, 0) };
+            let ended = world.configure(&text, None, nothing);
+            let what = format!("{}, killed after {kill}", kind.name());
+            assert_eq!(ended, Ended::Programmed { troubles: 0 }, "{what}");
+            assert_good(&world, &what);
+            judge = world.judge;
+        }
+        let (name, sets) = (kind.name(), judge.sets);
+        println!(
+            "{name}: killed at every {step}. of {whole} datagrams of a partition change: {sets} Sets judged"
+        );
     }
-    println!("killed at each of {whole} datagrams of a partition change: {} Sets judged", judge.sets);
 }
 
 #[test]
 fn losses_and_duplicates_change_nothing_of_it() {
     let mut judged = 0;
-    for seed in 1..=20 {
-        let mut world = World::new(tree(), seed);
+    for (kind, seed) in kinds_and_seeds() {
+        let mut world = World::new(&tree(), kind, seed);
         world.fabric.set_loss(None, Probability::try_from(0.01).unwrap());
         world.fabric.set_duplication(Probability::try_from(0.02).unwrap());
         for variant in [0, 1] {
             let text = partitions(&world, variant);
-            assert_eq!(until_quiet(&mut world, &text, nothing), Ended::Programmed { troubles: 0 }, "{seed}");
-            assert_good(&world, &format!("seed {seed}, variant {variant}"));
+            let what = format!("{}, seed {seed}, variant {variant}", kind.name());
+            assert_eq!(until_quiet(&mut world, &text, nothing), Ended::Programmed { troubles: 0 }, "{what}");
+            assert_good(&world, &what);
         }
         judged += world.judge.sets;
     }
-    println!("1 % lost, 2 % doubled, 20 seeds: {judged} Sets judged");
+    println!("1 % lost, 2 % doubled, {} runs: {judged} Sets judged", kinds_and_seeds().count());
 }
 
 #[test]
 fn restarting_nodes_and_flapping_links_are_made_good() {
     let mut judged = 0;
-    for seed in 1..=20 {
-        let mut world = World::new(tree(), seed);
+    for (kind, seed) in kinds_and_seeds() {
+        let mut world = World::new(&tree(), kind, seed);
         let mut dice = Dice::new(seed);
         let devices = world.devices_but_own();
         for variant in [0, 1] {
@@ -145,12 +166,18 @@ fn restarting_nodes_and_flapping_links_are_made_good() {
                     fabric.flap(now, port.unwrap(), Duration::from_millis(20));
                 }
             });
-            assert_eq!(ended, Ended::Programmed { troubles: 0 }, "seed {seed}");
-            assert_good(&world, &format!("seed {seed}, variant {variant}"));
+            let what = format!("{}, seed {seed}, variant {variant}", kind.name());
+            assert_eq!(ended, Ended::Programmed { troubles: 0 }, "{what}");
+            assert_good(&world, &what);
         }
         judged += world.judge.sets;
     }
-    println!("three restarts or flaps a run, 20 seeds: {judged} Sets judged");
+    println!("three restarts or flaps a run, {} runs: {judged} Sets judged", kinds_and_seeds().count());
+}
+
+/// Twenty seeds on strict devices, and some on each other kind.
+fn kinds_and_seeds() -> impl Iterator<Item = (BuiltInProfile, u64)> {
+    KINDS.into_iter().flat_map(|(kind, step)| (1..=20).step_by(step.min(5)).map(move |seed| (kind, seed)))
 }
 
 /// Starts managers one after the other until one is not interrupted, as a supervisor would.

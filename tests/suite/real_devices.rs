@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use fabric_model::generate::FatTree;
-use fabric_model::intent::PortName;
+use fabric_model::intent::{ClusterIntent, PortName};
+use fabric_model::plan::PlanFinding;
+use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Endpoint, NewNode, Topology, TopologyBuilder};
-use fabric_sim::{Fabric, PortId};
+use fabric_sim::{BuiltInProfile, Fabric, PortId};
 use ib_wire::{
     Attribute, Guid, MKeyProtection, Method, Mtu, NodeKind, PortInfo, PortNum, PortState, TransactionId,
 };
@@ -101,10 +103,14 @@ fn a_link_that_becomes_slower_is_discovered_again() {
 fn a_trap_is_repressed_with_the_key_of_its_node() {
     let mut run = up_on(tree(), true);
     let switch = run.fabric.device_ids().find(|device| run.fabric.switch_info_of(*device).is_some()).unwrap();
-    let uplink =
-        run.fabric.ports_of(switch).find(|port| run.fabric.port_forwarding(*port).peer.is_some()).unwrap();
+    let leads_to_switch = |port: &PortId| {
+        let peer = run.fabric.port_forwarding(*port).peer;
+        peer.is_some_and(|peer| run.fabric.node_of(peer).kind == NodeKind::Switch)
+    };
+    let uplink = run.fabric.ports_of(switch).find(leads_to_switch).unwrap();
     run.fabric.unplug(run.now, uplink);
-    run.run_for(3 * SECOND);
+    // A trap whose route led through the cable is sent again after 5 seconds, on another route.
+    run.run_for(10 * SECOND);
     let sent = run.fabric.statistics().traps[&128];
     run.run_for(60 * SECOND);
     assert_eq!(run.fabric.statistics().traps.get(&128), Some(&sent), "no trap is repeated");
@@ -175,18 +181,77 @@ fn a_live_link_with_another_mtu_is_retrained() {
         assert_eq!(info.state, PortState::Active, "{:?}", run.events);
         info.neighbor_mtu
     };
-    assert_eq!((mtu(&run, host), mtu(&run, leaf)), (Mtu::B4096, Mtu::B4096));
+    assert_eq!((mtu(&run, host), mtu(&run, leaf)), (Mtu::B2048, Mtu::B2048));
     let capabilities = &mut run.discovery.as_mut().unwrap().capabilities;
-    capabilities.ports.get_mut(&name).unwrap().mtu = Mtu::B2048;
+    capabilities.ports.get_mut(&name).unwrap().mtu = Mtu::B1024;
     run.decide();
     let plan = run.plan.clone().unwrap();
-    assert_eq!(plan.adapter_port(run.fabric.guid_of(host)).unwrap().mtu, Mtu::B2048);
+    assert_eq!(plan.adapter_port(run.fabric.guid_of(host)).unwrap().mtu, Mtu::B1024);
     run.run_for(60 * SECOND);
     // The link went down and came back; the plan that followed has the MTU of its devices again.
     let planned = run.plan.as_ref().unwrap().adapter_port(run.fabric.guid_of(host)).unwrap().mtu;
     assert_eq!((mtu(&run, host), mtu(&run, leaf)), (planned, planned));
     assert!(run.told(|event| matches!(event, SmEvent::Interrupted)) > 0, "the run started over");
     assert_eq!(run.told(is_refused), 0, "{:?}", run.events);
+}
+
+/// Another manager switched adaptive routing on: packets need not follow the planned routes, and nothing is guaranteed.
+#[test]
+fn nothing_is_guaranteed_where_switches_route_adaptively() {
+    for (is_on, switches) in [(false, 0), (true, tree().switches().count())] {
+        let mut profile = BuiltInProfile::ConnectX6Quantum.profile();
+        profile.inherited.adaptive_routing = is_on;
+        let mut run = RunningManager::with_devices(&tree(), &profile, true, PersistentState::default());
+        run.run_for(SECOND);
+        let discovery = run.discovery.as_ref().unwrap();
+        assert_eq!(discovery.capabilities.adaptive_routing.len(), switches);
+        let found = run.plan.as_ref().unwrap().findings().iter();
+        let found = found.filter(|finding| matches!(finding, PlanFinding::AdaptiveRouting { .. })).count();
+        assert_eq!(found, usize::from(is_on));
+        let hosts =
+            tree().end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect::<Vec<_>>();
+        run.clusters = vec![ClusterIntent {
+            name: "paid".to_owned(),
+            ports: hosts[1..3].to_vec(),
+            class: Class::Guaranteed { bandwidth: Bandwidth::from_bits_per_s(1_000_000), latency_ns: None },
+            sl_mode: SlMode::Cluster,
+        }];
+        run.may_be_refused = true;
+        run.decide();
+        assert_eq!(run.refusal.is_some(), is_on, "{:?}", run.refusal);
+    }
+}
+
+/// Aggregation nodes look like adapters. They are recognised, and get the default partition only.
+#[test]
+fn aggregation_nodes_are_recognised() {
+    let profile = BuiltInProfile::ConnectX6Quantum.profile();
+    let mut run = RunningManager::with_devices(&tree(), &profile, true, PersistentState::default());
+    run.run_for(SECOND);
+    let found = &run.discovery.as_ref().unwrap().topology;
+    let [hosts, others]: [Vec<_>; 2] =
+        [true, false].map(|is| found.end_nodes().filter(|(_, node)| node.is_host_adapter() == is).collect());
+    assert_eq!((hosts.len(), others.len()), (4, tree().switches().count()));
+    for (_, node) in others {
+        let port = node.ports().next().unwrap().1.guid;
+        let keys = run.plan.as_ref().unwrap().adapter_port(port).unwrap().pkeys.entries().iter().flatten();
+        assert_eq!(keys.map(|key| key.to_wire()).collect::<Vec<_>>(), [0x7fff]);
+    }
+}
+
+/// The manager of a switch's own software, at its enhanced port 0, is found.
+#[test]
+fn a_manager_in_a_switch_is_recognised() {
+    let profile = BuiltInProfile::ConnectX3SwitchX.profile();
+    let mut run = RunningManager::with_devices(&tree(), &profile, true, PersistentState::default());
+    let switch = run.fabric.device_ids().find(|device| run.fabric.switch_info_of(*device).is_some()).unwrap();
+    assert!(run.fabric.switch_info_of(switch).unwrap().enhanced_port_0);
+    let port = run.fabric.port_of(switch, PortNum::MANAGEMENT).unwrap();
+    run.fabric.set_is_sm(run.now, port, true);
+    run.run_for(60 * SECOND);
+    let is_found =
+        |event: &SmEvent| matches!(event, SmEvent::ForeignManager { port: PortNum::MANAGEMENT, .. });
+    assert_eq!(run.told(is_found), 1, "{:?}", run.events);
 }
 
 /// D16: raw packets have no P_Key, and are filtered where packets of hosts enter and leave.

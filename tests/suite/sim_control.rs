@@ -5,6 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 
+use fabric_sim::BuiltInProfile;
 use ib_transport::ClientRole;
 
 use crate::rig::{self, Server};
@@ -244,4 +245,35 @@ fn a_terminated_emulation_leaves_nothing_behind() {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert!(child.wait().unwrap().success(), "it ends as asked");
     assert!(!socket.exists());
+}
+
+#[test]
+fn stock_opensm_brings_up_devices_of_every_profile() {
+    for built_in in BuiltInProfile::ALL {
+        let server = Server::heddle(&rig::fixture("tree-16.ibnetdiscover"), &["--profile", built_in.name()]);
+        server.bring_up(HOST, &[]);
+        let described = server.tool(HOST, "smpquery", &["-D", "nodedesc", "0"]);
+        assert!(described.success && described.stdout.contains(HOST), "{}: {described:?}", built_in.name());
+        let status = server.control(&["counters", "host-00016"]);
+        assert!(status.stdout.contains("Active"), "{}: {status:?}", built_in.name());
+    }
+}
+
+#[test]
+fn profiles_are_printed_and_unknown_ones_are_rejected() {
+    let run = |arguments: &[&str]| Command::new(rig::HEDDLE).arg("sim").args(arguments).output().unwrap();
+    let printed =
+        run(&["--profile", "connectx6-quantum", "--without", "outbound-enforcement", "--print-profile"]);
+    let text = String::from_utf8(printed.stdout).unwrap();
+    assert!(text.contains("outbound_enforcement = false") && text.contains("speed_max = \"HDR\""), "{text}");
+    let net = rig::fixture("tree-16.ibnetdiscover");
+    for (arguments, named) in [
+        (["--profile", "loose"], "strict, ibsim, connectx3-switchx, connectx6-quantum, old-and-odd"),
+        (["--without", "wings"], "outbound-enforcement"),
+        (["--vlarb", "65"], "0 to 64 entries, got 65"),
+    ] {
+        let refused = run(&[net.to_str().unwrap(), arguments[0], arguments[1]]);
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && error.contains(named), "{arguments:?}: {error}");
+    }
 }

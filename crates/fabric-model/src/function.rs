@@ -54,6 +54,8 @@ pub enum DropReason {
     TooLarge,
     /// The buffer for subnet management of the next port is full; lane 15 has no flow control.
     NoRoom,
+    /// A switch gives packets no time to wait at an output: HOQLife or LifeTimeValue is 0.
+    Expired,
     /// The source address of a frame is not that of the sending function.
     Spoofed,
     /// The port does not hold any P_Key of the sending function.

@@ -87,14 +87,14 @@ fn configure(fabric: &mut Fabric) {
             ask(fabric, Method::SET, hops, Attribute::LINEAR_FORWARDING, 0, table);
             let held = ask(fabric, Method::GET, hops, Attribute::SWITCH_INFO, 0, [0; 64]);
             let mut info = SwitchInfo::decode(&held).expect("SwitchInfo");
-            info.linear_fdb_top = 5;
+            (info.linear_fdb_top, info.life_time) = (5, 15);
             ask(fabric, Method::SET, hops, Attribute::SWITCH_INFO, 0, info.encode());
         }
     }
     for state in [PortState::Armed, PortState::Active] {
         for (_, hops, exits) in NODES {
             for port in 1..=if exits.is_some() { 2 } else { 1 } {
-                change_port(fabric, hops, port, |info| info.state = state);
+                change_port(fabric, hops, port, |info| (info.state, info.hoq_life) = (state, 15));
             }
         }
     }

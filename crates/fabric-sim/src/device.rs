@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use fabric_model as model;
+use fabric_model::{self as model, LinkRate, Width};
 use ib_wire::{
-    Capability, DataLanes, ExtendedSpeed, Guid, Lid, LinkDownDefault, LinkSpeed, LinkWidth, MKeyProtection,
-    Membership, Mtu, NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo, PortNum, PortState,
-    ServiceLevel, SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
+    Capability, DataLanes, ExtendedSpeed, Guid, Lid, LinkDownDefault, LinkSpeed, LinkWidth, Lmc,
+    MKeyProtection, Membership, Mtu, NodeDescription, NodeInfo, NodeKind, PhysicalState, Pkey, PortInfo,
+    PortNum, PortState, ServiceLevel, SlToVl, SwitchInfo, VirtualLane, VlArbEntry,
 };
 
-use crate::capacities::Capacities;
 use crate::counters::Counters;
 use crate::lazy_table::{LazyTable, MulticastTable};
 use crate::notices::PendingTraps;
+use crate::profile::{DeviceProfile, SwitchProfile};
 use crate::rates;
 
 /// A port of the fabric. An id stays valid for the life of the fabric, across reboots and recabling.
@@ -88,6 +88,8 @@ pub(crate) struct SwitchTables {
     pub multicast: MulticastTable,
     /// SLtoVLMappingTable by input port, then by output port.
     pub sl_to_vl: LazyTable<[u8; SlToVl::LEN]>,
+    /// Whether adaptive routing is on.
+    pub adaptive_routing: bool,
 }
 
 /// State of a port.
@@ -179,15 +181,27 @@ impl Default for Arbitration {
 /// Each service level to the lane of its number; service level 15 to lane 7, because lane 15 discards data.
 pub(crate) const DEFAULT_SL_TO_VL: [u8; SlToVl::LEN] = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xe7];
 
+/// Every service level to lane 0: devices without SLtoVLMappingTable (A-PROF-2).
+pub(crate) const SINGLE_LANE: [u8; SlToVl::LEN] = [0; SlToVl::LEN];
+
 /// CapabilityMask2: width 2x, speed HDR.
 const CAPABILITY2: u16 = 0x30;
+
+/// Vendor id of all devices of profiles that have a device id.
+const VENDOR: u32 = model::Node::AGGREGATION_VENDOR;
 
 /// Hardware revision in NodeInfo.
 const REVISION: u32 = 0xa1;
 
 /// A device with factory defaults.
-pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Capacities) -> Device {
+pub(crate) fn new_device(
+    node: &model::Node,
+    description: &str,
+    first_port: PortId,
+    profile: &DeviceProfile,
+) -> Device {
     let is_switch = node.kind == NodeKind::Switch;
+    let usual_device = if is_switch { profile.switches.device_id } else { profile.adapters.device_id };
     let info = NodeInfo {
         base_version: 1,
         class_version: 1,
@@ -196,16 +210,16 @@ pub(crate) fn new_device(node: &model::Node, first_port: PortId, capacities: &Ca
         system_guid: Some(node.system_guid.unwrap_or(node.guid)),
         node_guid: node.guid,
         port_guid: node.guid,
-        partition_capacity: if is_switch { capacities.switch_pkeys } else { capacities.pkeys },
-        device_id: node.device_id.unwrap_or(0),
+        partition_capacity: if is_switch { profile.switches.own_pkeys } else { profile.adapters.pkeys },
+        device_id: node.device_id.unwrap_or(usual_device),
         revision: REVISION,
         local_port: PortNum::MANAGEMENT,
-        vendor_id: node.vendor_id.unwrap_or(0),
+        vendor_id: node.vendor_id.unwrap_or(if usual_device == 0 { 0 } else { VENDOR }),
     };
-    let switch = is_switch.then(|| Box::new(new_switch_tables(node, capacities)));
+    let switch = is_switch.then(|| Box::new(new_switch_tables(node, profile)));
     Device {
         id: node.id.clone(),
-        description: NodeDescription::new(cut(&node.description)),
+        description: NodeDescription::new(cut(description)),
         info,
         first_port,
         switch,
@@ -222,34 +236,37 @@ pub(crate) fn cut(description: &str) -> &str {
 }
 
 /// The tables of a switch with factory defaults.
-pub(crate) fn new_switch_tables(node: &model::Node, capacities: &Capacities) -> SwitchTables {
+fn new_switch_tables(node: &model::Node, profile: &DeviceProfile) -> SwitchTables {
+    let sl_to_vl = if profile.switches.sl_to_vl { DEFAULT_SL_TO_VL } else { SINGLE_LANE };
     SwitchTables {
-        info: switch_info(capacities, node.port_0 == model::PortZero::Enhanced),
+        info: switch_info(&profile.switches, node.port_0 == model::PortZero::Enhanced),
         linear: LazyTable::new(NO_EXIT),
         multicast: MulticastTable::new(node.port_count()),
-        sl_to_vl: LazyTable::new(DEFAULT_SL_TO_VL),
+        sl_to_vl: LazyTable::new(sl_to_vl),
+        adaptive_routing: profile.switches.adaptive_routing && profile.inherited.adaptive_routing,
     }
 }
 
 /// SwitchInfo with factory defaults.
-pub(crate) fn switch_info(capacities: &Capacities, enhanced_port_0: bool) -> SwitchInfo {
+fn switch_info(profile: &SwitchProfile, enhanced_port_0: bool) -> SwitchInfo {
+    let enforces = profile.enforced_pkeys > 0;
     SwitchInfo {
-        linear_fdb_capacity: capacities.linear_forwarding,
+        linear_fdb_capacity: profile.linear_forwarding,
         random_fdb_capacity: 0,
-        multicast_fdb_capacity: capacities.multicast_forwarding,
+        multicast_fdb_capacity: profile.multicast_forwarding,
         linear_fdb_top: 0,
         default_port: 0,
         default_multicast_primary_port: 0,
         default_multicast_not_primary_port: 0,
-        life_time: 0,
+        life_time: profile.life_time,
         port_state_change: false,
-        optimised_sl_to_vl: u8::from(capacities.optimised_sl_to_vl),
+        optimised_sl_to_vl: u8::from(profile.optimised_sl_to_vl && profile.sl_to_vl),
         lids_per_port: 0,
-        partition_enforcement_capacity: capacities.pkeys,
-        inbound_enforcement: true,
-        outbound_enforcement: true,
-        filter_raw_inbound: true,
-        filter_raw_outbound: true,
+        partition_enforcement_capacity: profile.enforced_pkeys,
+        inbound_enforcement: profile.inbound_enforcement && enforces,
+        outbound_enforcement: profile.outbound_enforcement && enforces,
+        filter_raw_inbound: profile.filter_raw_inbound,
+        filter_raw_outbound: profile.filter_raw_outbound,
         enhanced_port_0,
         multicast_fdb_top: 0,
     }
@@ -261,20 +278,24 @@ pub(crate) fn new_port(
     kind: NodeKind,
     number: PortNum,
     port: &model::Port,
-    capacities: &Capacities,
+    profile: &DeviceProfile,
 ) -> Port {
     let mut pkeys = LazyTable::new(None);
-    pkeys.put(0, Some(Pkey::DEFAULT_FULL));
+    let has_table =
+        kind != NodeKind::Switch || number == PortNum::MANAGEMENT || profile.switches.enforced_pkeys > 0;
+    if has_table {
+        pkeys.put(0, Some(Pkey::DEFAULT_FULL));
+    }
     Port {
         device,
         number,
         guid: port.guid,
         peer: None,
         plugged: true,
-        info: port_info(kind, number, port, capacities),
+        info: port_info(kind, number, port, profile),
         pkeys,
         aliases: LazyTable::new(None),
-        sl_to_vl: DEFAULT_SL_TO_VL,
+        sl_to_vl: if profile.adapters.sl_to_vl { DEFAULT_SL_TO_VL } else { SINGLE_LANE },
         arbitration: None,
         counters: Counters::default(),
         traps: PendingTraps::default(),
@@ -291,12 +312,7 @@ enum PortRole {
 }
 
 /// PortInfo with factory defaults: external ports are down, switch port 0 is active.
-pub(crate) fn port_info(
-    kind: NodeKind,
-    number: PortNum,
-    port: &model::Port,
-    capacities: &Capacities,
-) -> PortInfo {
+fn port_info(kind: NodeKind, number: PortNum, port: &model::Port, profile: &DeviceProfile) -> PortInfo {
     let role = match (kind, number) {
         (NodeKind::Switch, PortNum::MANAGEMENT) => PortRole::SwitchManagement,
         (NodeKind::Switch, _) => PortRole::SwitchExternal,
@@ -304,39 +320,45 @@ pub(crate) fn port_info(
     };
     let is_end_port = role != PortRole::SwitchExternal;
     let is_internal = role == PortRole::SwitchManagement;
+    let size = PortSize::of(role, profile);
+    let speed_max = profile.speed_max(kind == NodeKind::Switch);
+    let rate = port.rate.map(|rate| rates::at_most(rate, speed_max));
     PortInfo {
         m_key: None,
         gid_prefix: if is_end_port { ib_wire::Gid::DEFAULT_PREFIX } else { 0 },
         lid: if is_end_port { port.lid } else { None },
         master_sm_lid: None,
-        capability: capability(role),
+        capability: capability(role, profile),
         diag_code: 0,
         m_key_lease_period_s: if is_end_port { 0x0ff9 } else { 0 },
         local_port: if role == PortRole::Adapter { number } else { PortNum::MANAGEMENT },
-        link_width_enabled: port.rate.map_or(port.enabled_width, rates::enabled_width),
+        link_width_enabled: rate.map_or(port.enabled_width, rates::enabled_width),
         link_width_supported: LinkWidth(0x1f),
         link_width_active: LinkWidth::X4,
-        link_speed_supported: LinkSpeed(0x07),
+        link_speed_supported: rates::enabled_speed(LinkRate { speed: speed_max, width: Width::X4 }),
         state: if is_internal { PortState::Active } else { PortState::Down },
         physical_state: if is_internal { PhysicalState::LinkUp } else { PhysicalState::Polling },
         link_down_default: LinkDownDefault::Polling,
         m_key_protection: MKeyProtection::ReadAll,
-        lmc: if is_end_port { port.lmc } else { ib_wire::Lmc::default() },
+        lmc: if is_end_port { lmc(port, profile) } else { Lmc::default() },
         link_speed_active: LinkSpeed::SDR,
-        link_speed_enabled: port.rate.map_or(port.enabled_speed, rates::enabled_speed),
-        neighbor_mtu: if is_internal { Mtu::B256 } else { capacities.mtu },
+        link_speed_enabled: rate.map_or(port.enabled_speed, rates::enabled_speed),
+        neighbor_mtu: if is_internal { Mtu::B256 } else { size.mtu },
         master_sm_sl: ServiceLevel::default(),
-        vl_cap: capacities.lanes,
+        vl_cap: size.lanes,
         init_type: 0,
         vl_high_limit: 0,
-        // Port 0 sends over no link.
-        vl_arb_high_cap: if is_internal { 0 } else { capacities.arbitration_entries },
-        vl_arb_low_cap: if is_internal { 0 } else { capacities.arbitration_entries },
+        vl_arb_high_cap: size.arbitration_entries,
+        vl_arb_low_cap: size.arbitration_entries,
         init_type_reply: 0,
-        mtu_cap: if is_internal { Mtu::B1024 } else { capacities.mtu },
-        vl_stall_count: if is_internal { 0 } else { 7 },
-        hoq_life: 0,
-        operational_vls: capacities.lanes,
+        mtu_cap: size.mtu,
+        vl_stall_count: match role {
+            PortRole::Adapter => 7,
+            PortRole::SwitchManagement => 0,
+            PortRole::SwitchExternal => profile.switches.vl_stall_count,
+        },
+        hoq_life: if role == PortRole::SwitchExternal { profile.switches.hoq_life } else { 0 },
+        operational_vls: size.lanes,
         enforce_inbound: false,
         enforce_outbound: false,
         filter_raw_inbound: false,
@@ -345,7 +367,7 @@ pub(crate) fn port_info(
         pkey_violations: 0,
         qkey_violations: 0,
         guid_cap: match role {
-            PortRole::Adapter => capacities.guids,
+            PortRole::Adapter => profile.adapters.guids,
             PortRole::SwitchManagement => 1,
             PortRole::SwitchExternal => 0,
         },
@@ -359,21 +381,72 @@ pub(crate) fn port_info(
         link_round_trip: 0,
         capability2: if is_end_port { CAPABILITY2 } else { 0 },
         extended_speed_active: ExtendedSpeed::default(),
-        extended_speed_supported: port.rate.map(rates::supported_extended_speed).unwrap_or_default(),
-        extended_speed_enabled: port.rate.map(rates::enabled_extended_speed).unwrap_or_default(),
+        extended_speed_supported: rate
+            .map(|rate| rates::supported_extended_speed(rate, speed_max))
+            .unwrap_or_default(),
+        extended_speed_enabled: rate.map(rates::enabled_extended_speed).unwrap_or_default(),
     }
 }
 
+/// MTU, lanes and arbitration tables of a port.
+struct PortSize {
+    mtu: Mtu,
+    lanes: DataLanes,
+    arbitration_entries: u8,
+}
+
+impl PortSize {
+    fn of(role: PortRole, profile: &DeviceProfile) -> Self {
+        let DeviceProfile { adapters, switches, .. } = profile;
+        match role {
+            PortRole::Adapter => Self {
+                mtu: adapters.mtu,
+                lanes: adapters.lanes,
+                arbitration_entries: adapters.arbitration_entries,
+            },
+            PortRole::SwitchExternal => Self {
+                mtu: switches.mtu,
+                lanes: switches.lanes,
+                arbitration_entries: switches.arbitration_entries,
+            },
+            // Port 0 sends over no link.
+            PortRole::SwitchManagement => Self {
+                mtu: Mtu::B1024,
+                lanes: switches.lanes,
+                arbitration_entries: if switches.arbitration_at_port_0 {
+                    switches.arbitration_entries
+                } else {
+                    0
+                },
+            },
+        }
+    }
+}
+
+/// The LMC of the topology, else the one that an earlier manager left, if the LID permits it.
+fn lmc(port: &model::Port, profile: &DeviceProfile) -> Lmc {
+    let inherited = profile.inherited_lmc();
+    let fits = port.lid.is_none_or(|lid| lid.to_wire() % inherited.lid_count() == 0);
+    if port.lmc == Lmc::default() && fits { inherited } else { port.lmc }
+}
+
 /// The capability masks of ibsim's ports; in addition switches send trap 259.
-fn capability(role: PortRole) -> Capability {
-    let end_port = Capability::TRAP
-        .with(Capability::SL_MAPPING)
-        .with(Capability::EXTENDED_SPEEDS)
-        .with(Capability::CAPABILITY2);
+fn capability(role: PortRole, profile: &DeviceProfile) -> Capability {
+    let has_sl_to_vl = match role {
+        PortRole::Adapter => profile.adapters.sl_to_vl,
+        PortRole::SwitchManagement => profile.switches.sl_to_vl,
+        PortRole::SwitchExternal => return Capability::default(),
+    };
+    let mut mask = Capability::TRAP.with(Capability::CAPABILITY2);
+    if has_sl_to_vl {
+        mask = mask.with(Capability::SL_MAPPING);
+    }
+    if profile.links.extended_speeds {
+        mask = mask.with(Capability::EXTENDED_SPEEDS);
+    }
     match role {
-        PortRole::Adapter => end_port.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
-        PortRole::SwitchManagement => end_port.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),
-        PortRole::SwitchExternal => Capability::default(),
+        PortRole::Adapter => mask.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
+        _ => mask.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),
     }
 }
 

@@ -8,10 +8,11 @@ pub(crate) use fabric_model::DropReason;
 use fabric_model::{self as model, Topology};
 use ib_wire::{Datagram, Guid, Lid, PortNum};
 
-use crate::capacities::{BadCapacity, Capacities};
+use crate::capacities::BadCapacity;
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
 use crate::mad_routing::Duplicate;
+use crate::profile::DeviceProfile;
 use crate::vf_frames::Functions;
 
 /// An output of the fabric, to be handled by the caller.
@@ -54,7 +55,7 @@ pub enum FabricOutput {
 ///
 /// # Guarantees
 ///
-/// * The same topology, capacities, seed and sequence of calls give the same outputs, counters and tables.
+/// * The same topology, profile, seed and sequence of calls give the same outputs, counters and tables.
 /// * A datagram is carried to its end, answered by an agent and carried back within one call. Only the delay
 ///   fault defers the resulting output.
 /// * A packet passes a port only as the tables, states and keys of that moment permit. Management datagrams
@@ -67,7 +68,7 @@ pub enum FabricOutput {
 /// * No M_Key leaves through an inspection call.
 #[derive(Debug)]
 pub struct Fabric {
-    pub(crate) capacities: Capacities,
+    pub(crate) profile: DeviceProfile,
     pub(crate) devices: Vec<Device>,
     pub(crate) ports: Vec<Port>,
     pub(crate) faults: Faults,
@@ -105,13 +106,19 @@ pub(crate) enum Timer {
 const DELAYED_MAX: usize = 65_536;
 
 impl Fabric {
-    /// Builds a fabric with factory defaults in all devices and all cables plugged in.
+    /// Builds a fabric of devices of one profile, with factory defaults in all devices and all cables plugged
+    /// in. The topology is used as it is: see [`DeviceProfile::furnish`].
     ///
-    /// `seed` determines the injected faults. Fails if a capacity is out of range.
-    pub fn new(topology: Topology, capacities: Capacities, seed: u64) -> Result<Self, BadCapacity> {
-        capacities.check()?;
+    /// `seed` determines the injected faults. Fails if a size is out of range.
+    pub fn new(
+        topology: Topology,
+        profile: impl Into<DeviceProfile>,
+        seed: u64,
+    ) -> Result<Self, BadCapacity> {
+        let profile = profile.into();
+        profile.check()?;
         let mut fabric = Self {
-            capacities,
+            profile,
             devices: Vec::with_capacity(topology.node_count()),
             ports: Vec::new(),
             faults: Faults::new(seed),
@@ -135,12 +142,19 @@ impl Fabric {
     }
 
     pub(crate) fn add_device(&mut self, id: DeviceId) {
-        let node = &self.blueprint[model::NodeIndex::new(id.0)];
         let first_port = PortId(self.ports.len() as u32);
-        self.devices.push(device::new_device(node, first_port, &self.capacities));
+        self.devices.push(self.new_device(id, first_port));
+        let node = &self.blueprint[model::NodeIndex::new(id.0)];
         for (number, port) in node.ports() {
-            self.ports.push(device::new_port(id, node.kind, number, port, &self.capacities));
+            self.ports.push(device::new_port(id, node.kind, number, port, &self.profile));
         }
+    }
+
+    /// A device as the topology and the profile describe it, at power-on.
+    pub(crate) fn new_device(&self, id: DeviceId, first_port: PortId) -> Device {
+        let index = model::NodeIndex::new(id.0);
+        let description = self.profile.description(&self.blueprint, index);
+        device::new_device(&self.blueprint[index], &description, first_port, &self.profile)
     }
 
     fn plug_cables(&mut self) {

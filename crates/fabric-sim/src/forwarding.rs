@@ -153,7 +153,7 @@ impl Fabric {
 
     /// Checks the P_Key of a packet at its end port.
     pub(crate) fn accept_partition(&mut self, end: PortId, flow: &Flow) -> Result<(), DropReason> {
-        if self.port(end).accepts(flow.pkey) {
+        if !self.profile.behaviour.receivers_check_keys || self.port(end).accepts(flow.pkey) {
             return Ok(());
         }
         Err(self.refuse_partition(end, flow))
@@ -219,7 +219,8 @@ impl Fabric {
     }
 
     fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<(), DropReason> {
-        if lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
+        let is_checked = self.profile.behaviour.lanes_are_checked;
+        if !is_checked || lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
             return Ok(());
         }
         self.port_mut(out).counters.transmit_discards += 1;
@@ -267,8 +268,10 @@ impl Fabric {
         let receiver = self.port_mut(peer);
         receiver.counters.received(cast, payload);
         // Data activate an armed port (A-PORT-9).
-        if matches!(packet, PacketKind::Data { .. }) && receiver.info.state == PortState::Armed {
-            receiver.info.state = PortState::Active;
+        let is_armed = receiver.info.state == PortState::Armed;
+        if matches!(packet, PacketKind::Data { .. }) && is_armed && self.profile.behaviour.data_activate_armed
+        {
+            self.port_mut(peer).info.state = PortState::Active;
         }
         Ok(peer)
     }
@@ -279,8 +282,16 @@ impl Fabric {
         match packet {
             PacketKind::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),
             PacketKind::Data { payload, .. } if !self.has_room(out, *payload) => Err(DropReason::TooLarge),
+            PacketKind::Data { .. } if self.expires_at(out) => Err(DropReason::Expired),
             _ => Ok(peer),
         }
+    }
+
+    /// Whether packets have no time to wait at an output of a switch: HOQLife or LifeTimeValue is 0 (A-PROF-3).
+    fn expires_at(&self, out: PortId) -> bool {
+        let is_short = |info: &ib_wire::SwitchInfo| info.life_time == 0 || self.port(out).info.hoq_life == 0;
+        self.profile.behaviour.zero_lifetimes_drop
+            && self.device_of(out).switch.as_ref().is_some_and(|switch| is_short(&switch.info))
     }
 
     /// The port at the other end of a link that is up.

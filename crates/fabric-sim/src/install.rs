@@ -19,6 +19,9 @@ use crate::forwarding::Arrival;
 /// SubnetTimeout as an exponent of 4.096 µs, the value that Heddle's subnet manager sets.
 const SUBNET_TIMEOUT: u8 = 18;
 
+/// HOQLife and LifeTimeValue as exponents of 4.096 µs, likewise.
+const LIFE_TIME: u8 = 15;
+
 /// Why a plan cannot be installed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InstallError {
@@ -116,7 +119,7 @@ impl Fabric {
         self.write_keys(end, end, &plan.pkeys)?;
         let mut info = self.read(end, Attribute::SWITCH_INFO, 0)?;
         if let Ok(mut switch) = ib_wire::SwitchInfo::decode(&info) {
-            switch.linear_fdb_top = plan.linear.top();
+            (switch.linear_fdb_top, switch.life_time) = (plan.linear.top(), LIFE_TIME);
             info = switch.encode();
         }
         self.write(end, Attribute::SWITCH_INFO, 0, info)
@@ -145,6 +148,7 @@ impl Fabric {
             (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
             (info.enforce_inbound, info.enforce_outbound) = (enforces, enforces);
             (info.filter_raw_inbound, info.filter_raw_outbound) = (enforces, enforces);
+            info.hoq_life = LIFE_TIME;
         })?;
         let Some(sharing) = &plan.qos else { return Ok(()) };
         self.write_weights(end, id, sharing)?;

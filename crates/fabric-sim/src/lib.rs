@@ -3,8 +3,9 @@
 //! A [`Fabric`] is built from a topology and behaves like the devices it describes towards all software that
 //! sends it datagrams: subnet management agents with tables, keys and port state machines; performance
 //! agents; links that carry a packet only if they are up, routed, in its partition and have a lane for it. It
-//! is strict where real hardware is strict and ibsim is not: M_Keys, partition enforcement, alias GUIDs.
-//! `docs/sim-differences.md` lists all differences from ibsim.
+//! is strict where real hardware is strict and ibsim is not: M_Keys, partition enforcement, alias GUIDs. A
+//! [`DeviceProfile`] says what kind of devices it consists of. `docs/sim-differences.md` lists all differences
+//! from ibsim.
 //!
 //! The crate does no I/O and has no clock; random numbers come from a seed. The same calls give the same
 //! results.
@@ -21,6 +22,7 @@
 //! | `adapter_send` | headers that an adapter adds to the MADs of its software |
 //! | `install` | a plan written into all devices, without a subnet manager |
 //! | `inspect` | read access for the operator of the emulation |
+//! | `profile` | kinds of devices: sizes, capabilities, behaviour |
 //! | `device`, `lazy_table` | registers and tables |
 //! | [`traffic`] | packet-level simulation in time: flow control, arbitration, latency |
 //! | [`scenario`] | workloads of clusters, and whether their guarantees were met |
@@ -39,6 +41,7 @@ mod lazy_table;
 mod links;
 mod mad_routing;
 mod notices;
+mod profile;
 mod rates;
 mod recable;
 pub mod scenario;
@@ -54,5 +57,9 @@ pub use fabric_model::{DropReason, FunctionKey};
 pub use faults::{InvalidProbability, Probability};
 pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
+pub use profile::{
+    AdapterDescription, AdapterProfile, BuiltInProfile, DeviceBehaviour, DeviceCapability, DeviceProfile,
+    InheritedState, LinkProfile, SwitchDescription, SwitchProfile, UnknownCapability,
+};
 pub use recable::RecableError;
 pub use vf_frames::{AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, VirtualFunction};

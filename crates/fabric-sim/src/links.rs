@@ -56,8 +56,11 @@ impl Fabric {
         for port in &ports {
             self.restore_port(*port);
         }
-        let node = self.model_node(device).clone();
-        let fresh = device::new_device(&node, self.devices[device.index()].first_port, &self.capacities);
+        let mut fresh = self.new_device(device, self.devices[device.index()].first_port);
+        if let Some(switch) = &mut fresh.switch {
+            // Only a manager switches it on.
+            switch.adaptive_routing = false;
+        }
         self.devices[device.index()] = fresh;
         for port in ports {
             if self.port(port).plugged {
@@ -81,8 +84,7 @@ impl Fabric {
         let kind = self.device_of(id).info.kind;
         let (peer, plugged, is_sm) = (self.port(id).peer, self.port(id).plugged, self.port(id).is_sm);
         let port = self.port(id);
-        let mut fresh =
-            device::new_port(port.device, kind, port.number, self.model_port(id), &self.capacities);
+        let mut fresh = device::new_port(port.device, kind, port.number, self.model_port(id), &self.profile);
         // LIDs in the topology file apply when the fabric is built; a rebooted node has none.
         fresh.info.lid = None;
         fresh.info.lmc = Default::default();

@@ -206,7 +206,11 @@ impl Fabric {
     /// Checks P_Key and Q_Key of a general management datagram at its end port.
     fn accept(&mut self, end: PortId, datagram: &Datagram) -> Result<(), DropReason> {
         self.accept_partition(end, &Flow::of(datagram))?;
-        if datagram.dqp == QueuePair::GENERAL_MANAGEMENT && datagram.qkey != QKey::GENERAL_MANAGEMENT {
+        let is_checked = self.profile.behaviour.receivers_check_keys;
+        if is_checked
+            && datagram.dqp == QueuePair::GENERAL_MANAGEMENT
+            && datagram.qkey != QKey::GENERAL_MANAGEMENT
+        {
             let port = self.port_mut(end);
             port.info.qkey_violations = port.info.qkey_violations.saturating_add(1);
             self.report_bad_qkey(end, Flow::of(datagram), datagram.qkey);

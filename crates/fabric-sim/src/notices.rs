@@ -254,7 +254,8 @@ impl Fabric {
         if !is_waiting && self.port(end).is_sm {
             return AgentOutcome::ForSoftware;
         }
-        if self.check_key(end, Operation::Set, source, mad) == Access::Denied {
+        let needs_key = self.profile.behaviour.trap_repress_needs_key;
+        if needs_key && self.check_key(end, Operation::Set, source, mad) == Access::Denied {
             return AgentOutcome::Dropped(DropReason::ManagementKey);
         }
         if !is_waiting {

@@ -12,6 +12,11 @@ pub(crate) fn carried_by_cable(port: &Port) -> (LinkWidth, LinkSpeed, ExtendedSp
     }
 }
 
+/// The rate at which a device trains that supports speeds up to `speed_max`.
+pub(crate) fn at_most(rate: LinkRate, speed_max: Speed) -> LinkRate {
+    LinkRate { speed: rate.speed.min(speed_max), ..rate }
+}
+
 /// LinkWidthEnabled of a port whose link has this rate.
 pub(crate) fn enabled_width(rate: LinkRate) -> LinkWidth {
     match rate.width {
@@ -45,11 +50,12 @@ pub(crate) fn enabled_extended_speed(rate: LinkRate) -> ExtendedSpeed {
     ExtendedSpeed(fastest.0 | (fastest.0 - 1))
 }
 
-/// LinkSpeedExtSupported. Ports that run an extended speed support all of them up to HDR.
-pub(crate) fn supported_extended_speed(rate: LinkRate) -> ExtendedSpeed {
-    const UP_TO_HDR: u8 = ExtendedSpeed::FDR.0 | ExtendedSpeed::EDR.0 | ExtendedSpeed::HDR.0;
+/// LinkSpeedExtSupported. Ports that run an extended speed support all of them up to HDR, as far as the device
+/// does.
+pub(crate) fn supported_extended_speed(rate: LinkRate, speed_max: Speed) -> ExtendedSpeed {
+    let usual = enabled_extended_speed(LinkRate { speed: speed_max.min(Speed::Hdr), ..rate });
     match enabled_extended_speed(rate) {
         ExtendedSpeed(0) => ExtendedSpeed::default(),
-        enabled => ExtendedSpeed(enabled.0 | UP_TO_HDR),
+        enabled => ExtendedSpeed(enabled.0 | usual.0),
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use fabric_model::{BuildError, Endpoint, NewNode, Topology, TopologyBuilder};
+use fabric_model::{BuildError, Endpoint, Link, LinkRate, NewNode, Topology, TopologyBuilder};
 use ib_wire::{Guid, PortNum};
 use thiserror::Error;
 
-use crate::device::{DeviceId, PortId};
+use crate::device::{self, DeviceId, PortId};
 use crate::fabric::Fabric;
 
 /// Why the topology cannot be replaced.
@@ -21,8 +21,13 @@ pub enum RecableError {
     Build(#[from] BuildError),
 }
 
-/// Node GUID and port number of both ends, the lower first.
-type Cable = [(Guid, PortNum); 2];
+/// A cable. One that is replaced by a cable of another rate is another cable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Cable {
+    /// Node GUID and port number of both ends, the lower first.
+    ends: [(Guid, PortNum); 2],
+    rate: Option<LinkRate>,
+}
 
 impl Fabric {
     /// Replaces the topology. Nodes are identified by GUID: those in both topologies keep their state and
@@ -36,7 +41,7 @@ impl Fabric {
         let (old, new) = (cables(self.blueprint()), cables(topology));
         let next = self.next_blueprint(topology, &old, &new)?;
         for cable in old.difference(&new) {
-            let ends = cable.map(|end| self.cabled_port(end));
+            let ends = cable.ends.map(|end| self.cabled_port(end));
             if let [Some(a), Some(b)] = ends {
                 self.unplug(now, a);
                 for end in [a, b] {
@@ -47,10 +52,12 @@ impl Fabric {
         }
         self.replace_blueprint(next);
         for cable in new.difference(&old) {
-            let ends = cable.map(|end| self.cabled_port(end));
+            let ends = cable.ends.map(|end| self.cabled_port(end));
             if let [Some(a), Some(b)] = ends {
                 self.port_mut(a).peer = Some(b);
                 self.port_mut(b).peer = Some(a);
+                self.enable_rate(a);
+                self.enable_rate(b);
                 self.train_link(a);
             }
         }
@@ -77,7 +84,7 @@ impl Fabric {
             topology.by_guid(guid).map(|node| Endpoint::new(node, port))
         };
         for cable in old.difference(new) {
-            if let Some(end) = end(before, cable[0]) {
+            if let Some(end) = end(before, cable.ends[0]) {
                 builder.disconnect(end)?;
             }
         }
@@ -106,13 +113,24 @@ impl Fabric {
             indices.insert(node.guid, index);
         }
         for link in topology.links() {
-            let cable = cable_of(topology, link.a, link.b);
+            let cable = cable_of(topology, link);
             if !old.contains(&cable) {
-                let [a, b] = cable.map(|(guid, port)| Endpoint::new(indices[&guid], port));
+                let [a, b] = cable.ends.map(|(guid, port)| Endpoint::new(indices[&guid], port));
                 builder.connect(a, b, link.rate)?;
             }
         }
         Ok(builder.build()?)
+    }
+
+    /// Enables the widths and speeds of a new cable, as at power-on.
+    fn enable_rate(&mut self, id: PortId) {
+        let (port, kind) = (self.port(id), self.device_of(id).info.kind);
+        let fresh = device::new_port(port.device, kind, port.number, self.model_port(id), &self.profile).info;
+        let info = &mut self.port_mut(id).info;
+        info.link_width_enabled = fresh.link_width_enabled;
+        info.link_speed_enabled = fresh.link_speed_enabled;
+        info.extended_speed_supported = fresh.extended_speed_supported;
+        info.extended_speed_enabled = fresh.extended_speed_enabled;
     }
 
     fn cabled_port(&self, (guid, port): (Guid, PortNum)) -> Option<PortId> {
@@ -130,11 +148,11 @@ impl Fabric {
 }
 
 fn cables(topology: &Topology) -> BTreeSet<Cable> {
-    topology.links().map(|link| cable_of(topology, link.a, link.b)).collect()
+    topology.links().map(|link| cable_of(topology, link)).collect()
 }
 
-fn cable_of(topology: &Topology, a: Endpoint, b: Endpoint) -> Cable {
-    let mut ends = [a, b].map(|end| (topology[end.node].guid, end.port));
+fn cable_of(topology: &Topology, link: Link) -> Cable {
+    let mut ends = [link.a, link.b].map(|end| (topology[end.node].guid, end.port));
     ends.sort_unstable();
-    ends
+    Cable { ends, rate: link.rate }
 }

@@ -9,7 +9,7 @@ use fabric_compiler::compile;
 use fabric_model::intent::ClusterIntent;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Decisions, FabricPlan, Intents, Topology};
-use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
+use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
 use fabric_verifier::{Finding, verify};
 use ib_wire::{Guid, Mad, Method};
 use subnet_manager::{Discovery, Manager, ManagerSettings, PersistentState, SmEvent};
@@ -34,8 +34,8 @@ pub struct RecordedManager {
 
 impl RecordedManager {
     /// On the first host, once it has seen everything.
-    pub fn new(topology: Topology, capacities: Capacities) -> Self {
-        let mut fabric = Fabric::new(topology.clone(), capacities, 1).unwrap();
+    pub fn new(topology: Topology, profile: impl Into<DeviceProfile>) -> Self {
+        let mut fabric = Fabric::new(topology.clone(), profile, 1).unwrap();
         let (_, host) = topology.end_nodes().next().unwrap();
         let port = fabric.find_port(&host.id).unwrap();
         fabric.set_is_sm(Duration::ZERO, port, true);

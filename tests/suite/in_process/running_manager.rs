@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_compiler::{partitions_conf, recompile};
+use fabric_compiler::{CompileError, partitions_conf, recompile};
+use fabric_model::intent::ClusterIntent;
 use fabric_model::{FabricPlan, Intents, Topology};
-use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
+use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
 use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
 use subnet_manager::{
     Discovery, MadCounts, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
@@ -21,6 +22,10 @@ pub struct RunningManager {
     pub plan: Option<Arc<FabricPlan>>,
     pub discovery: Option<Discovery>,
     pub partitions: String,
+    pub clusters: Vec<ClusterIntent>,
+    /// Whether a plan that does not compile is kept in `refusal` instead of ending the test.
+    pub may_be_refused: bool,
+    pub refusal: Option<CompileError>,
     /// Events of the manager, newest last.
     pub events: Vec<SmEvent>,
     /// Traps do not reach the manager.
@@ -40,7 +45,18 @@ pub type Fault = Box<dyn FnOnce(&mut Fabric, Duration)>;
 
 impl RunningManager {
     pub fn new(topology: Topology, is_guarding: bool, kept: PersistentState) -> Self {
-        let fabric = Fabric::new(topology.clone(), Capacities::default(), 1).unwrap();
+        Self::with_devices(&topology, &DeviceProfile::default(), is_guarding, kept)
+    }
+
+    /// A manager on a fabric of devices of a profile.
+    pub fn with_devices(
+        topology: &Topology,
+        profile: &DeviceProfile,
+        is_guarding: bool,
+        kept: PersistentState,
+    ) -> Self {
+        let topology = profile.furnish(topology).unwrap();
+        let fabric = Fabric::new(topology.clone(), profile.clone(), 1).unwrap();
         Self::on(fabric, &topology, is_guarding, kept)
     }
 
@@ -62,6 +78,9 @@ impl RunningManager {
             plan,
             discovery,
             partitions,
+            clusters: Vec::new(),
+            may_be_refused: false,
+            refusal: None,
             events,
             is_deaf: false,
             is_disk_full: false,
@@ -170,11 +189,19 @@ impl RunningManager {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
         intents.partitions = partitions_conf::parse(&self.partitions).unwrap();
+        intents.clusters = self.clusters.clone();
         let plan = match &self.plan {
             Some(plan) => recompile(&discovery.topology, &intents, plan),
             None => fabric_compiler::compile(&discovery.topology, &intents, &self.kept.decisions),
         };
-        let plan = Arc::new(plan.unwrap());
+        let plan = match plan {
+            Ok(plan) => Arc::new(plan),
+            Err(error) if self.may_be_refused => {
+                self.refusal = Some(error);
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
         self.plan = Some(Arc::clone(&plan));
         self.manager.apply(self.now, plan);
     }

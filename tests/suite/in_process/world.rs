@@ -8,7 +8,7 @@ use std::time::Duration;
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::Enforcement;
 use fabric_model::{FabricPlan, Intents, NodeIndex, Topology};
-use fabric_sim::{Capacities, DeviceId, Fabric, FabricOutput, PortId};
+use fabric_sim::{BuiltInProfile, DeviceId, Fabric, FabricOutput, PortId};
 use ib_wire::{Datagram, Guid, Method, PortState};
 use subnet_manager::{
     Discovery, MadLimits, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
@@ -107,8 +107,11 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(topology: Topology, seed: u64) -> Self {
-        let fabric = Fabric::new(topology.clone(), Capacities::default(), seed).unwrap();
+    /// A fabric of devices of a profile.
+    pub fn new(topology: &Topology, profile: BuiltInProfile, seed: u64) -> Self {
+        let profile = profile.profile();
+        let topology = profile.furnish(topology).unwrap();
+        let fabric = Fabric::new(topology.clone(), profile, seed).unwrap();
         let (_, host) = topology.end_nodes().next().unwrap();
         let port = fabric.find_port(&host.id).unwrap();
         Self {
@@ -331,7 +334,8 @@ impl World {
     }
 
     pub fn host_guids(&self) -> Vec<Guid> {
-        self.topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
+        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use fabric_model::Topology;
 use fabric_model::generate::{
     DragonflyPlus, FatTree, FatTreeSize, GenerateError, Oversubscription, RandomFabric, Torus, without_links,
 };
-use fabric_sim::Capacities;
+use fabric_sim::{BuiltInProfile, Capacities, DeviceProfile};
 use ib_wire::{DataLanes, Mtu};
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
@@ -22,7 +22,7 @@ pub struct Fabric {
     /// How to make it again.
     pub description: String,
     pub topology: Topology,
-    pub capacities: Capacities,
+    pub profile: DeviceProfile,
 }
 
 /// How large fabrics are to be.
@@ -48,9 +48,10 @@ pub fn fabric(dice: &mut Pcg64, size: &Size) -> Fabric {
         }
         let count = topology.end_nodes().count();
         if size.hosts.contains(&count) {
-            let capacities = capacities(dice);
-            let description = format!("{description}, {count} hosts, {missing} cables out, {capacities:?}");
-            return Fabric { description, topology, capacities };
+            let (devices, profile) = devices(dice);
+            let Ok(topology) = profile.furnish(&topology) else { continue };
+            let description = format!("{description}, {count} hosts, {missing} cables out, {devices}");
+            return Fabric { description, topology, profile };
         }
     }
     panic!("no fabric of {size:?} in {ATTEMPTS_MAX} attempts");
@@ -108,6 +109,20 @@ fn fat_tree(dice: &mut Pcg64, size: FatTreeSize, radix: u8) -> (String, Result<T
     let oversubscription = Oversubscription { down, up: 1 };
     let tree = FatTree { radix, oversubscription, ..FatTree::new(size) };
     (format!("{tree:?}"), tree.generate())
+}
+
+/// Devices of a kind in the field, or strict ones of any size; with a description.
+fn devices(dice: &mut Pcg64) -> (String, DeviceProfile) {
+    let sizes = capacities(dice);
+    match dice.random_range(0..4) {
+        0 => of_kind(BuiltInProfile::ConnectX3SwitchX),
+        1 => of_kind(BuiltInProfile::ConnectX6Quantum),
+        _ => (format!("{sizes:?}"), sizes.into()),
+    }
+}
+
+fn of_kind(kind: BuiltInProfile) -> (String, DeviceProfile) {
+    (kind.name().to_owned(), kind.profile())
 }
 
 fn capacities(dice: &mut Pcg64) -> Capacities {

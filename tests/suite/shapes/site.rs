@@ -66,7 +66,7 @@ pub struct Tally {
 
 impl Site {
     pub fn new(shape: &fabrics::Fabric) -> Self {
-        let mut fabric = Fabric::new(shape.topology.clone(), shape.capacities.clone(), 1).unwrap();
+        let mut fabric = Fabric::new(shape.topology.clone(), shape.profile.clone(), 1).unwrap();
         let (_, host) = shape.topology.end_nodes().next().unwrap();
         let station = fabric.find_port(&host.id).unwrap();
         fabric.set_is_sm(Duration::ZERO, station, true);
@@ -89,7 +89,8 @@ impl Site {
 
     /// Ports of all hosts.
     pub fn hosts(&self) -> Vec<Guid> {
-        self.topology.end_nodes().map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
+        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
     }
 
     /// Programs new clusters as a controller does; on an error, changes nothing.

@@ -14,6 +14,11 @@ impl Fabric {
         modifier: u32,
         data: &mut AttributeData,
     ) -> Result<(), Status> {
+        let kind = &self.profile;
+        let has_table = if self.is_switch(end) { kind.switches.sl_to_vl } else { kind.adapters.sl_to_vl };
+        if !has_table {
+            return Err(Status::UNSUPPORTED_ATTRIBUTE);
+        }
         let wanted: [u8; SlToVl::LEN] = data[..SlToVl::LEN].try_into().map_err(|_| Status::INVALID_FIELD)?;
         let in_force = if self.is_switch(end) {
             self.access_hops(end, operation, modifier, wanted)?
@@ -38,7 +43,7 @@ impl Fabric {
     ) -> Result<[u8; SlToVl::LEN], Status> {
         let selector = SlToVlSelector::from_modifier(modifier).ok_or(Status::INVALID_FIELD)?;
         let width = usize::from(self.device_of(end).info.port_count) + 1;
-        let optimised = self.capacities.optimised_sl_to_vl;
+        let optimised = self.profile.switches.optimised_sl_to_vl;
         let (inputs, outputs) = match selector {
             SlToVlSelector::Hop { input, output } => (one_port(input, width)?, one_port(output, width)?),
             SlToVlSelector::AllInputs { output } if optimised => (0..width, one_port(output, width)?),

@@ -8,8 +8,8 @@ mod port_info;
 use std::time::Duration;
 
 use ib_wire::{
-    Attribute, GuidBlock, LidAddress, MKeyProtection, Mad, Method, MlnxExtPortInfo, PkeyBlock,
-    PkeyBlockSelector, PortNum, SMP_DATA_LEN, Status,
+    AdaptiveRoutingInfo, Attribute, GuidBlock, LidAddress, MKeyProtection, Mad, Method, MlnxExtPortInfo,
+    PkeyBlock, PkeyBlockSelector, PortNum, SMP_DATA_LEN, Status,
 };
 
 use crate::device::PortId;
@@ -122,8 +122,11 @@ impl Fabric {
             (Attribute::MULTICAST_FORWARDING, _) => {
                 self.access_multicast(arrival.end, operation, modifier, data)?
             }
-            (Attribute::MLNX_EXT_PORT_INFO, Operation::Get) => {
+            (Attribute::MLNX_EXT_PORT_INFO, Operation::Get) if self.profile.links.extended_port_info => {
                 self.mlnx_ext_port_info(arrival, modifier, data)?
+            }
+            (Attribute::ADAPTIVE_ROUTING_INFO, _) if self.profile.switches.adaptive_routing => {
+                self.access_adaptive_routing(arrival.end, operation, data)?
             }
             _ => return Err(Status::UNSUPPORTED_ATTRIBUTE),
         }
@@ -261,6 +264,23 @@ impl Fabric {
             link_speed_active: fdr10,
         }
         .encode();
+        Ok(())
+    }
+
+    /// Reads AdaptiveRoutingInfo of a switch, or switches adaptive routing on or off. Packets keep the paths
+    /// of the linear forwarding table either way.
+    fn access_adaptive_routing(
+        &mut self,
+        end: PortId,
+        operation: Operation,
+        data: &mut AttributeData,
+    ) -> Result<(), Status> {
+        let switch = self.device_of_mut(end).switch.as_mut().ok_or(Status::UNSUPPORTED_ATTRIBUTE)?;
+        if operation == Operation::Set {
+            let wanted = AdaptiveRoutingInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
+            switch.adaptive_routing = wanted.enabled;
+        }
+        *data = AdaptiveRoutingInfo { enabled: switch.adaptive_routing }.encode();
         Ok(())
     }
 

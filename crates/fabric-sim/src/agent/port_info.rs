@@ -22,23 +22,25 @@ impl Fabric {
     ) -> Result<(), Status> {
         let port = self.selected_port(arrival, modifier)?;
         let knows_extended_speeds = modifier & PortInfo::EXTENDED_SPEEDS_KNOWN != 0;
+        let is_strict = self.profile.behaviour.extended_speeds_on_request;
         // A device without extended speeds does not know the bit.
-        if knows_extended_speeds && !self.has_extended_speeds(port) {
+        if is_strict && knows_extended_speeds && !self.has_extended_speeds(port) {
             return Err(Status::INVALID_FIELD);
         }
+        let shows_extended_speeds = knows_extended_speeds || !is_strict;
         if operation == Operation::Set {
             // Through an adapter port only that port can be configured.
             if !self.is_switch(port) && port != arrival.end {
                 return Err(Status::INVALID_FIELD);
             }
             let mut wanted = PortInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
-            if !knows_extended_speeds {
+            if !shows_extended_speeds {
                 wanted.extended_speed_enabled = ExtendedSpeed::default();
             }
             self.set_port_info(port, &wanted)?;
         }
         *data = self.port_info(port, arrival.entered, access);
-        if !knows_extended_speeds {
+        if !shows_extended_speeds {
             // The extended speeds are shown only to requesters that understand them (A-PORT-4).
             data[62..].fill(0);
         }
@@ -72,7 +74,12 @@ impl Fabric {
     /// Whether the link of a port runs at FDR10. Only the Mellanox vendor attribute distinguishes it from
     /// QDR.
     pub(crate) fn is_fdr10(&self, port: PortId) -> bool {
-        self.model_port(port).rate.is_some_and(|rate| rate.speed == Speed::Fdr10)
+        let trained = |end: PortId| {
+            let speed_max = self.profile.speed_max(self.is_switch(end));
+            self.model_port(end).rate.map(|rate| rate.speed.min(speed_max))
+        };
+        let ends = [Some(port), self.port(port).peer];
+        ends.into_iter().flatten().filter_map(trained).min() == Some(Speed::Fdr10)
     }
 
     /// Applies all settable fields of `wanted`, or none of them if one is invalid.
@@ -86,14 +93,24 @@ impl Fabric {
             matches!(current.state, PortState::Armed | PortState::Active) && self.port(port).peer.is_some();
         let is_resized =
             (next.neighbor_mtu, next.operational_vls) != (current.neighbor_mtu, current.operational_vls);
-        if is_live && is_resized && wanted.state != PortState::Down {
+        let is_refused = self.profile.behaviour.resize_below_armed && is_live && is_resized;
+        if is_refused && wanted.state != PortState::Down {
             // Buffers of a live link are not divided anew (A-PORT-10).
             return Err(Status::INVALID_FIELD);
         }
-        set_switch_filters(&mut next, wanted, is_switch && !is_end_port);
+        match &self.device_of(port).switch {
+            Some(switch) if !is_end_port => set_switch_filters(&mut next, wanted, &switch.info),
+            _ => {}
+        }
+        if !is_switch || self.profile.switches.writable_lifetimes {
+            next.vl_stall_count = wanted.vl_stall_count;
+            next.hoq_life = wanted.hoq_life;
+        }
         if is_end_port {
             set_addresses(&mut next, wanted)?;
-            set_key(&mut next, wanted);
+            if self.profile.behaviour.management_keys {
+                set_key(&mut next, wanted);
+            }
         }
         reset_counters(&mut next, wanted);
         let step = self.state_step(port, &current, wanted)?;
@@ -108,7 +125,9 @@ impl Fabric {
         let logical = match (wanted.state, current.state) {
             (PortState::NoChange, _) => StateStep::None,
             // A port that is Active already answers an error (A-PORT-9): it may have become so by itself.
-            (PortState::Active, PortState::Active) => return Err(Status::INVALID_FIELD),
+            (PortState::Active, PortState::Active) if self.profile.behaviour.active_twice_is_refused => {
+                return Err(Status::INVALID_FIELD);
+            }
             (wanted, current) if wanted == current && wanted != PortState::Down => StateStep::None,
             (PortState::Down, _) => StateStep::Retrain,
             (PortState::Armed, PortState::Initialize) if is_linked => StateStep::To(PortState::Armed),
@@ -154,6 +173,7 @@ impl Fabric {
         operation: Operation,
         data: &mut AttributeData,
     ) -> Result<(), Status> {
+        let has_lifetimes = self.profile.switches.writable_lifetimes;
         let switch = self.device_of_mut(end).switch.as_mut().ok_or(Status::UNSUPPORTED_ATTRIBUTE)?;
         if operation == Operation::Set {
             let wanted = SwitchInfo::decode(data).map_err(|_| Status::INVALID_FIELD)?;
@@ -163,7 +183,9 @@ impl Fabric {
             let info = &mut switch.info;
             info.linear_fdb_top = wanted.linear_fdb_top;
             info.multicast_fdb_top = wanted.multicast_fdb_top;
-            info.life_time = wanted.life_time;
+            if has_lifetimes {
+                info.life_time = wanted.life_time;
+            }
             info.default_port = wanted.default_port;
             info.default_multicast_primary_port = wanted.default_multicast_primary_port;
             info.default_multicast_not_primary_port = wanted.default_multicast_not_primary_port;
@@ -211,8 +233,6 @@ fn set_link_limits(next: &mut PortInfo, wanted: &PortInfo) -> Result<(), Status>
         state => state,
     };
     next.vl_high_limit = wanted.vl_high_limit;
-    next.vl_stall_count = wanted.vl_stall_count;
-    next.hoq_life = wanted.hoq_life;
     next.local_phy_errors = wanted.local_phy_errors;
     next.overrun_errors = wanted.overrun_errors;
     Ok(())
@@ -248,14 +268,13 @@ fn choose_extended_speed(current: &PortInfo, wanted: ExtendedSpeed) -> ExtendedS
     }
 }
 
-/// Sets the partition and raw-packet filters, which exist only on external ports of switches.
-fn set_switch_filters(next: &mut PortInfo, wanted: &PortInfo, is_external: bool) {
-    if is_external {
-        next.enforce_inbound = wanted.enforce_inbound;
-        next.enforce_outbound = wanted.enforce_outbound;
-        next.filter_raw_inbound = wanted.filter_raw_inbound;
-        next.filter_raw_outbound = wanted.filter_raw_outbound;
-    }
+/// Sets the partition and raw-packet filters of an external switch port. A filter that the switch does not
+/// have stays off (A-PROF-1).
+fn set_switch_filters(next: &mut PortInfo, wanted: &PortInfo, switch: &SwitchInfo) {
+    next.enforce_inbound = wanted.enforce_inbound && switch.inbound_enforcement;
+    next.enforce_outbound = wanted.enforce_outbound && switch.outbound_enforcement;
+    next.filter_raw_inbound = wanted.filter_raw_inbound && switch.filter_raw_inbound;
+    next.filter_raw_outbound = wanted.filter_raw_outbound && switch.filter_raw_outbound;
 }
 
 fn set_addresses(next: &mut PortInfo, wanted: &PortInfo) -> Result<(), Status> {

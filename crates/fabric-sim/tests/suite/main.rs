@@ -9,6 +9,7 @@ mod oracle;
 mod partitions;
 mod planned;
 mod ports;
+mod profiles;
 mod recable;
 mod routes;
 mod scenario;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fabric_model::ibnetdiscover;
-use fabric_sim::{BareDatagram, RecableError};
+use fabric_model::{LinkRate, ibnetdiscover};
+use fabric_sim::{BareDatagram, DeviceProfile, RecableError};
 use ib_wire::{
-    Attribute, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortState, QueuePair,
+    Attribute, Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortInfo, PortState, QueuePair,
 };
 
 use crate::world::{NET, World};
@@ -38,6 +38,29 @@ fn nodes_that_remain_keep_their_state_and_ids() {
     world.fabric.recable(world.now + Duration::from_secs(1), &back).unwrap();
     assert_eq!((world.port("d"), world.fabric.lid(gone)), (gone, Lid::from_wire(6)));
     assert_eq!(world.fabric.state_of(gone), PortState::Initialize);
+}
+
+#[test]
+fn a_cable_of_another_rate_trains_at_its_rate() {
+    let at_rate = |rate: &str| {
+        let mut profile = DeviceProfile::default();
+        profile.links.rates = vec![rate.parse().unwrap()];
+        profile.furnish(&ibnetdiscover::parse(NET).unwrap()).unwrap()
+    };
+    let mut world = World::new();
+    for rate in ["4xQDR", "4xHDR", "1xSDR", "4xFDR"] {
+        let before = world.now;
+        world.now += Duration::from_secs(1);
+        world.fabric.recable(world.now, &at_rate(rate)).unwrap();
+        let data = world.get("c", Attribute::PORT_INFO, 1 | PortInfo::EXTENDED_SPEEDS_KNOWN).unwrap();
+        let info = PortInfo::decode(&data).unwrap();
+        assert_eq!(LinkRate::active(&info, false), Some(rate.parse().unwrap()), "after {before:?}");
+        assert_eq!(info.state, PortState::Initialize);
+    }
+    // Control: the same cables stay as they are.
+    world.change_port_info("c", 1, |info| info.state = PortState::Armed);
+    world.fabric.recable(world.now, &at_rate("4xFDR")).unwrap();
+    assert_eq!(world.port_info("c", 1).state, PortState::Armed);
 }
 
 #[test]

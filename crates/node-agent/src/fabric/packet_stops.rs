@@ -11,7 +11,8 @@ use fabric_model::DropReason;
 const STOP_RETENTION: Duration = Duration::from_secs(30);
 
 /// Drop reasons caused by the fabric. Others are caused by the sender, such as spoofed or unknown addresses.
-const REASONS: [DropReason; 11] = [
+const REASONS: [DropReason; 12] = [
+    DropReason::Expired,
     DropReason::HopLimit,
     DropReason::Injected,
     DropReason::LinkDown,

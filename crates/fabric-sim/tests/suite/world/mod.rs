@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fabric_model::ibnetdiscover;
-use fabric_sim::{Capacities, Fabric, FabricOutput, PortId};
+use fabric_sim::{Capacities, DeviceProfile, Fabric, FabricOutput, PortId};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, Mad, ManagementClass, Method, Pkey, PortInfo,
     PortNum, PortState, Status, SwitchInfo, TransactionId,
@@ -50,13 +50,13 @@ impl World {
         Self::with(Capacities::default(), 1)
     }
 
-    pub fn with(capacities: Capacities, seed: u64) -> Self {
-        Self::of(NET, capacities, seed)
+    pub fn with(profile: impl Into<DeviceProfile>, seed: u64) -> Self {
+        Self::of(NET, profile, seed)
     }
 
-    fn of(net: &str, capacities: Capacities, seed: u64) -> Self {
+    pub fn of(net: &str, profile: impl Into<DeviceProfile>, seed: u64) -> Self {
         let topology = ibnetdiscover::parse(net).expect("the test fabric is well formed");
-        let fabric = Fabric::new(topology, capacities, seed).expect("the capacities are sane");
+        let fabric = Fabric::new(topology, profile, seed).expect("the profile is valid");
         Self { fabric, now: Duration::ZERO, delivered: Vec::new(), transactions: 0 }
     }
 
@@ -74,8 +74,8 @@ impl World {
         Self::configured_with(Capacities::default(), 1)
     }
 
-    pub fn configured_with(capacities: Capacities, seed: u64) -> Self {
-        let mut world = Self::with(capacities, seed);
+    pub fn configured_with(profile: impl Into<DeviceProfile>, seed: u64) -> Self {
+        let mut world = Self::with(profile, seed);
         world.configure();
         world
     }
@@ -96,6 +96,7 @@ impl World {
             let mut info = self.switch_info(switch);
             info.linear_fdb_top = 6;
             info.port_state_change = true;
+            info.life_time = 15;
             self.set(switch, Attribute::SWITCH_INFO, 0, info.encode()).expect("SwitchInfo is accepted");
         }
         for state in [PortState::Armed, PortState::Active] {
@@ -108,7 +109,9 @@ impl World {
                 ("d", &[1]),
             ] {
                 for number in ports {
-                    self.change_port_info(name, (*number).into(), |info| info.state = state);
+                    self.change_port_info(name, (*number).into(), |info| {
+                        (info.state, info.hoq_life) = (state, 15);
+                    });
                 }
             }
         }
