@@ -38,13 +38,15 @@ fn guaranteed(name: &str, bandwidth: &str) -> NewCluster {
 #[test]
 fn no_link_is_sold_beyond_its_rate() {
     let site = Site::on(mixed_fabric());
-    let blue = site.tenant("blue");
+    // Each tenant has few hosts of its own.
+    let tenants = ["blue", "red"].map(|name| site.tenant(name));
     let sizes = ["60G", "24G", "18G", "12G", "12G", "5G", "5G", "1G", "1G"];
     let mut sold = Vec::new();
     for (index, bandwidth) in sizes.into_iter().enumerate() {
-        match site.ask(blue.cluster_create(&guaranteed(&format!("c{index}"), bandwidth))) {
+        let tenant = &tenants[sold.len() / 2 % tenants.len()];
+        match site.ask(tenant.cluster_create(&guaranteed(&format!("c{index}"), bandwidth))) {
             Ok(operation) => {
-                site.wait(&blue, &operation);
+                site.wait(tenant, &operation);
                 sold.push(bandwidth);
             }
             Err(refused) => println!("{bandwidth} refused: {refused}"),

@@ -18,6 +18,7 @@ use super::demand::LinkDemands;
 use super::latency::ClusterPaths;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::path_selection::{PathSelector, SelectedPaths};
+use super::switch_inputs::uniform_part;
 use super::tree::UpPorts;
 
 pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel};
@@ -236,12 +237,18 @@ impl Admission {
         self.grants.insert(grant.cluster, grant);
     }
 
+    /// The rate per host that is reserved for a request: what it asks for, and what the inputs of switches cost.
+    fn reserved_rate(&self, request: AdmissionRequest<'_>) -> u64 {
+        let part = uniform_part(self.graph.limits().hardware.switch_model, request.hosts.len());
+        (request.bandwidth.bits_per_s() as f64 / part).ceil() as u64
+    }
+
     /// Makes the reservations of a cluster on all links, or none.
     fn decide(&mut self, request: AdmissionRequest<'_>, keep: Keep<'_>) -> Result<Grant, Refusal> {
         let hosts = self.check_hosts(request)?;
         let chosen = self.chosen(request, &hosts, keep)?;
         let all_sls = self.graph.limits().cluster_service_levels();
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         match &chosen {
             Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
             None => self.demand.count_routes(&self.graph, &hosts)?,
@@ -347,7 +354,7 @@ impl Admission {
         self.demand.count_routes(&self.graph, &hosts).ok()?;
         let is_path = request.mode == SlMode::Path;
         let pairs = if is_path { self.readmitted_pairs(&hosts, pairs)? } else { PairServiceLevels::new() };
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         let new_wait_ns = match links.iter().all(|grant| grant.wait_ns.is_some()) {
             true => None,
             false => self.wait_between_ns(request.latency_ns, &hosts, None).ok()?,
@@ -463,7 +470,7 @@ impl Admission {
         };
         let kept = keep.up_ports(hosts);
         let no_path = |to| Refusal::NoPath { to: self.guid(to), bandwidth: request.bandwidth };
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         let mut selector = PathSelector::new(tree, &self.reservations, hosts, rate).map_err(no_path)?;
         if let Some(sl) = keep.sl().filter(|_| request.mode == SlMode::Cluster) {
             let chosen = selector.choose(sl.into(), &kept).map_err(no_path)?;

@@ -20,6 +20,7 @@
 //!    picks the lowest free service level, and takes a lane on each link, on all links or none. A link has room for a
 //!    cluster if a table exists that gives it and all clusters there their rates, and none of them a longer wait.
 //! 4. [`arbitration`] composes the low-priority VL arbitration table of each link from what was sold on it.
+//! 5. [`switch_inputs`] says what the inputs of switches cost: a part of each link, and a wait of each packet.
 //!
 //! The methods are greedy. `tests/suite/tenancy_exact.rs` compares them with an exhaustive search on small trees: without
 //! a rate no refusal is wrong, with a rate at most one in five is.

@@ -158,7 +158,8 @@ impl Placer {
         let is_uniform = capacities.windows(2).all(|pair| pair[0] == pair[1]);
         let link_rate = |host: &HostIndex| {
             let host = &graph.hosts()[host.index()];
-            let [inward, outward] = [host.inward, host.outward].map(|link| admission.reservations().usable(link));
+            let [inward, outward] =
+                [host.inward, host.outward].map(|link| admission.reservations().usable(link));
             inward.min(outward)
         };
         let link_rates = hosts.iter().map(link_rate).collect();

@@ -4,7 +4,7 @@
 
 use fabric_model::SwitchModel;
 
-use super::arbitration::{PACKET_BYTES_MAX, TableLimits};
+use super::arbitration::{PACKET_BYTES_MAX, TableLimits, WEIGHT_BYTES};
 
 /// The longest time, in nanoseconds, that a packet waits at the input of a switch for packets of other lanes to other outputs,
 /// if its own lane is empty. `other_lanes` is the number of other lanes that the link into the switch serves.
@@ -28,8 +28,7 @@ pub fn input_wait_ns(model: SwitchModel, other_lanes: u8, link: &TableLimits) ->
 /// the time, and costs at most 1 − s/(V·r) of what the lane would get. The product is largest for r = √(s/V).
 pub fn rate_factor(model: SwitchModel, lanes: u8) -> f64 {
     match model {
-        SwitchModel::IdealOutputs => 1.0,
-        SwitchModel::FifoInputs => FIFO_RATE_FACTOR,
+        SwitchModel::IdealOutputs | SwitchModel::FifoInputs => 1.0,
         SwitchModel::LimitedSpeedup(speedup) if speedup.factor() >= lanes => 1.0,
         SwitchModel::LimitedSpeedup(speedup) => {
             let (lanes, speedup) = (f64::from(lanes), f64::from(speedup.factor()));
@@ -38,8 +37,25 @@ pub fn rate_factor(model: SwitchModel, lanes: u8) -> f64 {
     }
 }
 
-/// The part of a link that FIFO inputs leave to uniform traffic.
-const FIFO_RATE_FACTOR: f64 = 0.5857;
+/// The part of a reserved rate that a cluster of `nodes` nodes keeps if all send to all others evenly.
+///
+/// In FIFO inputs consecutive packets go to different outputs, and each waits for a visit of its own. So a visit of up to 255
+/// units sends one packet of an input, and an input whose packets go to k outputs waits for k visits in the time of one. A
+/// cluster of n nodes has at most n − 1 destinations; with one, packets follow each other through the same output.
+pub fn uniform_part(model: SwitchModel, nodes: usize) -> f64 {
+    match model {
+        SwitchModel::FifoInputs if nodes > 2 => {
+            PLAIN_PACKET_BYTES as f64 / (WEIGHT_MAX * WEIGHT_BYTES) as f64 / (nodes - 1) as f64
+        }
+        _ => 1.0,
+    }
+}
+
+/// The largest weight of an entry (8 bits).
+const WEIGHT_MAX: u64 = 255;
+
+/// A full-size packet with the headers that plain data needs, in bytes. Rates are stated for such packets.
+const PLAIN_PACKET_BYTES: u64 = 4122;
 
 /// The [`rate_factor`] in whole parts, so that what was sold and what a table gives are converted without rounding up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,13 +121,25 @@ mod tests {
 
     #[test]
     fn what_a_table_gives_leaves_what_was_sold() {
-        for kept in [KeptPart::ALL, KeptPart::of(limited(2), 8), KeptPart::of(SwitchModel::FifoInputs, 15)] {
+        for kept in [KeptPart::ALL, KeptPart::of(limited(2), 8), KeptPart::of(limited(1), 15)] {
             for rate in [0, 1, 999, 12_345_678_901, u64::MAX / WHOLE as u64] {
                 let needed = kept.needed_for(rate);
                 assert!(needed >= rate && kept.left_of(needed) >= rate);
                 assert!(rate == 0 || kept.left_of(needed - 1) < rate);
             }
         }
+    }
+
+    #[test]
+    fn only_fifo_inputs_cost_a_cluster_more_with_every_destination() {
+        for nodes in 1..20 {
+            assert_eq!(uniform_part(SwitchModel::IdealOutputs, nodes), 1.0);
+            assert_eq!(uniform_part(limited(2), nodes), 1.0);
+            let parts = [nodes, nodes + 1].map(|nodes| uniform_part(SwitchModel::FifoInputs, nodes));
+            assert!(parts[0] >= parts[1] && (nodes < 2 || parts[0] > parts[1]), "{nodes}: {parts:?}");
+        }
+        assert_eq!(uniform_part(SwitchModel::FifoInputs, 2), 1.0);
+        assert!((uniform_part(SwitchModel::FifoInputs, 3) - 0.126).abs() < 0.001);
     }
 
     /// The closed form is the least over all shares of a link.

@@ -7,7 +7,7 @@ use fabric_compiler::{Planner, compile, recompile};
 use fabric_model::intent::{ClusterIntent, PortName};
 use fabric_model::plan::{PlanFinding, PortQos};
 use fabric_model::tenancy::{Class, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents};
+use fabric_model::{Decisions, FabricPlan, Intents, SwitchModel};
 use fabric_verifier::{Verified, verify};
 use ib_wire::{DataLanes, Guid, VirtualLane};
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
@@ -128,6 +128,7 @@ fn classes_that_cannot_be_applied_are_findings() {
 
     // With a latency guarantee, packets of the first class wait no longer; a class that is too light cannot keep that.
     let mut timely = intents.clone();
+    timely.hardware.switch_model = SwitchModel::IdealOutputs;
     timely.capabilities.default_port.arbitration = 64;
     timely.clusters[0] = with_latency(cluster("blue", &hosts[0], 12 * GIGABIT), 30_000);
     assert_eq!(reason(&timely), None);

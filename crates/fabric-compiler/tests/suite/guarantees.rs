@@ -10,7 +10,7 @@ use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::intent::{ClusterIntent, LaneBuffer, PortCapability, PortName};
 use fabric_model::plan::PortQos;
 use fabric_model::tenancy::{Bandwidth, Class, ClusterNumber, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents, Topology, ibnetdiscover};
+use fabric_model::{Decisions, FabricPlan, Intents, SwitchModel, Topology, ibnetdiscover};
 use ib_wire::{DataLanes, Guid, PortNum, ServiceLevel, VirtualLane};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -382,6 +382,7 @@ impl SharedCable {
         let all = ports(&topology);
         let mut intents = Intents::new(all[0]);
         intents.capabilities.default_port.arbitration = arbitration;
+        intents.hardware.switch_model = SwitchModel::IdealOutputs;
         let plan = compile(&topology, &intents, &Decisions::default()).unwrap();
         let leaf = |port: &Guid| plan.adapter_port(*port).unwrap().peer.node;
         let (near, far) = all[1..].iter().partition(|port| leaf(port) == leaf(&all[0]));
@@ -650,6 +651,7 @@ fn port_0_does_not_limit_arbitration_tables() {
     let topology = tree(16);
     let all = ports(&topology);
     let mut intents = Intents::new(all[0]);
+    intents.hardware.switch_model = SwitchModel::IdealOutputs;
     intents.capabilities.default_port.arbitration = 64;
     for (_, node) in topology.nodes() {
         for (port, _) in node.ports() {

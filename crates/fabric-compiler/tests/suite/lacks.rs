@@ -171,7 +171,7 @@ fn a_link_slower_than_both_its_ports_allow_is_a_finding() {
     assert!(text.ends_with("1xEDR instead of 4xEDR"), "{text}");
     // The controls: as fast as one of the ports allows, or nothing is known.
     for (rate, enabled) in
-        [("4xEDR", [fast, fast]), ("1xEDR", [fast, Some("1xHDR")]), ("1xEDR", [fast, None])]
+        [("4xEDR", [fast, fast]), ("1xHDR", [fast, Some("1xHDR")]), ("1xEDR", [fast, None])]
     {
         assert_eq!(found(rate, enabled), [""; 0], "{rate} {enabled:?}");
     }

@@ -68,14 +68,17 @@ fn most(topology: &Topology, model: SwitchModel, lanes: DataLanes) -> u32 {
 fn each_input_of_a_switch_adds_one_packet_of_each_other_lane() {
     let tree = tree("4xEDR");
     for lanes in [DataLanes::Four, DataLanes::Eight, DataLanes::Fifteen] {
-        let bound = |model| bound_ns(&planned(&tree, &intents(&tree, stated(model), lanes, 1.0)).unwrap());
+        // A rate for which one entry is enough in every model.
+        let bound = |model| bound_ns(&planned(&tree, &intents(&tree, stated(model), lanes, 0.01)).unwrap());
         let ideal = bound(SwitchModel::IdealOutputs);
-        assert_eq!(bound(SwitchModel::FifoInputs), ideal);
+        // More is reserved for the same rate, so that packets wait no longer.
+        assert!(bound(SwitchModel::FifoInputs) <= ideal);
         for speedup in [1, 2, 5] {
             // Three switches are between the hosts.
             let inputs = 3.0 * f64::from(lanes.count() - 1) * PACKET_NS / f64::from(speedup);
             let added = bound(limited(speedup)) - ideal;
-            assert!((added - inputs).abs() < 2.0, "{lanes:?}, {speedup}: {added} for {inputs}");
+            // Each is rounded up.
+            assert!((0.0..6.0).contains(&(added - inputs)), "{lanes:?}, {speedup}: {added} for {inputs}");
         }
     }
 }
@@ -89,7 +92,8 @@ fn slower_inputs_sell_less() {
         let part = |model| f64::from(most(&tree, model, lanes)) / ideal;
         assert_eq!(part(limited(15)), 1.0);
         assert!((part(limited(2)) - at_two).abs() < 0.01, "{lanes:?}: {}", part(limited(2)));
-        assert!(part(SwitchModel::FifoInputs) < 0.6, "{lanes:?}: {}", part(SwitchModel::FifoInputs));
+        let fifo = part(SwitchModel::FifoInputs);
+        assert!((fifo - 0.126).abs() < 0.01, "three nodes, {lanes:?}: {fifo}");
     }
 }
 
@@ -140,13 +144,23 @@ fn another_statement_changes_the_bounds_of_existing_clusters() {
     assert_eq!(verify(&tree, &intents, &plan), []);
 
     // A latency that was asked for and no longer holds is a violated guarantee; the control keeps it.
-    for (requested_ns, is_kept) in [(bound_ns(&plan) as u64, true), (sold as u64, false)] {
+    let with_latency = |requested_ns: u64| {
         let mut intents = intents.clone();
         intents.hardware = stated(SwitchModel::IdealOutputs);
         let Class::Guaranteed { latency_ns, .. } = &mut intents.clusters[0].class else {
             panic!("guaranteed")
         };
         *latency_ns = Some(requested_ns);
+        intents
+    };
+    let (mut refused_ns, mut least_ns) = (0, sold as u64);
+    while least_ns - refused_ns > 1 {
+        let middle = u64::midpoint(refused_ns, least_ns);
+        let is_admitted = planned(&tree, &with_latency(middle)).is_some();
+        if is_admitted { least_ns = middle } else { refused_ns = middle }
+    }
+    for (requested_ns, is_kept) in [(bound_ns(&plan) as u64, true), (least_ns, false)] {
+        let mut intents = with_latency(requested_ns);
         let mut planner = Planner::new(Arc::clone(&tree), intents.clone(), &Decisions::default()).unwrap();
         assert!(planner.plan().findings().is_empty());
         intents.hardware = stated(limited(2));
