@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::connection::{API_SOCKET, ENDPOINT_FILE, OPERATOR_TOKEN_FILE};
 use crate::cli::output::{count, print};
+use crate::hardware::HardwareArgs;
 
 /// Run the controller: store the clusters that tenants request, and reconcile hosts and fabric with them.
 ///
@@ -96,6 +97,8 @@ pub struct ServeArgs {
     /// [default: the service credential store.key if there is one, else store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    hardware: HardwareArgs,
 }
 
 /// Name of the file with the key that encrypts private keys.
@@ -153,6 +156,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         socket: args.state.join(API_SOCKET),
         listen: args.listen,
         sm_control: args.sm_control,
+        hardware: args.hardware.stated(),
         view_socket: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token_file: args.state.join(OPERATOR_TOKEN_FILE),
         address_file: args.state.join(ENDPOINT_FILE),

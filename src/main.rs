@@ -4,6 +4,7 @@ mod cli;
 mod control_socket;
 mod controller;
 mod files;
+mod hardware;
 mod plan;
 mod sim;
 mod sim_ctl;

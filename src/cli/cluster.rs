@@ -158,7 +158,7 @@ pub struct CreateArgs {
     /// own [default: best effort]
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Guaranteed latency of a packet that finds its own lane empty, such as 80us; needs --bandwidth
+    /// Guaranteed latency of a packet that finds its own lane empty, on the wire, such as 80us; needs --bandwidth
     #[arg(long, value_name = "TIME", requires = "bandwidth")]
     latency: Option<Nanoseconds>,
     /// Service levels of a guaranteed cluster: one for all paths, or one for each path, for software that uses path records
@@ -448,7 +448,7 @@ fn show(cluster: &Cluster) -> String {
             ),
         ),
         ("image", shape.image.to_string()),
-        ("network", shape.class.to_string()),
+        ("network", network(shape.class)),
         ("partition", or_dash(cluster.partition)),
         ("inside", or_dash((!inside.is_empty()).then(|| inside.join("; ")))),
         ("created", output::time(cluster.created)),
@@ -468,6 +468,15 @@ fn show(cluster: &Cluster) -> String {
         }),
     );
     format!("{}\n\n{nodes}", facts(known))
+}
+
+/// The class of a cluster. Devices do not report the sizes of their buffers, so guarantees of a running site do not account
+/// for them.
+fn network(class: Class) -> String {
+    match class {
+        Class::BestEffort => class.to_string(),
+        Class::Guaranteed { .. } => format!("{class}; on the wire, buffers unknown"),
+    }
 }
 
 /// The public keys in these files, or the default keys of the user.

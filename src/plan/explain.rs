@@ -14,6 +14,7 @@ use ib_wire::{Guid, PartitionNumber};
 use serde_json::json;
 
 use super::file::PlanFile;
+use super::guarantee_terms;
 use crate::cli::output::{Format, count, facts, or_dash, table};
 use crate::topology::read_topology;
 
@@ -110,12 +111,14 @@ impl Explanation<'_> {
                     ("service level", self.service_level_text(decision)),
                     ("links", self.why_links(decision)),
                     (
-                        "latency bound",
+                        "wire bound",
                         format!(
-                            "{}: the latest arrival of a packet that finds its own lane empty, whatever other clusters send",
+                            "{}: the latest arrival of a packet that finds its own lane empty, whatever other clusters send; \
+                             adapters and PCIe are not included",
                             Nanoseconds::from_ns(decision.bound_ns)
                         ),
                     ),
+                    ("presupposes", guarantee_terms(&self.file.intents)),
                 ]);
             }
         }

@@ -15,7 +15,7 @@ use fabric_compiler::arrangement::{self, Arrangement, InnerPartition, arrange};
 use fabric_compiler::tenancy::placement::Capacity;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::tenancy::Nanoseconds;
-use fabric_model::{FabricPlan, Intents, Topology};
+use fabric_model::{FabricPlan, Intents, StatedHardware, Topology};
 use fabric_verifier::{Finding, Rule, is_acknowledged, verify_rule};
 use ib_wire::DataLanes;
 use serde_json::json;
@@ -161,7 +161,9 @@ fn fabric(topology: &Topology, site: &SiteIntents) -> Result<Intents> {
     })?;
     let port = node.cabled_ports().find_map(|(number, _)| node.port(number));
     let mut intents = Intents::new(port.context("the host of the subnet manager has no cable")?.guid);
-    let DeviceShape { lanes, arbitration, pkeys, multicast, lane_buffer } = site.devices;
+    let DeviceShape { lanes, arbitration, pkeys, multicast, lane_buffer, switch_model, cable_metres } =
+        site.devices;
+    intents.hardware = StatedHardware { switch_model, cable_metres };
     let capabilities = &mut intents.capabilities;
     capabilities.default_port.lanes = data_lanes(lanes)?;
     ensure!(
@@ -212,6 +214,8 @@ fn summary(arranged: &Arrangement, findings: &[(Rule, Finding)]) -> serde_json::
     json!({
         "clusters": arranged.node_ports,
         "decisions": decisions,
+        "hardware": arranged.intents.hardware,
+        "buffers_known": !has_unknown_buffers(&arranged.intents),
         "known": arranged.plan.findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "findings": findings.iter().map(|(rule, it)| format!("{rule}: {it}")).collect::<Vec<_>>(),
     })
@@ -243,7 +247,7 @@ fn text(
         ]
     });
     let clusters =
-        table(["cluster", "nodes", "hosts", "switches", "guarantee", "sl", "links", "bound"], rows);
+        table(["cluster", "nodes", "hosts", "switches", "guarantee", "sl", "links", "wire bound"], rows);
     let switches = topology.switches().count();
     let planned = format!(
         "planned: {} and {} with {}",
@@ -251,8 +255,24 @@ fn text(
         count(plan.adapter_ports().len(), "port"),
         count(site.clusters.len(), "cluster"),
     );
+    let sold = (!plan.decisions().clusters.is_empty()).then(|| guarantee_terms(&arranged.intents));
     let known = plan.findings().iter().map(|finding| format!("  {finding}"));
-    [vec![clusters, String::new(), planned], known.collect(), vec![verdict(findings)]].concat().join("\n")
+    let lines = [clusters, String::new(), planned].into_iter().chain(sold).chain(known);
+    lines.chain([verdict(findings)]).collect::<Vec<_>>().join("\n")
+}
+
+/// What the guarantees of a plan presuppose.
+fn guarantee_terms(intents: &Intents) -> String {
+    let StatedHardware { switch_model, cable_metres } = intents.hardware;
+    let buffers = if has_unknown_buffers(intents) { "; buffers unknown" } else { "" };
+    format!("guarantees hold for switches with {switch_model} and cables up to {cable_metres} m{buffers}")
+}
+
+/// Whether some port has lane buffers of unknown size, so that guarantees do not account for them.
+fn has_unknown_buffers(intents: &Intents) -> bool {
+    let capabilities = &intents.capabilities;
+    let mut ports = capabilities.ports.values().chain([&capabilities.default_port]);
+    ports.any(|port| port.lane_buffer.is_none())
 }
 
 /// The service level of a cluster, or those between its switches.

@@ -82,6 +82,10 @@ struct ServeArgs {
     /// Partition file in the format of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
+    /// Program SL-to-VL and arbitration tables on every port: best effort has lanes, and all other service levels are discarded.
+    /// They stay without this option, if `--state` remembers them.
+    #[arg(long, conflicts_with = "external_plans")]
+    qos: bool,
     /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
@@ -198,7 +202,9 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
-    let planner = PlanProvider::new(source, args.partitions, memory.decisions.clone())?;
+    let mut decisions = memory.decisions.clone();
+    decisions.sl_enforcement |= args.qos;
+    let planner = PlanProvider::new(source, args.partitions, decisions)?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use fabric_model::{FabricPlan, Topology};
+use fabric_model::{FabricPlan, SwitchModel, Topology};
 use fabric_sim::scenario::{
     ClusterReport, ClusterSet, Scenario, ScenarioReport, run_scenario, without_classes,
 };
@@ -34,6 +34,7 @@ const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 ///
 ///     duration = "500us"
 ///     warm_up = "50us"
+///     switch_model = "limited-speedup:2"   # or ideal-outputs, fifo-inputs
 ///
 ///     [[workloads]]
 ///     cluster = "acme/blue"       # * is every cluster that is not named
@@ -70,6 +71,10 @@ pub struct TrafficArgs {
     /// Write charts of latency, throughput and link load (SVG) to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// How switches move packets to their outputs: ideal-outputs, limited-speedup[:N] or fifo-inputs; otherwise the model of
+    /// the scenario, or the one that the plan was made for
+    #[arg(long, value_name = "MODEL")]
+    switch_model: Option<SwitchModel>,
     /// Run only as planned, not with one service level for all
     #[arg(long)]
     plan_only: bool,
@@ -87,15 +92,18 @@ struct Run {
 pub fn run(args: &TrafficArgs) -> Result<ExitCode> {
     let topology = read_topology(&args.topology)?;
     let file = PlanFile::read(&args.plan)?;
-    let scenario = read_scenario(&args.scenario)?;
+    let mut scenario = read_scenario(&args.scenario)?;
+    scenario.switch_model = args.switch_model.or(scenario.switch_model);
     let planned = Run::of(&topology, &file, &scenario, args.seed, true)?;
     let shared =
         (!args.plan_only).then(|| Run::of(&topology, &file, &scenario, args.seed, false)).transpose()?;
+    let model = scenario.switch_model.unwrap_or(file.intents.hardware.switch_model);
     let figures = json!({
+        "switch_model": model,
         "planned": report_json(&planned.report),
         "one_class": shared.as_ref().map(|run| report_json(&run.report)),
     });
-    args.output.print(&figures, |_| text(&planned, shared.as_ref()))?;
+    args.output.print(&figures, |_| text(model, &planned, shared.as_ref()))?;
     if let Some(directory) = &args.out {
         charts::draw(directory, &topology, &planned, shared.as_ref())?;
     }
@@ -122,7 +130,8 @@ impl Run {
         let fabric = fabric_with_plan(topology, file, &plan)?;
         let cast = ClusterSet::of(&fabric, &plan, &file.seats)?;
         let cast = if is_planned { cast } else { cast.on_default_service_level() };
-        let report = run_scenario(TrafficNetwork::of(&fabric), &cast, scenario, seed)?;
+        let report =
+            run_scenario(TrafficNetwork::of(&fabric), &cast, scenario, &file.intents.hardware, seed)?;
         Ok(Self { fabric, report })
     }
 }
@@ -204,8 +213,8 @@ fn quantiles(histogram: &Histogram) -> Option<[f64; 3]> {
     Some([of(0.5)?, of(0.99)?, histogram.max()?.us()])
 }
 
-fn text(planned: &Run, shared: Option<&Run>) -> String {
-    let mut text = format!("as planned\n{}\n", clusters(&planned.report));
+fn text(model: SwitchModel, planned: &Run, shared: Option<&Run>) -> String {
+    let mut text = format!("as planned, switches with {model}\n{}\n", clusters(&planned.report));
     if let Some(shared) = shared {
         text += &format!("\none class for all\n{}\n", clusters(&shared.report));
     }
@@ -279,7 +288,7 @@ fn clusters(report: &ScenarioReport) -> String {
             "p99",
             "max",
             "max with empty lane",
-            "bound",
+            "wire bound",
             "latency",
             "round (spread)",
             "dropped",

@@ -26,6 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
+use crate::hardware::HardwareArgs;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
 use ready::{ImageSource, OfferedCapacity};
@@ -84,6 +85,8 @@ pub struct UpArgs {
     /// Hours to keep the disk of a removed virtual machine; 0 deletes it at once
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     disk_grace_hours: u32,
+    #[command(flatten)]
+    hardware: HardwareArgs,
     /// Register an image; may be repeated [default: the newest that `make image` built]
     #[arg(long, value_name = "NAME=DIR")]
     image: Vec<ImageSource>,
@@ -190,6 +193,7 @@ struct StartPlan {
     secret: PathBuf,
     open_fabric_to_everyone: bool,
     listen: Option<SocketAddr>,
+    hardware: HardwareArgs,
     capacity: OfferedCapacity,
     disk_grace_hours: u32,
     images: Vec<ImageSource>,
@@ -216,6 +220,7 @@ impl StartPlan {
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
             listen: args.listen,
+            hardware: args.hardware,
             capacity: OfferedCapacity { cores: args.host_cores, memory: args.host_memory },
             disk_grace_hours: args.disk_grace_hours,
             images: args.image.clone(),
@@ -344,6 +349,7 @@ impl StartPlan {
             "--views".into(),
             site.socket("views").into(),
         ];
+        arguments.extend(self.hardware.arguments());
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);
         }

@@ -124,6 +124,48 @@ fn a_guarantee_beyond_the_lane_buffers_is_rejected() {
 }
 
 #[test]
+fn a_plan_says_what_its_guarantees_presuppose() {
+    let with = |devices: &str| format!("[devices]\n{devices}\n{SITE}");
+    let cases = [
+        ("", "limited-speedup:2 and cables up to 10 m; buffers unknown"),
+        (
+            "switch_model = \"fifo-inputs\"\ncable_metres = 80",
+            "fifo-inputs and cables up to 80 m; buffers unknown",
+        ),
+        ("lane_buffer = { bytes = 65536 }", "limited-speedup:2 and cables up to 10 m\n"),
+    ];
+    for (devices, terms) in cases {
+        let (scratch, plan) = planned_for(&with(devices));
+        let text = String::from_utf8(plan.stdout).unwrap();
+        assert!(plan.status.success() && text.contains(terms), "{text}");
+        assert!(text.contains("WIRE BOUND"), "{text}");
+        let explain = ["plan", "explain", "acme/blue", "--topology", "net", "--plan", "plan.json"];
+        let text = String::from_utf8(heddle(scratch.path(), &explain).stdout).unwrap();
+        assert!(text.contains("wire bound") && text.contains(terms.trim_end()), "{text}");
+    }
+    let (_scratch, plan) = planned_for(&with("switch_model = \"magic\""));
+    let error = String::from_utf8_lossy(&plan.stderr);
+    assert!(!plan.status.success() && error.contains("invalid switch model"), "{error}");
+}
+
+#[test]
+fn traffic_runs_on_the_switches_of_the_plan_unless_another_model_is_named() {
+    let scratch = planned();
+    let model = |arguments: &[&str]| {
+        let all = [&TRAFFIC[..], &["--plan-only", "-o", "json"], arguments].concat();
+        let output = heddle(scratch.path(), &all);
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        told["switch_model"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(model(&[]), "limited-speedup:2");
+    assert_eq!(model(&["--switch-model", "fifo-inputs"]), "fifo-inputs");
+    fs::write(scratch.path().join("attack.toml"), format!("switch_model = \"ideal-outputs\"\n{ATTACK}"))
+        .unwrap();
+    assert_eq!(model(&[]), "ideal-outputs");
+    assert_eq!(model(&["--switch-model", "limited-speedup"]), "limited-speedup:2");
+}
+
+#[test]
 fn an_invalid_scenario_is_rejected_in_one_line() {
     let scratch = planned();
     let cases = [
@@ -136,7 +178,7 @@ fn an_invalid_scenario_is_rejected_in_one_line() {
             "duration = \"1ms\"\nworkloads = [{ cluster = \"acme/blue\", send = \"dance\" }]",
             "unknown variant `dance`",
         ),
-        ("duration = \"1ms\"\nbuffer = 64\nworkloads = []", "must have at least 65 blocks"),
+        ("duration = \"1ms\"\nbuffer = 64\nworkloads = []", "must have at least 66 blocks"),
         ("duration = \"soon\"\nworkloads = []", "invalid time"),
     ];
     for (scenario, why) in cases {

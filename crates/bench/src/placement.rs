@@ -11,7 +11,7 @@ use clap::Args;
 use fabric_compiler::tenancy::admission::Admission;
 use fabric_compiler::tenancy::link_graph::{LinkGraph, LinkIndex};
 use fabric_compiler::tenancy::placement::{Capacity, PlacementRequest, Placer};
-use fabric_model::tenancy::{ClusterNumber, SlMode};
+use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use serde::Serialize;
@@ -23,8 +23,9 @@ use crate::stream::{PlannedTree, size, unit};
 /// and the CPU time per decision.
 ///
 /// Clusters have exclusive hosts, lanes and service levels of their own, and a share of every link. The ideal counts free
-/// hosts only. The figures of the exclusive-link scheme are published for the same tree
-/// (94.83 % for mean size 8) or were measured with its program (91.30 % for 64, 86.77 % for the trace), not in this run.
+/// hosts only. The figures of the exclusive-link scheme are published for a tree of 11,664 hosts (94.83 % for mean size 8) or
+/// were measured with its program on that tree (91.30 % for 64, 86.77 % for the trace ALCF-Theta), not in this run. They
+/// are printed for these streams on that tree only.
 #[derive(Debug, Args)]
 pub struct PlacementArgs {
     /// Size of the fat-tree, in hosts.
@@ -58,8 +59,8 @@ struct Job {
 struct Stream {
     name: String,
     jobs: Vec<Job>,
-    /// What the exclusive-link scheme reached, in percent.
-    exclusive: f64,
+    /// What the exclusive-link scheme reached on this stream, in percent; `None` if that is not known.
+    exclusive: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,9 +68,15 @@ struct Row {
     stream: String,
     lanes: u8,
     rate: f64,
+    /// Rate of a host's link.
+    link_gbps: f64,
+    /// Rate that each node of a cluster is guaranteed.
+    guaranteed_gbps: f64,
     ideal: f64,
-    exclusive: f64,
+    exclusive: Option<f64>,
     used: f64,
+    /// Guaranteed rate on the link of a host, averaged over time and hosts.
+    used_gbps: f64,
     decisions: usize,
     p50_us: f64,
     p99_us: f64,
@@ -78,6 +85,15 @@ struct Row {
 
 /// Jobs of the trace that are placed.
 const TRACE_JOBS: usize = 10_000;
+
+/// Hosts of the tree for which the figures of the exclusive-link scheme are known.
+const EXCLUSIVE_HOSTS: u32 = 11_664;
+
+/// The fingerprint of the first jobs of ALCF-Theta, on which the exclusive-link scheme was measured.
+const THETA: u64 = 0xba3a_f516_4a08_980c;
+
+/// What the exclusive-link scheme reached on ALCF-Theta, in percent.
+const THETA_EXCLUSIVE: f64 = 86.77;
 
 /// Measures, and prints the figures.
 pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
@@ -99,10 +115,15 @@ pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
                     let last = shared.latencies.len() - 1;
                     shared.latencies[(last as f64 * part) as usize].as_secs_f64() * 1e6
                 };
+                let gbps = |rate: Bandwidth| rate.bits_per_s() as f64 / 1e9;
+                let guaranteed_gbps = gbps(shared.wish.bandwidth);
                 rows.push(Row {
                     stream: stream.name.clone(),
                     lanes: *lanes,
                     rate: *rate,
+                    link_gbps: gbps(graph.links()[0].rate),
+                    guaranteed_gbps,
+                    used_gbps: used / 100.0 * guaranteed_gbps,
                     ideal,
                     exclusive: stream.exclusive,
                     used,
@@ -118,7 +139,9 @@ pub fn run(args: PlacementArgs) -> anyhow::Result<()> {
 }
 
 fn streams(args: &PlacementArgs) -> anyhow::Result<Vec<Stream>> {
-    let exponential = |mean: f64, jobs: usize, exclusive| {
+    let is_known = args.hosts == EXCLUSIVE_HOSTS;
+    let exponential = |mean: f64, jobs: usize, exclusive: f64| {
+        let exclusive = is_known.then_some(exclusive);
         let mut random = Pcg64::seed_from_u64(args.seed);
         let job = |_| Job {
             nodes: size(&mut random, mean, args.hosts as usize),
@@ -132,9 +155,19 @@ fn streams(args: &PlacementArgs) -> anyhow::Result<Vec<Stream>> {
         let jobs: Vec<Job> = text.lines().filter_map(trace_job).take(TRACE_JOBS).collect();
         let most = jobs.iter().map(|job| job.nodes).max().context("a trace without jobs")?;
         ensure!(most <= args.hosts as usize, "the trace has a job of {most} hosts");
-        streams.push(Stream { name: "trace".to_owned(), jobs, exclusive: 86.77 });
+        let exclusive = (is_known && fingerprint(&jobs) == THETA).then_some(THETA_EXCLUSIVE);
+        let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+        streams.push(Stream { name: name.into_owned(), jobs, exclusive });
     }
     Ok(streams)
+}
+
+/// Tells traces apart: FNV-1a over the sizes and run times of their jobs.
+fn fingerprint(jobs: &[Job]) -> u64 {
+    let words = jobs.iter().flat_map(|job| [job.nodes as u64, job.seconds]);
+    words
+        .flat_map(u64::to_le_bytes)
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A line of the Standard Workload Format: run time in field 4, processors in field 5.
@@ -240,19 +273,24 @@ fn drive(jobs: &[Job], takes: &mut impl Takes) -> anyhow::Result<f64> {
 
 fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
-        "Utilisation of hosts in %; decisions in µs of CPU time, refusals included. The exclusive-link figures are from elsewhere.\n\n\
-         | stream | lanes | rate | ideal | exclusive links | heddle | decisions | p50 | p99 | max |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        "Utilisation of hosts in %; decisions in µs of CPU time, refusals included. Exclusive-link figures are from elsewhere, and \
+         known for some streams only. Guaranteed: Gb/s of each node and the rate of its link; sold: Gb/s guaranteed on a host's \
+         link, averaged over time and hosts.\n\n\
+         | stream | lanes | rate | guaranteed | ideal | exclusive links | heddle | sold | decisions | p50 | p99 | max |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in rows {
         text += &format!(
-            "| {} | {} | {} | {:.2} | {:.2} | **{:.2}** | {} | {:.1} | {:.0} | {:.0} |\n",
+            "| {} | {} | {} | {:.1} of {:.0} | {:.2} | {} | **{:.2}** | {:.1} | {} | {:.1} | {:.0} | {:.0} |\n",
             row.stream,
             row.lanes,
             row.rate,
+            row.guaranteed_gbps,
+            row.link_gbps,
             row.ideal,
-            row.exclusive,
+            row.exclusive.map_or("–".to_owned(), |used| format!("{used:.2}")),
             row.used,
+            row.used_gbps,
             row.decisions,
             row.p50_us,
             row.p99_us,
@@ -260,4 +298,25 @@ fn markdown(rows: &[Row]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_with_other_jobs_have_other_fingerprints() {
+        let jobs = |text: &str| text.lines().filter_map(trace_job).collect::<Vec<Job>>();
+        let trace = jobs("; 1 2 3 4\n1 0 0 600 128\n2 0 0 0 8\n3 0 0 -1 4");
+        assert_eq!(
+            trace.iter().map(|job| (job.nodes, job.seconds)).collect::<Vec<_>>(),
+            [(128, 600), (8, 1)]
+        );
+        let same = jobs("7 9 9 600 128 x y\n8 9 9 1 8");
+        assert_eq!(fingerprint(&trace), fingerprint(&same));
+        for other in ["1 0 0 600 128", "1 0 0 600 128\n2 0 0 1 9", "2 0 0 1 8\n1 0 0 600 128"] {
+            assert_ne!(fingerprint(&trace), fingerprint(&jobs(other)), "{other}");
+        }
+        assert_ne!(fingerprint(&trace), THETA);
+    }
 }

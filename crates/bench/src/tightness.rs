@@ -11,10 +11,10 @@ use fabric_compiler::tenancy::arbitration::{
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::plan::PortQos;
 use fabric_model::{Decisions, Endpoint, FabricPlan, Intents, LinkRate, NewNode, NodeIndex};
-use fabric_model::{Topology, TopologyBuilder};
+use fabric_model::{SwitchModel, Topology, TopologyBuilder};
 use fabric_sim::traffic::{
-    BLOCK_BYTES, HEADER_BYTES, Message, PAYLOAD_BYTES_MAX, ROUTED_BYTES, Service, Simulation, Tag, Time,
-    TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+    BLOCK_BYTES, HEADER_BYTES, HEADER_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, ROUTED_BYTES, Service,
+    Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
 };
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{
@@ -30,8 +30,8 @@ use serde::Serialize;
 /// weight to the last unit in packets of one block and then sends one of full size. When they begin is chosen link by link,
 /// so that the packet comes when its entry has just been passed.
 ///
-/// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4058 bytes for each other
-/// entry, the packet itself, and 250 ns. Two more stand beside it: one that counts the packet once, and for other links only
+/// The bound is the compiler's formula with the weights of these tables: at every link 64 w + 4158 bytes for each other
+/// entry, the packet itself, and 250 ns. Packets have the longest headers. Outputs of switches are ideal. Two more stand beside it: one that counts the packet once, and for other links only
 /// what a switch has to see of it before it sends it on; and the guaranteed bound, which counts every other entry with
 /// the largest weight there is, as a cluster that is added later may have it.
 #[derive(Debug, Args)]
@@ -163,8 +163,12 @@ fn hop_of(table: &[VlArbEntry]) -> anyhow::Result<HopDelay> {
 
 /// Through a device and along a cable.
 fn passage() -> Time {
-    let settings = TrafficSettings::default();
-    settings.device + settings.cable
+    settings().device + settings().cable
+}
+
+/// Ideal outputs: the bound of arbitration alone, without inputs.
+fn settings() -> TrafficSettings {
+    TrafficSettings { switch_model: SwitchModel::IdealOutputs, ..TrafficSettings::default() }
 }
 
 /// The same bound for links that are alike, where switches cut through: a packet that goes on while it still arrives takes
@@ -276,7 +280,7 @@ impl Chain {
             let end = *start + WARM_UP + WARM_UP + gap + gap;
             attack.gangs.push(Gang { start: *start, end, messages: self.hostile(link)? });
         }
-        let mut simulation = Simulation::new(TrafficNetwork::of(&self.fabric), TrafficSettings::default())?;
+        let mut simulation = Simulation::new(TrafficNetwork::of(&self.fabric), settings())?;
         let step = gap + WARM_UP;
         let mut until = posted + step;
         while attack.arrived.is_none() {
@@ -292,7 +296,13 @@ impl Chain {
     fn victim(&self) -> anyhow::Result<Message> {
         let from = FunctionId::new(self.port(SENDER)?, 0);
         let message = self.message(from, RECEIVER, 0)?;
-        Ok(Message { bytes: PAYLOAD_BYTES_MAX.into(), tag: VICTIM, token: VICTIM_TOKEN, ..message })
+        Ok(Message {
+            bytes: PAYLOAD_BYTES_MAX.into(),
+            header_bytes: HEADER_BYTES_MAX,
+            tag: VICTIM,
+            token: VICTIM_TOKEN,
+            ..message
+        })
     }
 
     /// What neighbours send again and again into a link: for every lane as much as a visit takes to the last unit but one, in
@@ -306,12 +316,13 @@ impl Chain {
             };
             let to = if link + 1 < self.hops { neighbour_guid(link + 1, lane) } else { RECEIVER };
             let message = Message { token: link as u64, ..self.message(from, to, lane)? };
-            let small = (BLOCK_BYTES - HEADER_BYTES) as u16;
+            let small = BLOCK_BYTES as u16 - u16::from(HEADER_BYTES);
             let bytes = u64::from(small) * u64::from(self.weight - 1);
             if bytes > 0 {
                 messages.push(Message { bytes, packet_bytes: Some(small), ..message });
             }
-            messages.push(Message { bytes: PAYLOAD_BYTES_MAX.into(), ..message });
+            let (bytes, header_bytes) = (PAYLOAD_BYTES_MAX.into(), HEADER_BYTES_MAX);
+            messages.push(Message { bytes, header_bytes, ..message });
         }
         Ok(messages)
     }
@@ -321,7 +332,8 @@ impl Chain {
         let sl = ServiceLevel::from_wire(lane).context("no such service level")?;
         let tag = Tag(lane.into());
         let service = Service::Data(sl);
-        Ok(Message { from, to, service, pkey: self.pkey, bytes: 0, packet_bytes: None, tag, token: 0 })
+        let (pkey, header_bytes) = (self.pkey, HEADER_BYTES);
+        Ok(Message { from, to, service, pkey, bytes: 0, packet_bytes: None, header_bytes, tag, token: 0 })
     }
 }
 
@@ -479,7 +491,7 @@ mod tests {
     #[test]
     fn an_unloaded_packet_takes_its_length_and_link_delays() {
         let row = measure(3, 8, 65).unwrap();
-        let ps = 3 * passage().ps() + (4122 + 2 * 20) * 80;
+        let ps = 3 * passage().ps() + (PACKET_BYTES_MAX + 2 * 20) * 80;
         assert_eq!(row.free_us, Time::from_ps(ps).us());
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use fabric_model::intent::LaneBuffer;
 use fabric_model::tenancy::{Class, SlMode};
+use fabric_model::{StatedHardware, SwitchModel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -43,7 +44,7 @@ impl Default for HostShape {
     }
 }
 
-/// Table sizes and lanes of every device.
+/// Table sizes, lanes and model of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceShape {
@@ -58,12 +59,25 @@ pub struct DeviceShape {
     /// Receive buffer of each VL of every port; not checked if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lane_buffer: Option<LaneBuffer>,
+    /// How the switches move packets to their outputs.
+    pub switch_model: SwitchModel,
+    /// Length of the longest cable, in metres.
+    pub cable_metres: u16,
 }
 
 impl Default for DeviceShape {
     /// The least that common switches and adapters offer.
     fn default() -> Self {
-        Self { lanes: 8, arbitration: 64, pkeys: 64, multicast: 4096, lane_buffer: None }
+        let StatedHardware { switch_model, cable_metres } = StatedHardware::default();
+        Self {
+            lanes: 8,
+            arbitration: 64,
+            pkeys: 64,
+            multicast: 4096,
+            lane_buffer: None,
+            switch_model,
+            cable_metres,
+        }
     }
 }
 

@@ -50,6 +50,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use controller_api::tenant::TokenLifetime;
+use fabric_model::StatedHardware;
 use loops::ControlLoops;
 pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
@@ -81,6 +82,8 @@ pub struct ControllerSettings {
     pub listen: Option<SocketAddr>,
     /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
+    /// What the operator states about the hardware of the fabric.
+    pub hardware: StatedHardware,
     /// Unix socket at which views are served to the tunnels of agents.
     pub view_socket: PathBuf,
     /// File with the key that seals private keys in the store; created with a new store.
@@ -112,15 +115,8 @@ pub async fn serve(
     let views = ViewService::start(&settings.view_socket)?;
     let identity = store.site_identity().await?;
     let sequences = store.spec_sequence_begin().await?;
-    let site = Arc::new(Site::new(
-        store,
-        identity,
-        sequences,
-        sidecar,
-        decisions,
-        settings.sm_control.clone(),
-        views,
-    ));
+    let site = Site::new(store, identity, sequences, sidecar, decisions, settings.sm_control.clone(), views);
+    let site = Arc::new(site.with_hardware(settings.hardware));
     site.set_faults(site.store.fault_list().await?);
     let tcp = match settings.listen {
         Some(address) => {

@@ -130,6 +130,7 @@ async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Resul
     let topology = ibnetdiscover::parse(&found.topology).context(UNEXPECTED)?;
     let mut intents = Intents::new(found.manager);
     intents.capabilities = found.capabilities;
+    intents.hardware = site.hardware;
     let host_ports = host_ports(&topology);
     let text = format!(
         "{} switches, {} adapters, {} links",

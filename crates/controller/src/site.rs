@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
 use controller_api::agent::HostSpec;
-use fabric_model::Decisions;
+use fabric_model::{Decisions, StatedHardware};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -25,6 +25,8 @@ pub struct Site {
     pub store: Store,
     /// Control socket of the subnet manager.
     pub sm_control: PathBuf,
+    /// What the operator states about the hardware of the fabric.
+    pub hardware: StatedHardware,
     /// Held while reading, deciding and writing, so that no decision is based on rows that change.
     pub writer: tokio::sync::Mutex<()>,
     pub views: ViewService,
@@ -74,6 +76,7 @@ impl Site {
             sequences,
             sidecar,
             sm_control,
+            hardware: StatedHardware::default(),
             views,
             writer: tokio::sync::Mutex::new(()),
             planning: Arc::new(Planning::new(Arc::clone(&decisions))),
@@ -87,6 +90,12 @@ impl Site {
             observed: Mutex::new(Observed { fabric, ..Observed::default() }),
             specs: watch::Sender::new(Arc::new(None)),
         }
+    }
+
+    /// The same site on other hardware than the default.
+    #[must_use]
+    pub fn with_hardware(self, hardware: StatedHardware) -> Self {
+        Self { hardware, ..self }
     }
 
     /// A copy of the observed state.

@@ -259,7 +259,14 @@ impl Guarantees {
                 again.map(|(_, moves)| self.moves.extend(moves)).is_some()
             });
             match again {
-                Some((had, _)) => change.admit(cluster, number, Arc::clone(had)),
+                Some((had, _)) => match with_current_bound(had, number, &self.admission) {
+                    Ok(decision) => change.admit(cluster, number, decision),
+                    Err(reason) => {
+                        self.admission.release(number);
+                        let error = CompileError::NotAdmitted { cluster: cluster.name.clone(), reason };
+                        change.violate(cluster, had, &error);
+                    }
+                },
                 None => new.push((number, cluster, hosts, had, kept)),
             }
         }
@@ -474,7 +481,11 @@ pub(crate) fn link_graph(topology: &Topology, intents: &Intents, plan: &FabricPl
 }
 
 fn limits(intents: &Intents, plan: &FabricPlan) -> TenancyLimits {
-    let usual = TenancyLimits { table_entries: table_entries(intents), ..TenancyLimits::default() };
+    let usual = TenancyLimits {
+        table_entries: table_entries(intents),
+        hardware: intents.hardware,
+        ..TenancyLimits::default()
+    };
     match management(plan) {
         Some(_) => {
             TenancyLimits { service_levels: usual.service_levels.min(MANAGEMENT.to_wire() - 1), ..usual }
@@ -517,6 +528,24 @@ fn request<'a>(
         Class::BestEffort => Default::default(),
     };
     AdmissionRequest { cluster: number, hosts, bandwidth, mode: cluster.sl_mode, routes }
+}
+
+/// A kept decision with the latency bound of its grant: what the operator states about the hardware may have changed since.
+/// A bound that was sold stays as long as it holds.
+fn with_current_bound(
+    had: &Arc<ClusterDecision>,
+    number: ClusterNumber,
+    admission: &Admission,
+) -> Result<Arc<ClusterDecision>, GuaranteeError> {
+    let Some(grant) = admission.grants().get(&number) else { return Ok(Arc::clone(had)) };
+    let bound_ns = latency_bound_ns(grant, admission.graph());
+    match had.class {
+        _ if bound_ns <= had.bound_ns => Ok(Arc::clone(had)),
+        Class::Guaranteed { latency_ns: Some(requested_ns), .. } if requested_ns < bound_ns => {
+            Err(GuaranteeError::LatencyExceeded { bound_ns, requested_ns })
+        }
+        _ => Ok(Arc::new(ClusterDecision { bound_ns, ..ClusterDecision::clone(had) })),
+    }
 }
 
 /// Whether a decision has the current positions of a cluster's entries.

@@ -128,7 +128,9 @@ impl Planner {
     /// Computes what differs; false, and nothing is changed, if that is not possible.
     fn patch(&mut self, intents: &Intents) -> Result<bool, CompileError> {
         let Compiled { plan, fabric, context, partitions, keys, guarantees } = &mut self.compiled;
-        let is_possible = self.has_unique_names && is_same_fabric(&self.intents, intents);
+        let is_possible = self.has_unique_names
+            && is_same_fabric(&self.intents, intents)
+            && self.intents.hardware == intents.hardware;
         let Some(context) = context.as_ref().filter(|_| is_possible) else { return Ok(false) };
         let current = &self.intents;
         let changed_ranges = (

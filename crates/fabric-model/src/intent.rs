@@ -9,6 +9,7 @@ use ib_wire::sa::Rate;
 use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::StatedHardware;
 use crate::serde_with::{known, pair_list, qkey};
 use crate::tenancy::{Class, SlMode};
 
@@ -35,6 +36,9 @@ pub struct Intents {
     pub class_weights: ClassWeights,
     #[serde(default)]
     pub capabilities: Capabilities,
+    /// What the operator states about the hardware. Guarantees hold for this.
+    #[serde(default, skip_serializing_if = "StatedHardware::is_default")]
+    pub hardware: StatedHardware,
 }
 
 impl Intents {
@@ -48,6 +52,7 @@ impl Intents {
             route_overrides: RouteOverrides::new(),
             class_weights: ClassWeights::new(),
             capabilities: Capabilities::default(),
+            hardware: StatedHardware::default(),
         }
     }
 }

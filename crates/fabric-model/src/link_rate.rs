@@ -119,6 +119,11 @@ impl LinkRate {
         Some(Self { speed, width })
     }
 
+    /// Whether the link corrects errors forward: all with PAM4 signalling, from HDR on (A-LANE-13).
+    pub fn has_fec(self) -> bool {
+        self.speed >= Speed::Hdr
+    }
+
     /// Data rate of the link in each direction, in Gb/s, without line coding.
     pub fn data_rate_gbps(self) -> f64 {
         f64::from(self.width.multiplier()) * self.speed.data_rate_1x_gbps()

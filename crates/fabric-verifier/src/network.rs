@@ -210,11 +210,15 @@ impl<'a> PlannedNetwork<'a> {
     /// Data rate of a link in bits per second, without line code. A cable of unknown rate has
     /// rate 0: nothing can be guaranteed on it.
     pub fn rate(&self, link: Link) -> u64 {
+        (self.link_rate(link).map_or(0.0, LinkRate::data_rate_gbps) * 1e9) as u64
+    }
+
+    /// Speed and width of a link, if either end knows them.
+    pub fn link_rate(&self, link: Link) -> Option<LinkRate> {
         let name = self.link_name(link);
-        let end = self.topology.by_guid(name.node).map(|node| Endpoint::new(node, name.port));
+        let end = self.topology.by_guid(name.node).map(|node| Endpoint::new(node, name.port))?;
         let rate_of = |end: Endpoint| self.topology.port(end)?.rate;
-        let rate = end.and_then(|end| rate_of(end).or_else(|| rate_of(self.topology.peer(end)?)));
-        (rate.map_or(0.0, LinkRate::data_rate_gbps) * 1e9) as u64
+        rate_of(end).or_else(|| rate_of(self.topology.peer(end)?))
     }
 
     /// The end port that owns a LID; the first of two (the duplicate is a finding of its own).

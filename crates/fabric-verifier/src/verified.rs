@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fabric_model::intent::ClassWeights;
 use fabric_model::plan::Basis;
-use fabric_model::{FabricPlan, Intents, LinkRate, Topology};
+use fabric_model::{FabricPlan, Intents, LinkRate, StatedHardware, Topology};
 use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, PortNum};
 
 use crate::bits::Bits;
@@ -38,10 +38,11 @@ pub(crate) use plan_changes::PlanChanges;
 /// * `delta` has exactly the findings that [`verify`](crate::verify) returns for the same arguments, in the same order,
 ///   whichever plan it starts from.
 /// * Its cost follows what differs: tables that both plans share by `Arc` are not compared. If cables, link rates, the
-///   subnet manager, capabilities or LIDs differ, or end ports are not unique, the plan is verified as a whole.
+///   subnet manager, capabilities, stated hardware or LIDs differ, or end ports are not unique, the plan is verified as a whole.
 #[derive(Debug)]
 pub struct Verified {
     basis: Basis,
+    hardware: StatedHardware,
     topology: Arc<Topology>,
     cables: Arc<Cables>,
     plan: Arc<FabricPlan>,
@@ -93,7 +94,7 @@ impl Verified {
     ) -> Self {
         let is_same_topology =
             || Arc::ptr_eq(topology, &self.topology) || rates(topology).eq(rates(&self.topology));
-        let is_same = basis == self.basis && is_same_topology();
+        let is_same = basis == self.basis && intents.hardware == self.hardware && is_same_topology();
         let changes = is_same.then(|| PlanChanges::between(&self.plan, &plan)).flatten();
         match changes.filter(|_| self.cables.are_unique) {
             Some(changes) => self.changed(&changes, topology, intents, plan),
@@ -130,6 +131,7 @@ impl Verified {
         let (isolation, paths) = (keys.findings(&read), sharing::check_paths(&read, &ports));
         Self {
             basis,
+            hardware: intents.hardware,
             topology: Arc::clone(topology),
             clusters: Clusters::of(&intents.clusters),
             routed: routed(intents),
@@ -195,6 +197,7 @@ impl Verified {
         let capacities = self.capacities(&read, changes);
         Self {
             basis: self.basis,
+            hardware: self.hardware,
             topology: Arc::clone(topology),
             cables: Arc::clone(&self.cables),
             clusters,

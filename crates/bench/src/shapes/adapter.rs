@@ -8,7 +8,8 @@ use fabric_model::{
     Decisions, Endpoint, Intents, LinkRate, NewNode, NodeIndex, Speed, Topology, TopologyBuilder, Width,
 };
 use fabric_sim::traffic::{
-    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+    HEADER_BYTES, Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
+    WorkloadActions,
 };
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{Guid, Lid, Membership, NodeKind, PartitionNumber, Pkey, PortNum, ServiceLevel};
@@ -179,7 +180,17 @@ impl Pair {
     fn message(&self, from: FunctionId, to: Lid, bytes: u64, number: u8) -> Message {
         let service = Service::Data(ServiceLevel::default());
         let (tag, token) = (Tag(number.into()), u64::from(number));
-        Message { from, to, service, pkey: self.pkey, bytes, packet_bytes: None, tag, token }
+        Message {
+            from,
+            to,
+            service,
+            pkey: self.pkey,
+            bytes,
+            packet_bytes: None,
+            header_bytes: HEADER_BYTES,
+            tag,
+            token,
+        }
     }
 }
 

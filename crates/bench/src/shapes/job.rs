@@ -10,7 +10,7 @@ use fabric_compiler::tenancy::link_graph::{LinkGraph, LinkIndex, TenancyLimits};
 use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_model::intent::{ClusterIntent, Member, MemberSelector, PartitionIntent, PkeyPlacement, Role};
 use fabric_model::tenancy::{Class, SlMode};
-use fabric_model::{Decisions, FabricPlan, Intents, LinkRate, Topology};
+use fabric_model::{Decisions, FabricPlan, Intents, LinkRate, StatedHardware, Topology};
 use fabric_sim::scenario::{
     ClusterSet, Scenario, SendPattern, SendRate, Size, Span, WorkloadSpec, run_scenario, without_classes,
 };
@@ -156,11 +156,13 @@ impl Site {
             duration: us(args.duration),
             warm_up: us(JOB_WARM_UP_US),
             buffer: Size::from_bytes(64 << 10),
+            switch_model: None,
             workloads: [job].into_iter().chain(neighbour).collect(),
         };
+        let hardware = StatedHardware::default();
         let mut exchanges = Histogram::default();
         for seed in &args.seeds {
-            let report = run_scenario(TrafficNetwork::of(&fabric), &cast, &scenario, *seed)?;
+            let report = run_scenario(TrafficNetwork::of(&fabric), &cast, &scenario, &hardware, *seed)?;
             let parties = report.clusters.iter().filter(|party| party.name == JOB);
             parties.filter_map(|party| party.rounds.as_ref()).for_each(|rounds| exchanges.merge(rounds));
         }

@@ -42,7 +42,7 @@ pub struct Setup<'a> {
     pub node: &'a str,
     /// Directory for its files.
     pub directory: &'a Path,
-    /// opensm programs tables for quality of service. `heddle sm` does so only with plans of a controller.
+    /// The manager programs SL-to-VL and arbitration tables on every port.
     pub qos: bool,
     /// Routing engine of opensm, as its option -R takes it.
     pub engine: &'a str,
@@ -182,6 +182,9 @@ fn heddle(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
         "--partitions",
     ]);
     command.arg(setup.partitions()).arg("--state").arg(setup.directory.join("state.json"));
+    if setup.qos {
+        command.arg("--qos");
+    }
     command.stdout(File::create(said)?).stderr(File::create(said.with_extension("err"))?);
     Ok(command)
 }

@@ -41,7 +41,7 @@ pub struct BenchSmArgs {
     /// Emulators to measure on, separated by commas.
     #[arg(long, value_delimiter = ',', default_values = ["heddle", "ibsim"])]
     on: Vec<On>,
-    /// Largest fabric, in hosts, that opensm also brings up with QoS (option -Q).
+    /// Largest fabric, in hosts, that both also bring up with QoS (opensm -Q, heddle sm --qos).
     #[arg(long, default_value_t = 4860)]
     qos_hosts: u32,
     /// Routing engine of opensm (option -R).
@@ -205,7 +205,8 @@ pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
         std::fs::write(&net, ibnetdiscover::write(&topology))?;
         for on in &args.on {
             let emulator = if *on == On::Heddle { Emulator::Heddle } else { Emulator::Ibsim };
-            for (side, qos) in [(Side::Opensm, false), (Side::Heddle, false), (Side::Opensm, true)] {
+            let sides = [Side::Opensm, Side::Heddle];
+            for (qos, side) in [false, true].into_iter().flat_map(|qos| sides.map(|side| (qos, side))) {
                 if args.parts == [Part::Routing] || (qos && *hosts > args.qos_hosts) {
                     continue;
                 }

@@ -2,21 +2,22 @@
 
 use super::change::ChangeCost;
 use super::manager::Side;
-use super::{Emulator, Outcome, Report, Row};
+use super::{BringUp, Emulator, Outcome, Report, Row};
 
 /// Both sides on one fabric of one emulation.
 struct Pair<'a> {
     opensm: &'a Row,
     heddle: Option<&'a Row>,
-    with_qos: Option<&'a Row>,
+    opensm_with_qos: Option<&'a Row>,
+    heddle_with_qos: Option<&'a Row>,
 }
 
 /// The figures as Markdown tables.
 pub fn markdown(report: &Report) -> String {
     let pairs = pairs(report);
     let mut text = format!(
-        "opensm ran with `-R {} -s 0`, heddle with its defaults and no sweeps. Without a controller, `heddle sm` programs \
-         no tables for quality of service, so those columns have one side.\n",
+        "opensm ran with `-R {} -s 0`, heddle with its defaults and no sweeps. With QoS, opensm has the option -Q and heddle --qos: \
+         both program SL-to-VL and arbitration tables on every port.\n",
         report.engine
     );
     bring_up(&mut text, &pairs);
@@ -29,27 +30,46 @@ pub fn markdown(report: &Report) -> String {
 
 fn pairs(report: &Report) -> Vec<Pair<'_>> {
     let opensm = report.rows.iter().filter(|row| row.side == Side::Opensm && !row.qos);
-    let same = |row: &&Row, other: &Row| (row.hosts, row.on) == (other.hosts, other.on);
+    let find = |side, qos, other: &Row| {
+        let same = |row: &&Row| (row.hosts, row.on, row.side, row.qos) == (other.hosts, other.on, side, qos);
+        report.rows.iter().find(same)
+    };
     opensm
         .map(|opensm| Pair {
             opensm,
-            heddle: report.rows.iter().find(|row| row.side == Side::Heddle && same(row, opensm)),
-            with_qos: report.rows.iter().find(|row| row.qos && same(row, opensm)),
+            heddle: find(Side::Heddle, false, opensm),
+            opensm_with_qos: find(Side::Opensm, true, opensm),
+            heddle_with_qos: find(Side::Heddle, true, opensm),
         })
         .collect()
 }
 
 fn bring_up(text: &mut String, pairs: &[Pair]) {
     *text += "\n**Bring-up**: from start to up; CPU and peak memory of the manager. Goals at 11664: ≥ 8 times faster, ≤ half \
-              the memory.\n\n\
-              | hosts | on | opensm s | heddle s | times faster | opensm CPU s | heddle CPU s | ratio | opensm MiB | heddle MiB | ratio \
-              | opensm SMPs (Sets) | heddle SMPs (Sets) | opensm QoS s | CPU s | SMPs |\n\
-              |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+              the memory.\n\n";
+    bring_up_rows(text, pairs, |pair| Some((&pair.opensm.bring_up, pair.heddle.map(|row| &row.bring_up))));
+    if pairs.iter().all(|pair| pair.opensm_with_qos.is_none()) {
+        return;
+    }
+    *text += "\n**Bring-up with QoS** on both sides.\n\n";
+    bring_up_rows(text, pairs, |pair| {
+        let opensm = &pair.opensm_with_qos?.bring_up;
+        Some((opensm, pair.heddle_with_qos.map(|row| &row.bring_up)))
+    });
+}
+
+/// The figures of opensm and heddle for each pair that has them.
+fn bring_up_rows<'a>(
+    text: &mut String,
+    pairs: &'a [Pair<'a>],
+    both: impl Fn(&'a Pair<'a>) -> Option<(&'a BringUp, Option<&'a BringUp>)>,
+) {
+    *text += "| hosts | on | opensm s | heddle s | times faster | opensm CPU s | heddle CPU s | ratio | opensm MiB | heddle MiB | ratio \
+              | opensm SMPs (Sets) | heddle SMPs (Sets) |\n\
+              |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     for pair in pairs {
-        let opensm = &pair.opensm.bring_up;
-        let heddle = pair.heddle.map(|row| &row.bring_up);
-        let qos = pair.with_qos.map(|row| &row.bring_up);
-        let smps = |row: Option<&super::BringUp>| {
+        let Some((opensm, heddle)) = both(pair) else { continue };
+        let smps = |row: Option<&BringUp>| {
             let requests = row.and_then(|row| row.requests);
             requests.map_or("–".to_owned(), |it| format!("{} ({})", it.all(), it.sets))
         };
@@ -69,9 +89,6 @@ fn bring_up(text: &mut String, pairs: &[Pair]) {
             bold(memory.map(|memory| memory / opensm.peak_mib)),
             smps(Some(opensm)),
             smps(heddle),
-            figure(qos.map(|it| it.up_s)),
-            figure(qos.map(|it| it.cpu_s)),
-            qos.and_then(|it| it.requests).map_or("–".to_owned(), |it| it.all().to_string()),
         ]);
     }
 }

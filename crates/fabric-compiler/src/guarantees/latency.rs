@@ -1,24 +1,30 @@
-//! The latency bound of a guaranteed cluster.
+//! The latency bound of a guaranteed cluster: a bound on the wire, from the arbiter of the sending adapter to the last byte at
+//! the receiving one. Adapters and PCIe are outside.
 
 use std::collections::HashMap;
 
 use crate::tenancy::admission::Grant;
 use crate::tenancy::arbitration::{HopDelay, OVERSHOOT_BYTES, WEIGHT_BYTES, packet_bound_s};
 use crate::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex};
-
-/// Seconds that a packet takes through an idle device and along a cable: an assumption on the safe side.
-const PASSAGE_S: f64 = 0.25e-6;
+use crate::tenancy::switch_inputs::input_wait_s;
 
 /// An upper bound, in nanoseconds, on the time of a packet between any two hosts of a cluster if it finds its own lane empty.
 /// It holds whatever other clusters send and whichever are admitted later: all other entries count with the largest weight.
 pub(super) fn latency_bound_ns(grant: &Grant, graph: &LinkGraph) -> u64 {
+    let model = graph.limits().hardware.switch_model;
     let hops: HashMap<LinkIndex, HopDelay> = (grant.links.iter())
         .map(|share| {
-            let link_bytes_per_s = graph.links()[share.link.index()].rate.bits_per_s() as f64 / 8.0;
+            let link = &graph.links()[share.link.index()];
+            let link_bytes_per_s = link.rate.bits_per_s() as f64 / 8.0;
             let others = f64::from(graph.limits().table_entries / share.entries.max(1) - 1);
             let gap = others * (255 * WEIGHT_BYTES + OVERSHOOT_BYTES) as f64;
             let wait_s = gap / link_bytes_per_s;
-            (share.link, HopDelay { wait_s, link_bytes_per_s, passage_s: PASSAGE_S })
+            let input_s = match link.is_to_switch() {
+                true => input_wait_s(model, link.data_lanes().saturating_sub(1), link_bytes_per_s),
+                false => 0.0,
+            };
+            let passage_s = f64::from(link.passage_ns) * 1e-9 + input_s;
+            (share.link, HopDelay { wait_s, link_bytes_per_s, passage_s })
         })
         .collect();
     let mut worst = 0.0;

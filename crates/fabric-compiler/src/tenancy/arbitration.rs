@@ -25,8 +25,8 @@ use thiserror::Error;
 /// The unit of weight, in bytes (IBA).
 pub const WEIGHT_BYTES: u64 = 64;
 
-/// The largest packet on the wire, in bytes: payload 4096, LRH 8, BTH 12, ICRC 4, VCRC 2.
-pub const PACKET_BYTES_MAX: u64 = 4122;
+/// The largest packet on the wire, in bytes: payload 4096, and at most 126 bytes of headers and CRCs (A-LANE-12).
+pub const PACKET_BYTES_MAX: u64 = 4222;
 
 /// The number of lanes that 4 bits can name.
 const LANES_MAX: usize = 16;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fabric_model::intent::{Capabilities, LaneBuffer, PortName};
 use fabric_model::plan::LinearTable;
 use fabric_model::tenancy::Bandwidth;
-use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
+use fabric_model::{Endpoint, FabricPlan, LinkRate, StatedHardware, Topology};
 use ib_wire::{DataLanes, Guid, LaneSet, Lid, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::tree::RegularTree;
@@ -49,11 +49,13 @@ pub struct TenancyLimits {
     pub service_levels: u8,
     /// Entries of the low-priority arbitration table: 8, 16, 32 or 64.
     pub table_entries: u8,
+    /// What guarantees are sold for.
+    pub hardware: StatedHardware,
 }
 
 impl Default for TenancyLimits {
     fn default() -> Self {
-        Self { lanes: None, service_levels: 15, table_entries: 64 }
+        Self { lanes: None, service_levels: 15, table_entries: 64, hardware: StatedHardware::default() }
     }
 }
 
@@ -89,6 +91,8 @@ pub struct DirectedLink {
     pub from: PortName,
     /// The data rate, without line coding.
     pub rate: Bandwidth,
+    /// Time of an unobstructed packet through the sending device and along the cable.
+    pub passage_ns: u32,
     /// The number of lanes for guaranteed clusters.
     pub lanes: u8,
     /// The first of them. Lanes below are for best effort and management.
@@ -101,6 +105,16 @@ pub struct DirectedLink {
 }
 
 impl DirectedLink {
+    /// The number of data lanes in use at most: those of guaranteed clusters, best effort and management.
+    pub fn data_lanes(&self) -> u8 {
+        self.lanes + self.first_lane
+    }
+
+    /// Whether it leads to a switch.
+    pub fn is_to_switch(&self) -> bool {
+        self.to.is_some()
+    }
+
     /// The lanes for guaranteed clusters.
     pub fn cluster_lanes(&self) -> LaneSet {
         let first = VirtualLane::from_wire(self.first_lane);
@@ -265,13 +279,14 @@ impl LinkGraph {
         let rate_of = |end: Endpoint| topology.port(end)?.rate;
         let rate = end.and_then(|end| rate_of(end).or_else(|| rate_of(topology.peer(end)?)));
         let rate_gbps = rate.map_or(0.0, LinkRate::data_rate_gbps);
+        let passage_ns = rate.map_or(0, |rate| self.limits.hardware.passage(rate).total_ns());
         let rate = Bandwidth::from_bits_per_s((rate_gbps * 1e9) as u64);
         let data_lanes = lanes.count();
         let (lanes, first_lane) = match self.limits.lanes {
             Some(lanes) => (lanes.min(14), 1),
             None => (data_lanes.saturating_sub(reserved_lanes(data_lanes)), reserved_lanes(data_lanes)),
         };
-        self.links.push(DirectedLink { from, rate, lanes, first_lane, buffer: None, to, peer });
+        self.links.push(DirectedLink { from, rate, passage_ns, lanes, first_lane, buffer: None, to, peer });
         LinkIndex(u32::try_from(self.links.len() - 1).expect("a topology has fewer ports"))
     }
 }

@@ -60,5 +60,6 @@ mod refusal;
 mod reservations;
 mod residual;
 mod resize;
+pub mod switch_inputs;
 mod tier;
 pub mod tree;

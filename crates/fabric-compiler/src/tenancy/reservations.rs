@@ -5,7 +5,8 @@
 //! A lane gets at least the weight of one packet of the largest size, so that it is never starved. The rest of a table's
 //! weight is proportional to the reserved rates. In the worst case the last packet of each visit exceeds the weight of its
 //! entry by almost a packet. The *usable* rate of a link is its rate without that overhead for all entries and without the
-//! minimum weight of all lanes, so reservations up to the usable rate hold whatever packet sizes others send.
+//! minimum weight of all lanes, and the part of it that the inputs of switches leave ([`rate_factor`]), so reservations up to
+//! the usable rate hold whatever packet sizes others send.
 
 use fabric_model::intent::{LaneBuffer, PortName};
 use fabric_model::tenancy::Bandwidth;
@@ -15,8 +16,9 @@ use super::admission::{LinkMoves, LinkShare, Refusal};
 use super::arbitration::{
     ArbitrationError, ArbitrationTable, OVERSHOOT_BYTES, PACKET_BYTES_MAX, SparedEntries, WEIGHT_BYTES,
 };
-use super::link_graph::{LinkGraph, LinkIndex};
+use super::link_graph::{DirectedLink, LinkGraph, LinkIndex};
 use super::residual::{Residual, Residuals};
+use super::switch_inputs::rate_factor;
 
 /// The minimum weight of a lane: one packet of the largest size.
 const LEAST_WEIGHT: u32 = PACKET_BYTES_MAX.div_ceil(WEIGHT_BYTES) as u32;
@@ -143,11 +145,14 @@ pub(super) struct Saved(Vec<(LinkIndex, Link, ArbitrationTable)>);
 impl Reservations {
     pub fn new(graph: &LinkGraph) -> Self {
         let table_entries = graph.limits().table_entries;
+        // A packet may have come over any link.
+        let input_lanes = graph.links().iter().map(DirectedLink::data_lanes).max().unwrap_or(0);
+        let kept = rate_factor(graph.limits().hardware.switch_model, input_lanes);
         let links: Vec<Link> = (graph.links().iter())
             .map(|link| {
-                let scale = Scale::of(table_entries, link.lanes + link.first_lane);
+                let scale = Scale::of(table_entries, link.data_lanes());
                 Link {
-                    usable: link.rate.part(scale.usable).bits_per_s(),
+                    usable: link.rate.part(scale.usable * kept).bits_per_s(),
                     taken: 0,
                     weight: scale.weight,
                     lanes: link.cluster_lanes(),

@@ -87,7 +87,7 @@ fn assert_kept(plan: &FabricPlan, intents: &Intents) {
                 }
                 if Some(sl) == plan.decisions().management_sl {
                     assert!(arrived && lanes.iter().all(|(_, lane)| *lane == VirtualLane::from_wire(1)));
-                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 65));
+                    assert!(lanes.iter().all(|(port, _)| sharing(plan, *port).weight(lane_of(1)) == 66));
                     continue;
                 }
                 let own = owner(*from).map(|index| level(plan, &intents.clusters[index].name));

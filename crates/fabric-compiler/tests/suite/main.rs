@@ -17,6 +17,7 @@ mod route_overrides;
 mod routes;
 mod serialization;
 mod stability;
+mod switch_models;
 mod tenancy;
 mod tenancy_exact;
 mod world;

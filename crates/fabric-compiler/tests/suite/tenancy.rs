@@ -102,7 +102,7 @@ fn check(admission: &Admission) {
 fn keeps_its_shares(admission: &Admission, link: LinkIndex) {
     let rate = admission.graph().links()[link.index()].rate.bits_per_s() as f64;
     let table = admission.table(link).unwrap();
-    let round: u64 = table.entries().iter().map(|entry| 64 * u64::from(entry.weight) + 4122 - 64).sum();
+    let round: u64 = table.entries().iter().map(|entry| 64 * u64::from(entry.weight) + 4222 - 64).sum();
     for grant in admission.grants().values() {
         for share in grant.links.iter().filter(|share| share.link == link) {
             let own = 64 * u64::from(share.weight) * u64::from(share.entries);

@@ -1,5 +1,6 @@
 //! The keys of a scenario file, and the error for a key that was renamed.
 
+use fabric_model::SwitchModel;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -15,6 +16,7 @@ pub(super) struct ScenarioFile {
     warm_up: Span,
     #[serde(default = "usual_buffer")]
     buffer: Size,
+    switch_model: Option<SwitchModel>,
     workloads: Vec<WorkloadSpec>,
     #[serde(default, rename = "acts")]
     _acts: RenamedToWorkloads,
@@ -32,7 +34,7 @@ impl<'de> Deserialize<'de> for RenamedToWorkloads {
 
 impl From<ScenarioFile> for Scenario {
     fn from(file: ScenarioFile) -> Self {
-        let ScenarioFile { duration, warm_up, buffer, workloads, .. } = file;
-        Self { duration, warm_up, buffer, workloads }
+        let ScenarioFile { duration, warm_up, buffer, switch_model, workloads, .. } = file;
+        Self { duration, warm_up, buffer, switch_model, workloads }
     }
 }

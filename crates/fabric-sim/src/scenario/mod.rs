@@ -12,6 +12,7 @@ mod report;
 mod rounds;
 mod workload;
 
+use fabric_model::{StatedHardware, SwitchModel};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -24,8 +25,8 @@ use crate::traffic::{BadTrafficSettings, Buffer, TrafficSettings};
 
 /// Workloads of clusters, and how long they run.
 ///
-/// Deserializes from a table with the field names as keys; `warm_up` (0) and `buffer` (64 KiB) are optional. Sizes
-/// are numbers or texts such as `64k`, times are texts such as `50us`. Unknown keys are rejected.
+/// Deserializes from a table with the field names as keys; `warm_up` (0), `buffer` (64 KiB) and `switch_model` are
+/// optional. Sizes are numbers or texts such as `64k`, times are texts such as `50us`. Unknown keys are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "file::ScenarioFile")]
 pub struct Scenario {
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub warm_up: Span,
     /// Receive buffer of every lane of every port.
     pub buffer: Size,
+    /// Model of all switches; `None` for the one that the operator states.
+    pub switch_model: Option<SwitchModel>,
     /// The workloads. A cluster may have several.
     pub workloads: Vec<WorkloadSpec>,
 }
@@ -205,10 +208,11 @@ impl Scenario {
         })
     }
 
-    fn settings(&self) -> TrafficSettings {
+    fn settings(&self, hardware: &StatedHardware) -> TrafficSettings {
         let blocks = self.buffer.bytes() / u64::from(crate::traffic::BLOCK_BYTES);
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        TrafficSettings { buffer: Buffer::PerLane(blocks), ..TrafficSettings::default() }
+        let switch_model = self.switch_model.unwrap_or(hardware.switch_model);
+        TrafficSettings { buffer: Buffer::PerLane(blocks), switch_model, ..TrafficSettings::of(hardware) }
     }
 }
 

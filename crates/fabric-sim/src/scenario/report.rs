@@ -8,13 +8,16 @@ use serde::Serialize;
 use super::clusters::SimCluster;
 use super::workload::STAGGER;
 use crate::device::PortId;
-use crate::traffic::{Histogram, Measure, RunOutcome, Simulation, Tag, Time, Totals, TrafficNetwork};
+use crate::traffic::{
+    HEADER_BYTES, Histogram, Measure, PAYLOAD_BYTES_MAX, RunOutcome, Simulation, Tag, Time, Totals,
+    TrafficNetwork,
+};
 
 /// Full-size packets that may be in flight at the end of the measurement, besides those that wait in queues.
 const LAG_PACKETS: f64 = 2.0;
 
 /// Size of a full-size packet in bits, headers included.
-const PACKET_BITS: f64 = 4122.0 * 8.0;
+const PACKET_BITS: f64 = (PAYLOAD_BYTES_MAX + HEADER_BYTES as u32) as f64 * 8.0;
 
 /// Results of a scenario.
 #[derive(Clone, Debug, Serialize)]

@@ -1,5 +1,6 @@
 //! Runs a scenario: every node of every workload keeps messages posted.
 
+use fabric_model::StatedHardware;
 use ib_wire::{Lid, Pkey, ServiceLevel};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -10,8 +11,8 @@ use super::rounds::Rounds;
 use super::{Scenario, ScenarioError, SendPattern, SendRate, WorkloadSpec};
 use crate::fabric::DropReason;
 use crate::traffic::{
-    BLOCK_BYTES, HEADER_BYTES, Message, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time, TrafficNetwork,
-    Workload, WorkloadActions,
+    BLOCK_BYTES, HEADER_BYTES, HEADER_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, Service, Simulation, Tag, Time,
+    TrafficNetwork, Workload, WorkloadActions,
 };
 
 /// Delay before a node retries a message that its own adapter dropped.
@@ -21,22 +22,23 @@ const RETRY: Time = Time::from_us(1);
 pub(super) const STAGGER: Time = Time::from_us(1);
 
 /// Payload of a packet that fills exactly one block.
-const SMALL_PAYLOAD: u16 = (BLOCK_BYTES - HEADER_BYTES) as u16;
+const SMALL_PAYLOAD: u16 = BLOCK_BYTES as u16 - HEADER_BYTES as u16;
 
 const SERVICE_LEVELS: u8 = 16;
 
 /// Runs a scenario on a network and reports the results.
 ///
-/// `seed` determines start times and random destinations; the same arguments give the same report. Fails
+/// `hardware` is usually what the plan was made for; the scenario may name another switch model. `seed` determines start times and random destinations; the same arguments give the same report. Fails
 /// before the simulation starts if the scenario does not fit the clusters.
 pub fn run_scenario(
     network: TrafficNetwork,
     clusters: &ClusterSet,
     scenario: &Scenario,
+    hardware: &StatedHardware,
     seed: u64,
 ) -> Result<ScenarioReport, ScenarioError> {
     scenario.check(clusters)?;
-    let mut simulation = Simulation::new(network, scenario.settings())?;
+    let mut simulation = Simulation::new(network, scenario.settings(hardware))?;
     let mut workload = ScenarioWorkload::new(clusters, scenario, seed);
     let warm_up = scenario.warm_up.time();
     simulation.run(&mut workload, warm_up);
@@ -208,6 +210,8 @@ impl<'a> ScenarioWorkload<'a> {
         let lap = if spec.send == SendPattern::AllToAll { others.max(1) as u64 } else { 1 };
         let size = spec.message[(count / lap % spec.message.len() as u64) as usize].bytes();
         let (mut bytes, mut packet_bytes) = (size, None);
+        // Nothing stops a hostile guest from adding a GRH and extended headers to every packet.
+        let mut header_bytes = if spec.send.is_hostile() { HEADER_BYTES_MAX } else { HEADER_BYTES };
         let target = (spec.to as usize).saturating_sub(1);
         // The receiver itself sends to all others in turn.
         let to_target = if node == target { in_turn(node, count, others) } else { target };
@@ -239,6 +243,7 @@ impl<'a> ScenarioWorkload<'a> {
             SendPattern::Overshoot if count % 2 == 0 && cluster.weight > 1 => {
                 bytes = u64::from(SMALL_PAYLOAD) * u64::from(cluster.weight - 1);
                 packet_bytes = Some(SMALL_PAYLOAD);
+                header_bytes = HEADER_BYTES;
             }
             SendPattern::Overshoot => bytes = PAYLOAD_BYTES_MAX.into(),
             _ => {}
@@ -247,7 +252,8 @@ impl<'a> ScenarioWorkload<'a> {
         sender.count += 1;
         let from = cluster.nodes[node].function;
         let token = (index as u64) << 32 | sender.count & 0xffff_ffff;
-        Some(Message { from, to: lid, service: Service::Data(sl), pkey, bytes, packet_bytes, tag, token })
+        let service = Service::Data(sl);
+        Some(Message { from, to: lid, service, pkey, bytes, packet_bytes, header_bytes, tag, token })
     }
 
     /// Posts the next message, now or at the start of the next burst.
@@ -265,7 +271,7 @@ impl<'a> ScenarioWorkload<'a> {
         self.senders[index].pending = Some(message.token as u32);
         actions.post(message);
         if let Some(rate) = rate {
-            let ps = wire_bytes(message.bytes) as f64 * 8e12 / rate;
+            let ps = wire_bytes(message.bytes, message.header_bytes) as f64 * 8e12 / rate;
             actions.wake(now + Time::from_ps(ps as u64), Wakeup::Next.token(index));
         }
     }
@@ -365,8 +371,8 @@ fn is_test(spec: &WorkloadSpec) -> bool {
 }
 
 /// Bytes of the packets of a message, headers included.
-fn wire_bytes(bytes: u64) -> u64 {
-    bytes + bytes.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1) * u64::from(HEADER_BYTES)
+fn wire_bytes(bytes: u64, header_bytes: u8) -> u64 {
+    bytes + bytes.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1) * u64::from(header_bytes)
 }
 
 /// The part of a guaranteed rate that packets of these sizes can use. Arbitration and buffers count blocks of
@@ -374,8 +380,9 @@ fn wire_bytes(bytes: u64) -> u64 {
 fn fill(spec: &WorkloadSpec) -> f64 {
     let sum = |of: fn(u64) -> u64| spec.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
     let full = u64::from(PAYLOAD_BYTES_MAX);
-    let of_full = wire_bytes(full) as f64 / wire_blocks(full) as f64;
-    (sum(wire_bytes) / sum(wire_blocks) / of_full).min(1.0)
+    let bytes: fn(u64) -> u64 = |size| wire_bytes(size, HEADER_BYTES);
+    let of_full = bytes(full) as f64 / wire_blocks(full) as f64;
+    (sum(bytes) / sum(wire_blocks) / of_full).min(1.0)
 }
 
 /// Blocks of the packets of a message, the last block of each counted whole.

@@ -36,6 +36,9 @@ pub enum AuditError {
     /// A link is idle although a packet with sufficient credits waits for it.
     #[error("the link of port {} is idle although lane {lane} could send", .port.0)]
     Idle { port: PortId, lane: VirtualLane },
+    /// An input of a switch is not read although a packet could leave it.
+    #[error("the input of port {} is idle although a packet could leave it", .port.0)]
+    Unread { port: PortId },
 }
 
 impl Simulation {
@@ -50,6 +53,15 @@ impl Simulation {
                     let at = (PortId(packet.at), VirtualLane::from_wire(packet.lane).unwrap_or_default());
                     blocked.insert(BlockedBuffer { at, out: (PortId(out), packet.out_lane) });
                 }
+            }
+        }
+        // Packets at inputs wait for the same credits as those before them at the output.
+        for (packet, place) in self.inputs.waiting() {
+            let packet = &self.packets[packet];
+            let state = self.lanes.get(packet.out, packet.out_lane);
+            if state.first != NONE && !state.has_room() {
+                let at = (PortId(packet.at), VirtualLane::from_wire(packet.lane).unwrap_or_default());
+                blocked.insert(BlockedBuffer { at, out: (PortId(place / LANES), packet.out_lane) });
             }
         }
         blocked.into_iter()
@@ -102,6 +114,9 @@ impl Simulation {
     /// are idle although a packet could be sent. Takes time linear in the number of ports and packets.
     pub fn audit(&self) -> Result<(), AuditError> {
         self.audit_links()?;
+        if let Some(port) = self.inputs.neglected() {
+            return Err(AuditError::Unread { port: PortId(port) });
+        }
         let inputs = self.network.ports.len() * LANES as usize;
         // Occupied blocks of the buffer of each lane of each port.
         let mut taken = vec![0; inputs];
@@ -118,7 +133,8 @@ impl Simulation {
         }
         let switches = self.outputs.iter().enumerate().filter(|(_, output)| output.is_switch);
         let queued = switches.flat_map(|(out, _)| self.lanes.of(out as u32));
-        for packet in queued.flat_map(|state| self.waiting(state.first)) {
+        let unread = self.inputs.waiting().flat_map(|(first, _)| self.waiting(first));
+        for packet in queued.flat_map(|state| self.waiting(state.first)).chain(unread) {
             inside += 1;
             taken[(packet.at * LANES) as usize + usize::from(packet.lane)] += u32::from(packet.blocks());
         }
@@ -147,7 +163,7 @@ impl Simulation {
                     let to = self.outputs[(lane / LANES) as usize].to;
                     taken[(to * LANES + lane % LANES) as usize] += u32::from(blocks);
                 }
-                PacketEvent::Wake { .. } | PacketEvent::Left { .. } => {}
+                PacketEvent::Wake { .. } | PacketEvent::Read { .. } | PacketEvent::Left { .. } => {}
             }
         }
         let totals = self.totals();

@@ -15,7 +15,7 @@ use crate::forwarding::HOPS_MAX;
 pub(super) const LOOPBACK: u8 = 16;
 
 /// The number of the lane of subnet management.
-const MANAGEMENT: u8 = VirtualLane::MANAGEMENT.to_wire();
+pub(super) const MANAGEMENT: u8 = VirtualLane::MANAGEMENT.to_wire();
 
 /// Bytes after which a lane carries its counter over, so that the counter cannot overflow with the next
 /// packet.
@@ -36,6 +36,8 @@ pub(super) enum PacketEvent {
     Take { packet: u32 },
     /// A wakeup that the workload requested.
     Wake { index: u32 },
+    /// An input with limited speed-up can be read again.
+    Read { port: u32 },
     /// The tail of a packet has left an output.
     Left { output: u32 },
 }
@@ -65,7 +67,8 @@ impl PacketEvent {
             Self::Ready { packet } => (2, packet.into()),
             Self::Take { packet } => (3, packet.into()),
             Self::Wake { index } => (4, index.into()),
-            Self::Left { output } => (5, output.into()),
+            Self::Read { port } => (5, port.into()),
+            Self::Left { output } => (6, output.into()),
         };
         kind << KIND_SHIFT | rest
     }
@@ -82,6 +85,7 @@ impl PacketEvent {
             2 => Self::Ready { packet: low },
             3 => Self::Take { packet: low },
             4 => Self::Wake { index: low },
+            5 => Self::Read { port: low },
             _ => Self::Left { output: low },
         }
     }
@@ -93,20 +97,18 @@ impl Simulation {
         match PacketEvent::unpack(code) {
             PacketEvent::Credit { lane, blocks } => self.give_back(lane, blocks),
             PacketEvent::Arrive { port, packet } => self.arrive(port, packet),
-            PacketEvent::Ready { packet } => {
-                let out = self.wait(packet);
-                self.try_send(out);
-            }
+            PacketEvent::Ready { packet } => self.enter(packet),
             PacketEvent::Take { packet } => self.take_at_switch(packet),
             PacketEvent::Wake { index } => {
                 self.notices.push(WorkloadNotice::Woken(self.wakes[index]));
                 self.wakes.free(index);
             }
+            PacketEvent::Read { port } => self.read_next(port),
             PacketEvent::Left { output } => self.left(output),
         }
     }
 
-    fn at(&mut self, time: u64, code: PacketEvent) {
+    pub(super) fn at(&mut self, time: u64, code: PacketEvent) {
         self.queue.push(time, code.pack());
     }
 
@@ -138,7 +140,7 @@ impl Simulation {
     }
 
     /// Queues a packet at a switch at its output. Returns the output.
-    fn wait(&mut self, id: u32) -> u32 {
+    pub(super) fn wait(&mut self, id: u32) -> u32 {
         let packet = &mut self.packets[id];
         let out = packet.out;
         let fifo = packet.at * LANES + u32::from(packet.lane);
@@ -209,15 +211,28 @@ impl Simulation {
                 self.packets[self.fifos[next as usize].first].head_since = until;
             }
         }
-        let passage =
-            if output.is_loopback { Time::ZERO } else { self.settings.cable } + self.settings.device;
         let comes = if output.to_switch { self.now + output.pace.time(ROUTED_BYTES.into()) } else { until };
         let arrival = PacketEvent::Arrive { port: output.to, packet: id };
+        let is_switch = output.is_switch;
+        let passage = self.settings.device + self.wire(out);
         self.totals.hops += 1;
         self.at(comes + passage.ps(), arrival);
         self.at(until, PacketEvent::Left { output: out });
         if is_full {
             self.lanes.put_down(out, lane);
+        }
+        if is_switch {
+            self.free_place(out, lane, blocks);
+        }
+    }
+
+    /// The delay of the link of an output: cable and error correction.
+    fn wire(&self, out: u32) -> Time {
+        let output = &self.outputs[out as usize];
+        match (output.is_loopback, output.has_fec) {
+            (true, _) => Time::ZERO,
+            (false, true) => self.settings.cable + self.settings.fec,
+            (false, false) => self.settings.cable,
         }
     }
 
@@ -228,6 +243,7 @@ impl Simulation {
         let (fifo, blocks) = (output.fifo, output.blocks);
         if fifo < self.first_source() {
             self.release(fifo / LANES, (fifo % LANES) as u8, blocks, self.now);
+            self.leave(fifo);
         } else {
             self.fifos[fifo as usize].status = QueueStatus::Idle;
             self.fill(fifo);
@@ -247,8 +263,9 @@ impl Simulation {
                 *held = held.saturating_sub(1);
             }
             lane => {
-                let lane = self.network.lookups[port as usize].to * LANES + u32::from(lane);
-                let delay = self.settings.cable + self.settings.credit;
+                let sender = self.network.lookups[port as usize].to;
+                let lane = sender * LANES + u32::from(lane);
+                let delay = self.wire(sender) + self.settings.credit;
                 self.at(when + delay.ps(), PacketEvent::Credit { lane, blocks });
             }
         }
@@ -309,7 +326,7 @@ impl Simulation {
         self.packets[packet].out as usize >= self.network.ports.len()
     }
 
-    /// Queues a packet at its output once that can send it without waiting for bytes. The tail of the packet
+    /// Hands a packet over to its switch once the output can send it without waiting for bytes. The tail of the packet
     /// arrives at `tail`.
     fn store(&mut self, id: u32, tail: u64) {
         let packet = &self.packets[id];
@@ -319,13 +336,12 @@ impl Simulation {
         if ready > self.now {
             return self.at(ready, PacketEvent::Ready { packet: id });
         }
-        let out = self.wait(id);
-        self.try_send(out);
+        self.enter(id);
     }
 
     fn take_at_switch(&mut self, id: u32) {
         let packet = &self.packets[id];
-        if packet.headers.sl.is_some() && !self.network.accepts(packet.out, packet.headers.pkey) {
+        if packet.headers.sl().is_some() && !self.network.accepts(packet.out, packet.headers.pkey) {
             return self.drop_at_port(id, DropReason::PartitionAtReceiver, self.now);
         }
         self.deliver(id);
@@ -338,7 +354,7 @@ impl Simulation {
             Some(DropReason::HopLimit)
         } else if !self.network.owns(at, headers.to) {
             Some(DropReason::WrongPort)
-        } else if headers.sl.is_some() && !self.network.accepts(at, headers.pkey) {
+        } else if headers.sl().is_some() && !self.network.accepts(at, headers.pkey) {
             Some(DropReason::PartitionAtReceiver)
         } else {
             None

@@ -36,6 +36,9 @@ pub struct Message {
     pub bytes: u64,
     /// Payload of each packet but the last; `None` uses the MTU of the sending port.
     pub packet_bytes: Option<u16>,
+    /// Bytes of each packet besides its payload: [`HEADER_BYTES`](super::HEADER_BYTES) to
+    /// [`HEADER_BYTES_MAX`](super::HEADER_BYTES_MAX), and clamped to that.
+    pub header_bytes: u8,
     pub tag: Tag,
     /// Passed back to the workload with every notification.
     pub token: u64,

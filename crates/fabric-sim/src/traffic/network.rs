@@ -98,14 +98,32 @@ enum HopMaps {
     Each(u32, u32),
 }
 
-/// The headers of a packet.
+/// The headers of a packet. Small, as every packet in flight has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headers {
     pub to: Lid,
     pub pkey: Pkey,
-    /// `None` for subnet management.
-    pub sl: Option<ServiceLevel>,
     pub payload: u16,
+    /// Bytes besides the payload.
+    pub bytes: u8,
+    /// The service level, or [`NO_SERVICE_LEVEL`].
+    sl: u8,
+}
+
+/// The service level of packets that have none: subnet management.
+const NO_SERVICE_LEVEL: u8 = u8::MAX;
+
+impl Headers {
+    /// Headers of `bytes` bytes; `sl` is `None` for subnet management.
+    pub fn new(to: Lid, pkey: Pkey, sl: Option<ServiceLevel>, payload: u16, bytes: u8) -> Self {
+        Self { to, pkey, payload, bytes, sl: sl.map_or(NO_SERVICE_LEVEL, ServiceLevel::to_wire) }
+    }
+
+    /// `None` for subnet management.
+    #[inline]
+    pub fn sl(&self) -> Option<ServiceLevel> {
+        ServiceLevel::from_wire(self.sl)
+    }
 }
 
 /// The next hop of a packet at a switch.
@@ -226,7 +244,7 @@ impl TrafficNetwork {
     /// The lane on which an adapter sends a packet to another port.
     pub(crate) fn inject(&self, port: u32, headers: &Headers) -> Result<VirtualLane, DropReason> {
         let (map, lanes) = (self.ports[port as usize].injection, self.lookups[port as usize].lanes);
-        let lane = match headers.sl {
+        let lane = match headers.sl() {
             Some(sl) => lane_in(map, sl, lanes)?,
             None => VirtualLane::MANAGEMENT,
         };
@@ -248,7 +266,7 @@ impl TrafficNetwork {
     pub(crate) fn next_hop(&self, at: u32, headers: &Headers) -> Result<NextHop, DropReason> {
         let input = &self.lookups[at as usize];
         let is_allowed = |held: &Pkey| is_allowed_by(headers.pkey, *held);
-        if input.enforces_in && headers.sl.is_some() && !self.keys_of(at).iter().any(is_allowed) {
+        if input.enforces_in && headers.sl().is_some() && !self.keys_of(at).iter().any(is_allowed) {
             return Err(DropReason::PartitionAtSwitch);
         }
         let device = &self.devices[input.device as usize];
@@ -261,7 +279,7 @@ impl TrafficNetwork {
                 Err(DropReason::WrongPort)
             };
         }
-        let lane = match headers.sl {
+        let lane = match headers.sl() {
             None => VirtualLane::MANAGEMENT,
             Some(sl) => {
                 let map = match device.hop_maps {
@@ -287,7 +305,7 @@ impl TrafficNetwork {
     #[inline]
     fn cross(&self, out: u32, headers: &Headers) -> Result<(), DropReason> {
         let port = &self.lookups[out as usize];
-        match headers.sl {
+        match headers.sl() {
             _ if port.to == NONE => Err(DropReason::LinkDown),
             Some(_) if !port.is_active => Err(DropReason::NotActive),
             Some(_) if headers.payload > port.mtu => Err(DropReason::TooLarge),

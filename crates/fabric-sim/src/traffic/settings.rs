@@ -1,6 +1,7 @@
 //! Parameters of the simulation that no table contains: buffers and delays.
 
 use fabric_model::tenancy::Bandwidth;
+use fabric_model::{LinkRate, Speed, StatedHardware, SwitchModel, Width};
 use thiserror::Error;
 
 use super::time::Time;
@@ -9,7 +10,10 @@ use super::time::Time;
 pub const BLOCK_BYTES: u32 = 64;
 
 /// Bytes of a packet besides its payload: LRH 8, BTH 12, ICRC 4, VCRC 2.
-pub const HEADER_BYTES: u32 = 26;
+pub const HEADER_BYTES: u8 = 26;
+
+/// The most that a sender can add to the payload: GRH and extended headers such as RETH (A-LANE-12).
+pub const HEADER_BYTES_MAX: u8 = 126;
 
 /// Bytes that a switch must have before it can forward a packet: LRH and BTH, which contains the P_Key.
 pub const ROUTED_BYTES: u32 = 20;
@@ -21,7 +25,7 @@ pub const PAYLOAD_BYTES_MAX: u32 = 4096;
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// Size of the largest packet, in blocks.
-pub(crate) const PACKET_BLOCKS_MAX: u32 = (PAYLOAD_BYTES_MAX + HEADER_BYTES).div_ceil(BLOCK_BYTES);
+pub(crate) const PACKET_BLOCKS_MAX: u32 = (PAYLOAD_BYTES_MAX + HEADER_BYTES_MAX as u32).div_ceil(BLOCK_BYTES);
 
 /// Receive buffer of a port, in blocks of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct TrafficSettings {
     pub device: Time,
     /// Propagation delay of a cable.
     pub cable: Time,
+    /// Delay of forward error correction, on links that have it.
+    pub fec: Time,
     /// Delay from the moment a packet has left a buffer until its credits are sent back; the cable delay
     /// comes on top.
     pub credit: Time,
@@ -51,21 +57,14 @@ pub struct TrafficSettings {
     pub loopback_rate: Option<Bandwidth>,
     /// Length of the intervals in which delivered bytes are counted; must not be 0.
     pub interval: Time,
+    /// How switches move packets from inputs to outputs.
+    pub switch_model: SwitchModel,
 }
 
-/// Buffers of 64 KiB per lane, similar to public simulators (1000 to 4532 blocks in ib_flit_sim). The delays
-/// add up to the device delay that latency bounds assume (A-LANE-13).
+/// The settings for the hardware of an operator who states nothing.
 impl Default for TrafficSettings {
     fn default() -> Self {
-        Self {
-            buffer: Buffer::PerLane(1024),
-            device: Time::from_ns(200),
-            cable: Time::from_ns(50),
-            credit: Time::from_ns(50),
-            management_packets: 4,
-            loopback_rate: None,
-            interval: Time::from_us(10),
-        }
+        Self::of(&StatedHardware::default())
     }
 }
 
@@ -88,7 +87,27 @@ pub enum BadTrafficSettings {
 /// control.
 pub const CREDITS_MAX: u32 = 2048;
 
+/// A link with forward error correction, whose delay is an input.
+const WITH_FEC: LinkRate = LinkRate { speed: Speed::Ndr, width: Width::X4 };
+
 impl TrafficSettings {
+    /// The settings for stated hardware. Buffers have 64 KiB per lane, similar to public simulators (1000 to
+    /// 4532 blocks in ib_flit_sim). The delays are those that latency bounds assume (A-LANE-13).
+    pub fn of(hardware: &StatedHardware) -> Self {
+        let passage = hardware.passage(WITH_FEC);
+        Self {
+            buffer: Buffer::PerLane(1024),
+            device: Time::from_ns(passage.device_ns.into()),
+            cable: Time::from_ns(passage.cable_ns.into()),
+            fec: Time::from_ns(passage.fec_ns.into()),
+            credit: Time::from_ns(50),
+            management_packets: 4,
+            loopback_rate: None,
+            interval: Time::from_us(10),
+            switch_model: hardware.switch_model,
+        }
+    }
+
     /// Blocks of each data lane of a port that operates `lanes` lanes.
     pub(crate) fn lane_blocks(&self, lanes: u8) -> Result<u16, BadTrafficSettings> {
         let blocks = match self.buffer {
@@ -121,6 +140,12 @@ mod tests {
     fn the_default_delays_match_those_of_latency_bounds() {
         let settings = TrafficSettings::default();
         assert_eq!(settings.device + settings.cable, Time::from_ns(250));
+        let stated = StatedHardware::default();
+        for rate in ["4xSDR", "4xEDR", "4xHDR", "4xNDR"].map(|rate| rate.parse::<LinkRate>().unwrap()) {
+            let fec = if rate.has_fec() { settings.fec } else { Time::ZERO };
+            let passage = settings.device + settings.cable + fec;
+            assert_eq!(passage, Time::from_ns(stated.passage(rate).total_ns().into()), "{rate}");
+        }
         assert_eq!(settings.check(), Ok(()));
     }
 
@@ -131,6 +156,6 @@ mod tests {
         assert_eq!(blocks(Buffer::PerPort(1000), 8), Ok(125));
         assert_eq!(blocks(Buffer::PerPort(100_000), 1), Ok(2048));
         assert_eq!(blocks(Buffer::PerPort(500), 8), Err(BadTrafficSettings::Buffer { blocks: 62 }));
-        assert_eq!(blocks(Buffer::PerLane(65), 15), Ok(65));
+        assert_eq!(blocks(Buffer::PerLane(66), 15), Ok(66));
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::arbiter::Arbiter;
 use super::event_queue::EventQueue;
+use super::inputs::Inputs;
 use super::measure::Measure;
 use super::message::{Message, Tag, Workload, WorkloadAction, WorkloadActions};
 use super::network::{NONE, PortKind, TrafficNetwork};
@@ -71,7 +72,8 @@ pub(super) enum WorkloadNotice {
 /// * The workload is notified in the order of events; the actions of each notification are carried out before
 ///   the next one.
 /// * `created == delivered + dropped + in_flight` holds between calls, the credits of every lane are
-///   conserved, and no link is idle while a packet could be sent on it. `audit` checks all three.
+///   conserved, and no link and no input of a switch is idle while it could move a packet. `audit` checks all
+///   of this.
 /// * After [`RunOutcome::TimeLimit`] the time is exactly `until`; otherwise it is the time of the last event.
 #[derive(Debug)]
 pub struct Simulation {
@@ -98,6 +100,7 @@ pub struct Simulation {
     /// Management packets that each port holds.
     pub(super) held: Vec<u16>,
     pub(super) drains: Vec<bool>,
+    pub(super) inputs: Inputs,
     pub(super) measures: Vec<Measure>,
     pub(super) notices: Vec<WorkloadNotice>,
     pub(super) wakes: Slab<u64>,
@@ -130,6 +133,7 @@ impl Simulation {
             capacity: Vec::new(),
             held: vec![0; ports],
             drains: vec![true; ports],
+            inputs: Inputs::new(settings.switch_model, ports),
             measures: Vec::new(),
             notices: Vec::new(),
             wakes: Slab::new(),
@@ -186,6 +190,7 @@ impl Simulation {
             to_switch: false,
             is_switch: self.network.lookups[port as usize].kind != PortKind::Adapter,
             is_loopback: false,
+            has_fec: self.network.ports[port as usize].rate.has_fec(),
         });
         self.capacity.push(blocks);
     }

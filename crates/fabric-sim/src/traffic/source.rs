@@ -5,7 +5,7 @@ use ib_wire::VirtualLane;
 use super::events::LOOPBACK;
 use super::message::{Message, Service};
 use super::network::{Headers, NONE, PortKind};
-use super::settings::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use super::settings::{HEADER_BYTES, HEADER_BYTES_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use super::simulation::{Simulation, WorkloadNotice};
 use super::state::{Fifo, Packet, Posted, QueueEntry, Source};
 use crate::fabric::DropReason;
@@ -81,10 +81,10 @@ impl Simulation {
         if lookup.kind != PortKind::Adapter {
             return Err(DropReason::WrongPort);
         }
-        if headers.sl.is_some() && headers.payload > lookup.mtu {
+        if headers.sl().is_some() && headers.payload > lookup.mtu {
             return Err(DropReason::TooLarge);
         }
-        if headers.sl.is_some() && !self.network.holds(port, headers.pkey) {
+        if headers.sl().is_some() && !self.network.holds(port, headers.pkey) {
             return Err(DropReason::PartitionAtSender);
         }
         if self.network.owns(port, headers.to) {
@@ -153,5 +153,6 @@ fn headers(message: &Message, payload: u16) -> Headers {
         Service::Data(sl) => Some(sl),
         Service::Management => None,
     };
-    Headers { to: message.to, pkey: message.pkey, sl, payload }
+    let bytes = message.header_bytes.clamp(HEADER_BYTES, HEADER_BYTES_MAX);
+    Headers::new(message.to, message.pkey, sl, payload, bytes)
 }

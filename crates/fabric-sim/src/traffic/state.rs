@@ -5,7 +5,7 @@ use ib_wire::{LaneSet, VirtualLane};
 use super::arbiter::Arbiter;
 use super::message::Message;
 use super::network::{Headers, NONE};
-use super::settings::{BLOCK_BYTES, HEADER_BYTES};
+use super::settings::BLOCK_BYTES;
 use super::time::Pace;
 use crate::fabric::DropReason;
 
@@ -36,7 +36,7 @@ impl Packet {
     /// Size on the wire, in bytes.
     #[inline]
     pub fn bytes(&self) -> u16 {
-        self.headers.payload + HEADER_BYTES as u16
+        self.headers.payload + u16::from(self.headers.bytes)
     }
 
     #[inline]
@@ -101,7 +101,8 @@ pub(crate) enum QueueStatus {
     Sending,
 }
 
-/// Packets in order of arrival: of a function's lane, or in a receive buffer that is not drained.
+/// Packets in order of arrival: of a function's lane, in a receive buffer that is not drained, or behind the
+/// first packet of a FIFO input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fifo {
     pub first: u32,
@@ -228,6 +229,8 @@ pub(crate) struct Output {
     pub is_switch: bool,
     /// Whether it is the loopback of an adapter port: no cable, no credits.
     pub is_loopback: bool,
+    /// Whether its link has forward error correction.
+    pub has_fec: bool,
 }
 
 impl Output {

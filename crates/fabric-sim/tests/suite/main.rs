@@ -13,6 +13,7 @@ mod recable;
 mod routes;
 mod scenario;
 mod scenario_file;
+mod switch_models;
 mod traffic;
 mod traffic_any;
 mod traffic_arbiter;

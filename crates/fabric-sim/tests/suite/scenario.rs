@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fabric_model::StatedHardware;
 use fabric_model::generate::{FatTree, FatTreeSize};
 use fabric_sim::scenario::{
     Bursts, ClusterSet, Scenario, ScenarioError, ScenarioReport, SendPattern, SendRate, Size, Span,
@@ -43,9 +44,15 @@ impl World {
 
     fn run(&self, workloads: Vec<WorkloadSpec>, seed: u64) -> Result<ScenarioReport, ScenarioError> {
         let us = |us| Span::from_time(Time::from_us(us));
-        let scenario =
-            Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-        run_scenario(TrafficNetwork::of(&self.design.fabric()), &self.clusters(), &scenario, seed)
+        let scenario = Scenario {
+            duration: us(200),
+            warm_up: us(20),
+            buffer: Size::from_bytes(65536),
+            switch_model: None,
+            workloads,
+        };
+        let hardware = StatedHardware::default();
+        run_scenario(TrafficNetwork::of(&self.design.fabric()), &self.clusters(), &scenario, &hardware, seed)
     }
 }
 
@@ -118,9 +125,15 @@ fn in_a_shared_lane_a_flooding_cluster_takes_the_link() {
             WorkloadSpec { rate: "20G".parse().unwrap(), ..spec("calm", SendPattern::Incast) },
             spec("loud", SendPattern::Incast),
         ];
-        let scenario =
-            Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-        run_scenario(TrafficNetwork::of(&world.design.fabric()), clusters, &scenario, 1).unwrap()
+        let scenario = Scenario {
+            duration: us(200),
+            warm_up: us(20),
+            buffer: Size::from_bytes(65536),
+            switch_model: None,
+            workloads,
+        };
+        let hardware = StatedHardware::default();
+        run_scenario(TrafficNetwork::of(&world.design.fabric()), clusters, &scenario, &hardware, 1).unwrap()
     };
     let mut clusters = world.clusters();
     // The loud cluster sends to the node that the calm one sends to.
@@ -201,9 +214,15 @@ fn kept(message: u64, guarantee: &str) -> (f64, f64) {
     let calm =
         WorkloadSpec { rate: SendRate::Guaranteed, message: sizes, ..spec("calm", SendPattern::AllToAll) };
     let workloads = vec![calm, spec("loud", SendPattern::Overshoot)];
-    let scenario =
-        Scenario { duration: us(200), warm_up: us(20), buffer: Size::from_bytes(65536), workloads };
-    let report = run_scenario(TrafficNetwork::of(&world.design.fabric()), &clusters, &scenario, 1).unwrap();
+    let scenario = Scenario {
+        duration: us(200),
+        warm_up: us(20),
+        buffer: Size::from_bytes(65536),
+        switch_model: None,
+        workloads,
+    };
+    let network = TrafficNetwork::of(&world.design.fabric());
+    let report = run_scenario(network, &clusters, &scenario, &StatedHardware::default(), 1).unwrap();
     let cluster = &report.clusters[0];
     assert!(cluster.is_tested);
     (cluster.rate_fraction().unwrap(), cluster.rate_fraction().unwrap() * cluster.fill)
@@ -274,5 +293,15 @@ fn a_path_leads_from_port_to_port_to_the_last_switch() {
             assert_eq!(network.peer(last), Some(to.function.port()), "{path:?}");
             assert!(path.len() == 2 || path.len() == 4, "{path:?}");
         }
+    }
+}
+
+#[test]
+fn hostile_packets_have_the_longest_headers() {
+    let world = World::new();
+    for (send, packet) in [(SendPattern::AllToAll, 4122), (SendPattern::Overshoot, 4222)] {
+        let report = world.run(vec![spec("loud", send)], 1).unwrap();
+        let bytes = report.clusters.iter().find(|cluster| cluster.name == "loud").unwrap().min_bytes;
+        assert!(bytes > 0 && bytes.is_multiple_of(packet), "{send:?}: {bytes}");
     }
 }

@@ -1,7 +1,7 @@
 //! Packet-level simulation: latency, sharing, blocking and conservation.
 
 use fabric_model::generate::{FatTree, Torus};
-use fabric_model::{LinkRate, Topology, ibnetdiscover};
+use fabric_model::{LinkRate, StatedHardware, Topology, ibnetdiscover};
 use fabric_sim::traffic::{
     BLOCK_BYTES, Buffer, HEADER_BYTES, Message, ROUTED_BYTES, RunOutcome, Service, Simulation, Tag, Time,
     TrafficSettings, Workload, WorkloadActions,
@@ -47,9 +47,10 @@ fn ps_per_byte(rate: &str) -> f64 {
 #[test]
 fn the_latency_of_an_idle_path_is_the_sum_of_its_parts() {
     let settings = TrafficSettings::default();
-    let passage = (settings.device + settings.cable).ps() as f64;
     for rate in ["4xSDR", "4xDDR", "4xQDR", "4xFDR", "4xEDR", "2xHDR", "4xHDR", "4xNDR", "1xSDR"] {
         let design = Design::new(row(rate, rate));
+        let passage = StatedHardware::default().passage(rate.parse().unwrap());
+        let passage = f64::from(passage.total_ns()) * 1e3;
         for bytes in [0, 4, 64, 1000, 4096] {
             let mut simulation = design.simulation(settings);
             let hosts = hosts(simulation.network());
@@ -79,10 +80,10 @@ fn a_faster_link_starts_only_when_it_can_send_without_a_gap() {
         let sent = message(hosts[from].0, hosts[to].1, 0, 4096);
         let (workload, _) = run(&mut simulation, vec![(Time::ZERO, sent)]);
         let (slow, fast) = (ps_per_byte("4xQDR"), ps_per_byte("4xNDR"));
-        let routed = f64::from(ROUTED_BYTES);
+        let (routed, fec) = (f64::from(ROUTED_BYTES), settings.fec.ps() as f64);
         let expected = match from {
-            0 => 5.0 * passage + 3.0 * routed * slow + 4122.0 * slow,
-            _ => 5.0 * passage + routed * fast + 3.0 * routed * slow + 4122.0 * slow,
+            0 => 5.0 * passage + fec + 3.0 * routed * slow + 4122.0 * slow,
+            _ => 5.0 * passage + fec + routed * fast + 3.0 * routed * slow + 4122.0 * slow,
         };
         let taken = workload.delivered[0].0.ps() as f64;
         assert!((taken - expected).abs() <= 5.0, "{from}: {taken} for {expected}");
@@ -121,7 +122,7 @@ fn buffers_that_cover_the_round_trip_give_full_rate() {
 #[test]
 fn small_buffers_limit_a_link_to_one_buffer_per_round_trip() {
     let settings = TrafficSettings {
-        buffer: Buffer::PerLane(65),
+        buffer: Buffer::PerLane(66),
         cable: Time::from_us(10),
         ..TrafficSettings::default()
     };
@@ -401,7 +402,7 @@ fn the_same_workload_gives_the_same_results() {
 fn invalid_settings_are_rejected() {
     let design = Design::new(row("4xEDR", "4xEDR"));
     let network = || fabric_sim::traffic::TrafficNetwork::of(&design.fabric());
-    for buffer in [Buffer::PerLane(64), Buffer::PerPort(64 * 8), Buffer::PerLane(2049)] {
+    for buffer in [Buffer::PerLane(65), Buffer::PerPort(65 * 8), Buffer::PerLane(2049)] {
         assert!(
             Simulation::new(network(), TrafficSettings { buffer, ..TrafficSettings::default() }).is_err(),
             "{buffer:?}"

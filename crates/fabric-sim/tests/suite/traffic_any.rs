@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::NodeIndex;
 use fabric_model::generate::RandomFabric;
 use fabric_model::plan::PortQos;
+use fabric_model::{NodeIndex, Speedup, SwitchModel};
 use fabric_sim::traffic::{
-    Buffer, Message, RunOutcome, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
-    WorkloadActions,
+    Buffer, HEADER_BYTES, HEADER_BYTES_MAX, Message, RunOutcome, Service, Simulation, Tag, Time,
+    TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
 };
 use fabric_sim::{DropReason, Fabric, FabricOutput, FunctionId};
 use ib_wire::{
@@ -201,6 +201,7 @@ proptest! {
                     // The payload of a management datagram.
                     bytes: 256,
                     packet_bytes: Some(256),
+                    header_bytes: HEADER_BYTES,
                     tag: Tag(0),
                     token: messages.len() as u64,
                 });
@@ -230,17 +231,32 @@ proptest! {
 
 }
 
+fn switch_model() -> impl Strategy<Value = SwitchModel> {
+    let limited = (1u8..5).prop_map(|factor| SwitchModel::LimitedSpeedup(Speedup::new(factor).unwrap()));
+    prop_oneof![Just(SwitchModel::IdealOutputs), limited, Just(SwitchModel::FifoInputs)]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 90, ..ProptestConfig::default() })]
 
     /// All send at once, more than fits, with receivers that stop now and then. Audits run repeatedly.
     #[test]
-    fn packets_and_credits_are_conserved(chaos in chaos(), blocks in 65u32..200, steps in 20u64..60) {
+    fn packets_and_credits_are_conserved(
+        chaos in chaos(),
+        blocks in 66u32..200,
+        steps in 20u64..60,
+        switch_model in switch_model(),
+    ) {
         let fabric = chaos.fabric();
         let network = TrafficNetwork::of(&fabric);
         let ends = hosts(&network);
         prop_assume!(ends.len() > 1);
-        let settings = TrafficSettings { buffer: Buffer::PerLane(blocks), management_packets: 1, ..TrafficSettings::default() };
+        let settings = TrafficSettings {
+            buffer: Buffer::PerLane(blocks),
+            management_packets: 1,
+            switch_model,
+            ..TrafficSettings::default()
+        };
         let mut simulation = Simulation::new(network, settings).unwrap();
         let mut workload = Storm { ends, rng: Pcg64Mcg::seed_from_u64(chaos.seed), left: 3000 };
         let mut outcome = RunOutcome::TimeLimit;
@@ -295,6 +311,7 @@ impl Storm {
             pkey: key(KEYS[rng.random_range(0..KEYS.len())]),
             bytes: rng.random_range(0..=most),
             packet_bytes: [None, None, Some(1), Some(256), Some(5000)][rng.random_range(0..5)],
+            header_bytes: [HEADER_BYTES, HEADER_BYTES_MAX, 82][rng.random_range(0..3)],
             tag: Tag(rng.random_range(0..4)),
             token: from as u64,
         });

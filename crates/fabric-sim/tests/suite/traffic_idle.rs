@@ -138,7 +138,7 @@ proptest! {
     fn a_packet_with_credits_and_an_idle_link_does_not_wait(
         weights in prop::collection::vec(1u8..=255, 1..8),
         payloads in prop::collection::vec(0u64..=4096, 8),
-        blocks in 65u32..140,
+        blocks in 66u32..140,
         cable_ns in 10u64..2_000,
         steps in prop::collection::vec(1u64..3_000, 60),
     ) {

@@ -11,11 +11,8 @@ use ib_wire::{LaneSet, VirtualLane, VlArbEntry};
 /// Bytes of one unit of arbitration weight.
 const UNIT_BYTES: u64 = 64;
 
-/// The largest packet on the wire: 4096 bytes of payload and 26 bytes of headers and CRCs.
-pub(super) const PACKET_BYTES: u64 = 4122;
-
-/// Seconds that a packet takes through a device and along a cable when nothing else is sent.
-const PASSAGE_S: f64 = 0.25e-6;
+/// The largest packet on the wire: 4096 bytes of payload and up to 126 bytes of headers and CRCs (A-LANE-12).
+pub(super) const PACKET_BYTES: u64 = 4222;
 
 /// The worst-case service of a lane of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +27,8 @@ pub(super) struct LaneService {
     gap: u64,
     /// Index of the entry with the longest gap before it.
     pub entry: usize,
+    /// See [`Self::with_passage`].
+    passage_ps: u64,
 }
 
 impl LaneService {
@@ -39,7 +38,7 @@ impl LaneService {
     pub fn of(table: &[VlArbEntry], lane: VirtualLane, same: LaneSet, link: u64) -> Option<Self> {
         let serves = |entry: &VlArbEntry| entry.lane == lane && entry.weight != 0;
         let first = table.iter().position(serves)?;
-        let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first };
+        let mut service = Self { link, own: 0, others: 0, gap: 0, entry: first, passage_ps: 0 };
         let mut gap = 0;
         // One round, from behind the first entry of the lane up to and including it.
         for index in (first + 1..table.len()).chain(0..=first) {
@@ -63,6 +62,13 @@ impl LaneService {
             }
         }
         Some(service)
+    }
+
+    /// Adds the longest time from the output of the link to that of the next device, or to the receiver, in picoseconds:
+    /// device, cable and the wait at the next input. It is 0 unless set.
+    #[must_use]
+    pub fn with_passage(self, passage_ps: u64) -> Self {
+        Self { passage_ps, ..self }
     }
 
     /// Bits per second that the cluster gets at least while all its lanes have packets to send.
@@ -95,7 +101,7 @@ impl PathBound {
     #[must_use]
     pub fn then(self, service: &LaneService) -> Self {
         let packet_s = PACKET_BYTES as f64 / service.link_bytes_per_s();
-        Self { waits_s: self.waits_s + service.wait_s() + packet_s + PASSAGE_S }
+        Self { waits_s: self.waits_s + service.wait_s() + packet_s + service.passage_ps as f64 * 1e-12 }
     }
 
     /// Latest arrival of a packet that finds its own lane empty everywhere, in nanoseconds after it was sent.
@@ -129,13 +135,14 @@ mod tests {
         // Two visits of 65 units each; before the second, two others of 65 and 1 unit.
         let table = [entry(2, 65), entry(0, 65), entry(1, 1), entry(2, 65)];
         let service = LaneService::of(&table, lane(2), LaneSet::EMPTY, 8_000_000_000).unwrap();
-        let others = (65 * 64 + 4058) + (64 + 4058);
+        let others = (65 * 64 + PACKET_BYTES - 64) + PACKET_BYTES;
         assert_eq!((service.gap, service.entry), (others, 3));
         assert_eq!(service.share(), 8_000_000_000 * 8320 / (8320 + others));
         // At 1 GB/s a byte takes a nanosecond.
         assert!((service.wait_s() * 1e9 - others as f64).abs() < 1e-6);
-        let bound = PathBound::START.then(&service).bound_ns();
-        assert!((bound - (others as f64 + 4122.0 + 250.0)).abs() < 1e-6, "{bound}");
+        let bound = PathBound::START.then(&service.with_passage(250_000)).bound_ns();
+        let packet = PACKET_BYTES as f64;
+        assert!((bound - (others as f64 + packet + 250.0)).abs() < 1e-6, "{bound}");
     }
     #[test]
     fn lanes_of_a_cluster_add_up_and_wait_for_each_other() {
@@ -143,7 +150,7 @@ mod tests {
         let alone = LaneService::of(&table, lane(2), LaneSet::EMPTY, 1000).unwrap();
         let both = LaneService::of(&table, lane(2), lane(3).into(), 1000).unwrap();
         assert_eq!(both.gap, alone.gap);
-        assert_eq!((both.own, both.others), (3 * 65 * 64, 65 * 64 + 4058));
+        assert_eq!((both.own, both.others), (3 * 65 * 64, 64 * 64 + PACKET_BYTES));
         assert!(both.share() > alone.share());
     }
 }

@@ -7,15 +7,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use fabric_model::Intents;
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::intent::{Capabilities, ClusterIntent};
 use fabric_model::plan::PortSet;
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
+use fabric_model::{Intents, StatedHardware};
 use ib_wire::{Guid, LaneSet, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane};
 
 use super::arbitration::{LaneService, PACKET_BYTES, PathBound};
 use super::holdings::ClusterGrants;
+use super::switch_inputs::{kept_part, longest_wait_s};
 use crate::bounded::BoundedFindings;
 use crate::network::{Link, NextHop, PORTS, PlannedNetwork, SwitchIndex, port_of};
 use crate::{Finding, LaneWait, Rule};
@@ -101,6 +102,7 @@ impl<'a> ClusterChecker<'a> {
             let mut check = ClusterCheck {
                 network: self.network,
                 capabilities: &self.intents.capabilities,
+                hardware: &self.intents.hardware,
                 is_routed: is_routed(cluster, self.intents),
                 class,
                 slots: &mut self.slots,
@@ -133,6 +135,7 @@ pub(super) fn is_routed(cluster: &ClusterIntent, intents: &Intents) -> bool {
 struct ClusterCheck<'a, 'j> {
     network: &'a PlannedNetwork<'a>,
     capabilities: &'a Capabilities,
+    hardware: &'a StatedHardware,
     /// The tenant chose routes: how much of its bandwidth they leave is not checked, but which links they take is.
     is_routed: bool,
     /// Index of the class among those after the first; `None` for the first.
@@ -367,10 +370,43 @@ impl ClusterCheck<'_, '_> {
         let service = held.and_then(|(_, lane)| {
             let (sharing, _) = self.network.link_sharing(link);
             let same = self.lanes.get(&link).copied().unwrap_or_default();
-            LaneService::of(&sharing?.low, lane, same, self.network.rate(link))
+            let service = LaneService::of(&sharing?.low, lane, same, self.network.rate(link))?;
+            Some(service.with_passage(self.passage_ps(link)))
         });
         self.used.push(UsedLink { link, pairs, from, to, held, service, inputs: Vec::new() });
         self.slots[link] = self.used.len() as u32;
+    }
+
+    /// The longest time from the output of a link to that of the next switch, or to the receiver, in picoseconds.
+    fn passage_ps(&self, link: Link) -> u64 {
+        let passage = self.network.link_rate(link).map_or(0, |rate| self.hardware.passage(rate).total_ns());
+        let is_to_switch = match link.checked_sub(self.network.link_of_end(0)) {
+            Some(_) => true,
+            None => matches!(self.network.next(link / PORTS, port_of(link)), NextHop::Switch(..)),
+        };
+        let input_s = match is_to_switch {
+            true => longest_wait_s(self.hardware.switch_model, self.lanes_of(link), self.network.rate(link)),
+            false => 0.0,
+        };
+        1000 * u64::from(passage) + (input_s * 1e12).ceil() as u64
+    }
+
+    /// The number of lanes that a link serves.
+    fn lanes_of(&self, link: Link) -> usize {
+        let (sharing, _) = self.network.link_sharing(link);
+        let entries = sharing.into_iter().flat_map(|sharing| &sharing.low);
+        entries.filter(|entry| entry.weight != 0).map(|entry| entry.lane).collect::<LaneSet>().len()
+    }
+
+    /// The part of a link's share that the inputs before it leave to the cluster. An adapter has none.
+    fn part_kept(&self, used: &UsedLink) -> f64 {
+        if used.link >= self.network.link_of_end(0) {
+            return 1.0;
+        }
+        let inputs = used.inputs.iter().flat_map(|(_, inputs)| inputs.iter());
+        let into = inputs.filter_map(|input| self.network.link_into(used.link / PORTS, input));
+        let lanes = into.map(|link| self.lanes_of(link)).max();
+        lanes.map_or(1.0, |lanes| kept_part(self.hardware.switch_model, lanes))
     }
 
     fn service(&self, link: Link) -> Option<LaneService> {
@@ -444,8 +480,9 @@ impl ClusterCheck<'_, '_> {
             }
             let needed = u128::from(used.pairs) * u128::from(bandwidth) / others;
             let needed = u64::try_from(needed).unwrap_or(u64::MAX);
-            if service.share() < needed {
-                let [needed, given] = [needed, service.share()].map(Bandwidth::from_bits_per_s);
+            let given = (service.share() as f64 * self.part_kept(used)) as u64;
+            if given < needed {
+                let [needed, given] = [needed, given].map(Bandwidth::from_bits_per_s);
                 let entry = service.entry;
                 findings.push(Finding::ShareTooSmall { cluster, port, lane, entry, needed, given });
                 continue;

@@ -4,6 +4,7 @@ mod arbitration;
 mod cluster_check;
 mod holdings;
 mod ownership;
+mod switch_inputs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -186,12 +186,12 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         |world, intents, _| {
             // One byte less than what 1 Gb/s sends in a microsecond plus one packet.
             let peer = world.plan.adapter_port(world.cluster("a").ports[0]).unwrap().peer;
-            let lane_buffer = Some(LaneBuffer { bytes: 125 + 4122 - 1, round_trip_ns: 1000 });
+            let lane_buffer = Some(LaneBuffer { bytes: 125 + 4222 - 1, round_trip_ns: 1000 });
             let port = PortCapability { lane_buffer, ..intents.capabilities.port(peer) };
             intents.capabilities.ports.insert(peer, port);
         },
         |world, found| {
-            matches!(found, Finding::BufferTooSmall { cluster, port, needed: 4247, held: 4246 }
+            matches!(found, Finding::BufferTooSmall { cluster, port, needed: 4347, held: 4346 }
                 if cluster == "a" && *port == world.adapter("a"))
         },
     ),

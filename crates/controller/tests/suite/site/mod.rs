@@ -177,6 +177,7 @@ impl Site {
     /// Settings of the controller.
     pub fn settings(&self) -> controller::ControllerSettings {
         controller::ControllerSettings {
+            hardware: Default::default(),
             database: self.path("store"),
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),

@@ -12,7 +12,8 @@ use fabric_model::plan::{
 };
 use fabric_model::{FabricPlan, NodeIndex, Topology};
 use fabric_sim::traffic::{
-    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+    HEADER_BYTES, Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
+    WorkloadActions,
 };
 use fabric_sim::{Capacities, Fabric, FunctionId, PortId};
 use ib_wire::{DataLanes, Lid, Mtu, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane, VlArbEntry};
@@ -218,6 +219,7 @@ pub fn message(from: PortId, to: Lid, level: u8, bytes: u64) -> Message {
         pkey: Pkey::DEFAULT_FULL,
         bytes,
         packet_bytes: None,
+        header_bytes: HEADER_BYTES,
         tag: Tag(level.into()),
         token: 0,
     }

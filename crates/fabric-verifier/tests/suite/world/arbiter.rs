@@ -2,16 +2,16 @@
 //! round while all others send as much as they can. Shares no code with the rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::intent::{Intents, PortName};
 use fabric_model::plan::PortQos;
 use fabric_model::tenancy::Class;
-use fabric_model::{Endpoint, FabricPlan, LinkRate, Topology};
+use fabric_model::{Endpoint, FabricPlan, LinkRate, SwitchModel, Topology};
 use ib_wire::{Guid, VirtualLane, VlArbEntry};
 
 /// The largest packet on the wire, in bytes.
-const PACKET: u64 = 4122;
+const PACKET: u64 = 4222;
 
 /// Whether every guaranteed cluster gets its bandwidth and latency on the paths and by the tables of a plan. The
 /// lanes are those to which the tables map its service level.
@@ -26,7 +26,8 @@ pub fn guarantees_hold(topology: &Topology, intents: &Intents, plan: &FabricPlan
             for to in cluster.ports.iter().filter(|to| *to != from) {
                 let sl = decision.service_level_between(switch(from), switch(to)).unwrap();
                 let Some(path) = path(topology, plan, *from, *to, sl) else { return false };
-                latest_ns = latest_ns.max(late_ns(topology, plan, &path));
+                latest_ns =
+                    latest_ns.max(late_ns(topology, plan, &path) + inputs_ns(topology, intents, plan, &path));
                 for hop in path {
                     *needed.entry(hop).or_default() += bandwidth.bits_per_s();
                 }
@@ -80,6 +81,26 @@ fn late_ns(topology: &Topology, plan: &FabricPlan, path: &[(PortName, VirtualLan
         waits += (served.gap + PACKET) as f64 / bytes_per_ns + 250.0;
     }
     waits
+}
+
+/// The time that a packet waits at the inputs of switches for one packet of each other lane. All links of a path but the last
+/// lead to a switch.
+fn inputs_ns(
+    topology: &Topology,
+    intents: &Intents,
+    plan: &FabricPlan,
+    path: &[(PortName, VirtualLane)],
+) -> f64 {
+    let SwitchModel::LimitedSpeedup(speedup) = intents.hardware.switch_model else { return 0.0 };
+    let links = path.split_last().map_or(path, |(_, links)| links);
+    let bytes_ns = links.iter().map(|(port, own)| {
+        let table = sharing(plan, *port).map_or(&[][..], |sharing| &sharing.low);
+        let lanes: BTreeSet<VirtualLane> =
+            table.iter().filter(|entry| entry.weight > 0).map(|entry| entry.lane).collect();
+        let others = lanes.iter().filter(|lane| *lane != own).count() as u64;
+        (others * PACKET) as f64 / (rate(topology, *port) / 8e9)
+    });
+    bytes_ns.sum::<f64>() / f64::from(speedup.factor())
 }
 
 /// What a lane got while a table was served.

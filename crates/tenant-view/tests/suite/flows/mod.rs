@@ -3,7 +3,8 @@
 
 use fabric_model::{FabricPlan, Topology};
 use fabric_sim::traffic::{
-    Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload, WorkloadActions,
+    HEADER_BYTES, Message, Service, Simulation, Tag, Time, TrafficNetwork, TrafficSettings, Workload,
+    WorkloadActions,
 };
 use fabric_sim::{Capacities, Fabric, FunctionId};
 use ib_wire::{Guid, Membership, PartitionNumber, ServiceLevel};
@@ -47,6 +48,7 @@ pub fn rates(topology: &Topology, plan: &FabricPlan, flows: &[Flow]) -> Vec<u64>
         pkey: flow.partition.key(Membership::Full),
         bytes: 64 * 1024,
         packet_bytes: None,
+        header_bytes: HEADER_BYTES,
         tag: Tag(number as u16),
         token: 0,
     };
