@@ -18,6 +18,7 @@ use super::demand::LinkDemands;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::path_selection::{PathSelector, SelectedPaths};
 use super::reservations::Moved;
+use super::switch_inputs::uniform_part;
 use super::tree::UpPorts;
 
 pub use super::grant::{Grant, LinkShare, PairServiceLevels, PathServiceLevel};
@@ -266,6 +267,12 @@ impl Admission {
         self.enter_positions(moves);
     }
 
+    /// The rate per host that is reserved for a request: what it asks for, and what the inputs of switches cost.
+    fn reserved_rate(&self, request: AdmissionRequest<'_>) -> u64 {
+        let part = uniform_part(self.graph.limits().hardware.switch_model, request.hosts.len());
+        (request.bandwidth.bits_per_s() as f64 / part).ceil() as u64
+    }
+
     /// Makes the reservations of a cluster on all links, or none.
     fn decide(
         &mut self,
@@ -275,7 +282,7 @@ impl Admission {
         let hosts = self.check_hosts(request)?;
         let chosen = self.chosen(request, &hosts, keep)?;
         let all_sls = self.graph.limits().cluster_service_levels();
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         match &chosen {
             Some((chosen, _)) => self.demand.count_selected(&self.graph, &hosts, chosen),
             None => self.demand.count_routes(&self.graph, &hosts)?,
@@ -351,7 +358,7 @@ impl Admission {
         self.demand.count_routes(&self.graph, &hosts).ok()?;
         let is_path = request.mode == SlMode::Path;
         let pairs = if is_path { self.readmitted_pairs(&hosts, pairs)? } else { PairServiceLevels::new() };
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         let mut had: HashMap<PortName, &LinkGrant> = links.iter().map(|grant| (grant.port, grant)).collect();
         let wanted: Option<Vec<(LinkShare, Option<u8>)>> = (self.demand.sorted().into_iter())
             .map(|(link, pairs, sls)| {
@@ -461,7 +468,7 @@ impl Admission {
         };
         let kept = keep.up_ports(hosts);
         let no_path = |to| Refusal::NoPath { to: self.guid(to), bandwidth: request.bandwidth };
-        let rate = request.bandwidth.bits_per_s();
+        let rate = self.reserved_rate(request);
         let mut selector = PathSelector::new(tree, &self.reservations, hosts, rate).map_err(no_path)?;
         if let Some(sl) = keep.sl().filter(|_| request.mode == SlMode::Cluster) {
             let chosen = selector.choose(sl.into(), &kept).map_err(no_path)?;

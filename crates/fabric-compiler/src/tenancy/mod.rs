@@ -19,6 +19,7 @@
 //! 3. [`admission`] counts the pairs per link (`demand`), compares them with what is left (`reservations`, `residual`),
 //!    picks the lowest free service level, and takes a lane and arbitration entries on each link, on all links or none.
 //! 4. [`arbitration`] fills the low-priority VL arbitration table of each link.
+//! 5. [`switch_inputs`] says what the inputs of switches cost: a part of each link, and a wait of each packet.
 //!
 //! The methods are greedy. `tests/suite/tenancy_exact.rs` compares them with an exhaustive search on small trees: without
 //! a rate no refusal is wrong, with a rate at most one in five is.

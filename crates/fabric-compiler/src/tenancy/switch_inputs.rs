@@ -4,7 +4,7 @@
 
 use fabric_model::SwitchModel;
 
-use super::arbitration::PACKET_BYTES_MAX;
+use super::arbitration::{PACKET_BYTES_MAX, WEIGHT_BYTES};
 
 /// The longest time, in seconds, that a packet waits at the input of a switch for packets of other lanes to other outputs, if
 /// its own lane is empty. `other_lanes` is the number of other lanes that the link into the switch serves, and
@@ -30,8 +30,7 @@ pub fn input_wait_s(model: SwitchModel, other_lanes: u8, link_bytes_per_s: f64) 
 /// the time, and costs at most 1 − s/(V·r) of what the lane would get. The product is largest for r = √(s/V).
 pub fn rate_factor(model: SwitchModel, lanes: u8) -> f64 {
     match model {
-        SwitchModel::IdealOutputs => 1.0,
-        SwitchModel::FifoInputs => FIFO_RATE_FACTOR,
+        SwitchModel::IdealOutputs | SwitchModel::FifoInputs => 1.0,
         SwitchModel::LimitedSpeedup(speedup) if speedup.factor() >= lanes => 1.0,
         SwitchModel::LimitedSpeedup(speedup) => {
             let (lanes, speedup) = (f64::from(lanes), f64::from(speedup.factor()));
@@ -40,8 +39,25 @@ pub fn rate_factor(model: SwitchModel, lanes: u8) -> f64 {
     }
 }
 
-/// The part of a link that FIFO inputs leave to uniform traffic.
-const FIFO_RATE_FACTOR: f64 = 0.5857;
+/// The part of a reserved rate that a cluster of `nodes` nodes keeps if all send to all others evenly.
+///
+/// In FIFO inputs consecutive packets go to different outputs, and each waits for a visit of its own. So a visit of up to 255
+/// units sends one packet of an input, and an input whose packets go to k outputs waits for k visits in the time of one. A
+/// cluster of n nodes has at most n − 1 destinations; with one, packets follow each other through the same output.
+pub fn uniform_part(model: SwitchModel, nodes: usize) -> f64 {
+    match model {
+        SwitchModel::FifoInputs if nodes > 2 => {
+            PLAIN_PACKET_BYTES as f64 / (WEIGHT_MAX * WEIGHT_BYTES) as f64 / (nodes - 1) as f64
+        }
+        _ => 1.0,
+    }
+}
+
+/// The largest weight of an entry (8 bits).
+const WEIGHT_MAX: u64 = 255;
+
+/// A full-size packet with the headers that plain data needs, in bytes. Rates are stated for such packets.
+const PLAIN_PACKET_BYTES: u64 = 4122;
 
 #[cfg(test)]
 mod tests {
@@ -74,6 +90,18 @@ mod tests {
         }
         assert!((rate_factor(limited(2), 8) - 6.0 / 7.0).abs() < 1e-9);
         assert_eq!(rate_factor(SwitchModel::IdealOutputs, 15), 1.0);
+    }
+
+    #[test]
+    fn only_fifo_inputs_cost_a_cluster_more_with_every_destination() {
+        for nodes in 1..20 {
+            assert_eq!(uniform_part(SwitchModel::IdealOutputs, nodes), 1.0);
+            assert_eq!(uniform_part(limited(2), nodes), 1.0);
+            let parts = [nodes, nodes + 1].map(|nodes| uniform_part(SwitchModel::FifoInputs, nodes));
+            assert!(parts[0] >= parts[1] && (nodes < 2 || parts[0] > parts[1]), "{nodes}: {parts:?}");
+        }
+        assert_eq!(uniform_part(SwitchModel::FifoInputs, 2), 1.0);
+        assert!((uniform_part(SwitchModel::FifoInputs, 3) - 0.126).abs() < 0.001);
     }
 
     /// The closed form is the least over all shares of a link.

@@ -68,9 +68,11 @@ fn most(topology: &Topology, model: SwitchModel, lanes: DataLanes) -> u32 {
 fn each_input_of_a_switch_adds_one_packet_of_each_other_lane() {
     let tree = tree("4xEDR");
     for lanes in [DataLanes::Four, DataLanes::Eight, DataLanes::Fifteen] {
-        let bound = |model| bound_ns(&planned(&tree, &intents(&tree, stated(model), lanes, 1.0)).unwrap());
+        // A rate for which one entry is enough in every model.
+        let bound = |model| bound_ns(&planned(&tree, &intents(&tree, stated(model), lanes, 0.01)).unwrap());
         let ideal = bound(SwitchModel::IdealOutputs);
-        assert_eq!(bound(SwitchModel::FifoInputs), ideal);
+        // More is reserved for the same rate, so that packets wait no longer.
+        assert!(bound(SwitchModel::FifoInputs) <= ideal);
         for speedup in [1, 2, 5] {
             // Three switches are between the hosts.
             let inputs = 3.0 * f64::from(lanes.count() - 1) * PACKET_NS / f64::from(speedup);
@@ -89,7 +91,8 @@ fn slower_inputs_sell_less() {
         let part = |model| f64::from(most(&tree, model, lanes)) / ideal;
         assert_eq!(part(limited(15)), 1.0);
         assert!((part(limited(2)) - at_two).abs() < 0.01, "{lanes:?}: {}", part(limited(2)));
-        assert!(part(SwitchModel::FifoInputs) < 0.6, "{lanes:?}: {}", part(SwitchModel::FifoInputs));
+        let fifo = part(SwitchModel::FifoInputs);
+        assert!((fifo - 0.126).abs() < 0.01, "three nodes, {lanes:?}: {fifo}");
     }
 }
 

@@ -16,7 +16,7 @@ use ib_wire::{Guid, LaneSet, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane
 
 use super::arbitration::{LaneService, PACKET_BYTES, PathBound};
 use super::holdings::ClusterGrants;
-use super::switch_inputs::{kept_part, longest_wait_s};
+use super::switch_inputs::{kept_by_cluster, kept_part, longest_wait_s};
 use crate::bounded::BoundedFindings;
 use crate::network::{Link, NextHop, PORTS, PlannedNetwork, SwitchIndex, port_of};
 use crate::{Finding, LaneWait, Rule};
@@ -480,7 +480,8 @@ impl ClusterCheck<'_, '_> {
             }
             let needed = u128::from(used.pairs) * u128::from(bandwidth) / others;
             let needed = u64::try_from(needed).unwrap_or(u64::MAX);
-            let given = (service.share() as f64 * self.part_kept(used)) as u64;
+            let part = self.part_kept(used) * kept_by_cluster(self.hardware.switch_model, ports);
+            let given = (service.share() as f64 * part) as u64;
             if given < needed {
                 let [needed, given] = [needed, given].map(Bandwidth::from_bits_per_s);
                 let entry = service.entry;

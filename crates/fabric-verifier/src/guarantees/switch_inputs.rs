@@ -15,8 +15,11 @@ use super::arbitration::PACKET_BYTES;
 /// Shares of a link, in parts of this number, for which the kept rate is computed.
 const STEPS: u32 = 4096;
 
-/// The part of a link that uniform traffic reaches through FIFO inputs: 2 − √2 (Karol, Hluchyj and Morgan, 1987).
-const FIFO_PART: f64 = 2.0 - std::f64::consts::SQRT_2;
+/// A full-size packet without optional headers, in bytes.
+const PLAIN_BYTES: f64 = 4122.0;
+
+/// The most bytes that the weight of an entry stands for.
+const VISIT_BYTES: f64 = 255.0 * 64.0;
 
 /// Seconds that a packet waits at most at an input for lanes other than its own. `lanes` lead into it over a link of `link`
 /// bits per second.
@@ -30,7 +33,7 @@ pub(super) fn longest_wait_s(model: SwitchModel, lanes: usize, link: u64) -> f64
 pub(super) fn kept_part(model: SwitchModel, lanes: usize) -> f64 {
     match model {
         SwitchModel::IdealOutputs => 1.0,
-        SwitchModel::FifoInputs => FIFO_PART,
+        SwitchModel::FifoInputs => 1.0,
         SwitchModel::LimitedSpeedup(_) if lanes < 2 => 1.0,
         SwitchModel::LimitedSpeedup(speedup) => {
             let (lanes, speedup) = (lanes as f64, f64::from(speedup.factor()));
@@ -43,6 +46,19 @@ pub(super) fn kept_part(model: SwitchModel, lanes: usize) -> f64 {
             };
             (1..=STEPS).map(kept).fold(1.0, f64::min)
         }
+    }
+}
+
+/// The part of its rate that a cluster of so many ports keeps while all send to all others evenly.
+///
+/// A FIFO input waits at every output for a visit of its own, in the worst case for one packet: the next packet goes elsewhere.
+/// Where a port has one other to send to, all packets take the same output.
+pub(super) fn kept_by_cluster(model: SwitchModel, ports: usize) -> f64 {
+    let outputs = ports.saturating_sub(1);
+    if model == SwitchModel::FifoInputs && outputs > 1 {
+        PLAIN_BYTES / (VISIT_BYTES * outputs as f64)
+    } else {
+        1.0
     }
 }
 
@@ -75,6 +91,10 @@ mod tests {
             assert_eq!(longest_wait_s(model, 15, 1000), 0.0);
         }
         assert_eq!(kept_part(SwitchModel::IdealOutputs, 15), 1.0);
-        assert!((kept_part(SwitchModel::FifoInputs, 1) - 0.586).abs() < 0.001);
+        assert_eq!(kept_by_cluster(SwitchModel::IdealOutputs, 15), 1.0);
+        let kept = [1, 2, 3, 5].map(|ports| kept_by_cluster(SwitchModel::FifoInputs, ports));
+        assert!(
+            kept[..2] == [1.0, 1.0] && (kept[2] - 0.126).abs() < 0.001 && (kept[3] - 0.063).abs() < 0.001
+        );
     }
 }
