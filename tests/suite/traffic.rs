@@ -129,8 +129,8 @@ fn a_plan_says_what_its_guarantees_presuppose() {
     let cases = [
         ("", "limited-speedup:2 and cables up to 10 m; buffers unknown"),
         (
-            "switch_model = \"fifo-inputs\"\ncable_metres = 80",
-            "fifo-inputs and cables up to 80 m; buffers unknown",
+            "switch_model = \"ideal-outputs\"\ncable_metres = 80",
+            "ideal-outputs and cables up to 80 m; buffers unknown",
         ),
         ("lane_buffer = { bytes = 65536 }", "limited-speedup:2 and cables up to 10 m\n"),
     ];
