@@ -116,7 +116,13 @@ impl RunningManager {
             self.deliver();
             self.persist();
             self.take_events();
-            let Some(datagram) = self.manager.poll_transmit(self.now) else { break };
+            let Some(datagram) = self.manager.poll_transmit(self.now) else {
+                // A plan that an event led to may wait for nothing but its state to be stored.
+                if self.manager.has_more() {
+                    continue;
+                }
+                break;
+            };
             self.sent.push(datagram.clone());
             self.fabric.handle_datagram(self.now, self.port, datagram);
         }
