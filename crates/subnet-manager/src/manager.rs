@@ -133,6 +133,8 @@ pub struct Manager {
     pub(crate) closing: BTreeSet<PortName>,
     /// What this programming run wrote.
     pub(crate) written: Written,
+    /// What was not there when it was read back, since the last run that ended.
+    pub(crate) doubted: BTreeSet<AttributeRef>,
     pub(crate) observed: Observed,
     pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
@@ -276,6 +278,7 @@ impl Manager {
             lacking_with_lid: BTreeSet::new(),
             closing: BTreeSet::new(),
             written: Written::default(),
+            doubted: BTreeSet::new(),
             observed: Observed::default(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,

@@ -206,6 +206,7 @@ impl Manager {
         self.in_force = self.plan.clone();
         self.state_is_new |= std::mem::take(&mut self.has_learned);
         self.fresh.clear();
+        self.doubted.clear();
         for guid in std::mem::take(&mut self.changed) {
             if let Some(node) = self.observed.nodes.get_mut(&guid) {
                 node.strikes = 0;

@@ -114,11 +114,19 @@ impl Manager {
         let (guid, port, key) = target;
         let known = self.observed.nodes.get(&guid).and_then(|node| node.held(port, key));
         let Some(known) = known.filter(|known| known != data) else { return };
-        self.record_lack(target, &known, Some(data), LackAnswer::Ineffective);
         let has_fields = matches!(key.0, Attribute::PORT_INFO | Attribute::SWITCH_INFO);
         let class = EntryClass::of_difference(key.0, &known, Some(data));
         // Fields beside those of a class change by themselves, such as states and counters; tables do not.
-        if class == EntryClass::Other && !has_fields {
+        if class == EntryClass::Other && has_fields {
+            return;
+        }
+        // A device that restarted meanwhile has lost everything: it is programmed once more before it is judged.
+        if self.doubted.insert(target) {
+            self.silent.insert(guid);
+            return;
+        }
+        self.record_lack(target, &known, Some(data), LackAnswer::Ineffective);
+        if class == EntryClass::Other {
             let blank = known.map(|byte| !byte);
             self.learn_unsupported(target, &blank, &known, data);
         }
