@@ -265,7 +265,7 @@ proptest! {
             simulation.audit().unwrap();
         }
         if outcome == RunOutcome::TimeLimit {
-            outcome = simulation.run(&mut workload, Time::from_us(10_000_000));
+            outcome = simulation.run(&mut workload, Time::from_us(100_000_000));
             simulation.audit().unwrap();
         }
         let totals = simulation.totals();
@@ -273,7 +273,7 @@ proptest! {
         match outcome {
             RunOutcome::Done => prop_assert_eq!(totals.in_flight, 0),
             RunOutcome::Stalled => prop_assert!(totals.in_flight > 0),
-            RunOutcome::TimeLimit => prop_assert!(false, "ten seconds are enough"),
+            RunOutcome::TimeLimit => prop_assert!(false, "a hundred seconds are enough"),
         }
         // With valid routes and weight on all lanes every run ends.
         if chaos.wrong == 0 && !chaos.is_plain && outcome == RunOutcome::Stalled {
