@@ -583,17 +583,17 @@ fn small_lane_buffers_are_refused_with_the_bytes_needed() {
             .insert(narrow, PortCapability { lane_buffer, ..PortCapability::default() });
         intents
     };
-    let enough = compile(&topology, &with(4422), &Decisions::default()).unwrap();
+    let enough = compile(&topology, &with(4522), &Decisions::default()).unwrap();
     assert_eq!(enough.decisions().clusters["c"], unknown.decisions().clusters["c"]);
-    let refused = compile(&topology, &with(4421), &Decisions::default()).unwrap_err().to_string();
+    let refused = compile(&topology, &with(4521), &Decisions::default()).unwrap_err().to_string();
     let port = unknown.adapter_port(all[1]).unwrap().peer;
-    for part in ["4421 bytes", "4422 are needed", &format!("the link out of port {port}")] {
+    for part in ["4521 bytes", "4522 are needed", &format!("the link out of port {port}")] {
         assert!(refused.contains(part), "{refused}");
     }
     // A buffer that becomes known later violates the guarantee, and nothing else.
-    let broken = compile(&topology, &with(4421), unknown.decisions()).unwrap();
+    let broken = compile(&topology, &with(4521), unknown.decisions()).unwrap();
     assert!(broken.decisions().clusters["c"].links.is_empty() && broken.findings().len() == 1);
-    let mut slower = with(4421);
+    let mut slower = with(4521);
     slower.clusters[0] = cluster("c", &[all[1], all[9]], 7_000_000_000);
     assert_kept(&compile(&topology, &slower, &Decisions::default()).unwrap(), &slower);
 }
