@@ -1,6 +1,6 @@
 //! Runs a scenario: every node of every workload keeps messages posted.
 
-use fabric_model::StatedHardware;
+use fabric_model::{StatedHardware, SwitchModel};
 use ib_wire::{Lid, Pkey, ServiceLevel};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -39,7 +39,8 @@ pub fn run_scenario(
 ) -> Result<ScenarioReport, ScenarioError> {
     scenario.check(clusters)?;
     let mut simulation = Simulation::new(network, scenario.settings(hardware))?;
-    let mut workload = ScenarioWorkload::new(clusters, scenario, seed);
+    let model = simulation.settings().switch_model;
+    let mut workload = ScenarioWorkload::new(clusters, scenario, model, seed);
     let warm_up = scenario.warm_up.time();
     simulation.run(&mut workload, warm_up);
     let ports: Vec<u64> = simulation.network().ports().map(|port| simulation.sent_bytes(port)).collect();
@@ -98,6 +99,7 @@ struct ScenarioWorkload<'a> {
     jobs: Vec<Job<'a>>,
     tags: u16,
     random: Pcg64,
+    switch_model: SwitchModel,
 }
 
 /// Why a sender is woken.
@@ -118,13 +120,14 @@ impl Wakeup {
 }
 
 impl<'a> ScenarioWorkload<'a> {
-    fn new(clusters: &'a ClusterSet, scenario: &'a Scenario, seed: u64) -> Self {
+    fn new(clusters: &'a ClusterSet, scenario: &'a Scenario, switch_model: SwitchModel, seed: u64) -> Self {
         let mut workload = Self {
             clusters,
             senders: Vec::new(),
             jobs: Vec::new(),
             tags: 0,
             random: Pcg64::seed_from_u64(seed),
+            switch_model,
         };
         for spec in &scenario.workloads {
             for cluster in scenario.clusters(clusters, spec) {
@@ -137,7 +140,7 @@ impl<'a> ScenarioWorkload<'a> {
     fn add_job(&mut self, spec: &'a WorkloadSpec, cluster: &'a SimCluster) {
         let job = self.jobs.len();
         self.jobs.push(Job { cluster, spec, first_sender: self.senders.len(), rounds: Rounds::default() });
-        let rate = rate_of(spec, cluster);
+        let rate = rate_of(spec, cluster, self.switch_model);
         for node in 0..cluster.nodes.len() {
             let tag = Tag(self.tags);
             self.tags = self.tags.saturating_add(1);
@@ -181,7 +184,7 @@ impl<'a> ScenarioWorkload<'a> {
                     is_hostile: job.spec.send.is_hostile(),
                     is_tested: is_test(job.spec),
                     is_uniform: job.spec.send == SendPattern::AllToAll,
-                    fill: fill(job.spec),
+                    fill: fill(job.spec, self.switch_model),
                     before: tags.iter().map(|tag| before[usize::from(tag.0)]).collect(),
                     tags,
                     rounds,
@@ -376,12 +379,17 @@ fn wire_bytes(bytes: u64, header_bytes: u8) -> u64 {
 }
 
 /// The part of a guaranteed rate that packets of these sizes can use. Arbitration and buffers count blocks of
-/// 64 bytes and round up, so small packets use up the weight with fewer bytes. Full-size packets define 1.
-fn fill(spec: &WorkloadSpec) -> f64 {
+/// 64 bytes and round up, so small packets use up the weight with fewer bytes. In FIFO inputs a packet of any size waits for a
+/// visit of its own, so packets count, not bytes. Full-size packets define 1.
+fn fill(spec: &WorkloadSpec, model: SwitchModel) -> f64 {
     let sum = |of: fn(u64) -> u64| spec.message.iter().map(|size| of(size.bytes())).sum::<u64>() as f64;
     let full = u64::from(PAYLOAD_BYTES_MAX);
     let bytes: fn(u64) -> u64 = |size| wire_bytes(size, HEADER_BYTES);
     let of_full = bytes(full) as f64 / wire_blocks(full) as f64;
+    if model == SwitchModel::FifoInputs {
+        let packets: fn(u64) -> u64 = |size| size.div_ceil(PAYLOAD_BYTES_MAX.into()).max(1);
+        return (sum(bytes) / sum(packets) / bytes(full) as f64).min(1.0);
+    }
     (sum(bytes) / sum(wire_blocks) / of_full).min(1.0)
 }
 
@@ -394,10 +402,12 @@ fn wire_blocks(bytes: u64) -> u64 {
 }
 
 /// The rate of a node in bits per second, headers included; `None` means as much as possible.
-fn rate_of(spec: &WorkloadSpec, cluster: &SimCluster) -> Option<f64> {
+fn rate_of(spec: &WorkloadSpec, cluster: &SimCluster, model: SwitchModel) -> Option<f64> {
     match spec.rate {
         SendRate::Full => None,
-        SendRate::Guaranteed => cluster.guarantee.map(|guarantee| guarantee.bits_per_s() as f64 * fill(spec)),
+        SendRate::Guaranteed => {
+            cluster.guarantee.map(|guarantee| guarantee.bits_per_s() as f64 * fill(spec, model))
+        }
         SendRate::Fixed(rate) => Some(rate.bits_per_s() as f64),
     }
 }
