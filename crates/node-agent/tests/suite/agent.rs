@@ -52,6 +52,13 @@ impl Agent {
     }
 
     pub(crate) fn spawn(mut command: Command, socket: PathBuf) -> Self {
+        // A child of an agent that was killed has the agent's descriptors until it executes its own program.
+        for _ in 0..ATTEMPTS {
+            if UnixStream::connect(&socket).is_err() {
+                break;
+            }
+            std::thread::sleep(BETWEEN);
+        }
         let mut process = command.spawn().unwrap();
         for _ in 0..ATTEMPTS {
             if UnixStream::connect(&socket).is_ok() {
