@@ -1,6 +1,6 @@
 //! Devices that lack a capability, one after the other: a manager, a guaranteed cluster and a partition on an emulated
-//! fabric. Whatever is missing, the plan is refused, ports stay closed, or the manager reports it; a fabric that it calls
-//! programmed without a word keeps every rule of the verifier.
+//! fabric. If isolation or a guarantee needs what is missing, the plan is refused, ports are closed, or the guarantee is
+//! withdrawn. What the devices hold in the end keeps every rule of the verifier.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,23 +25,27 @@ const KINDS: [BuiltInProfile; 3] =
 enum Outcome {
     /// The plan is refused.
     Refused,
-    /// The plan leaves out the ports of hosts, which stay closed.
+    /// Ports of hosts are closed: they carry no data of tenants.
     Closed,
-    /// The manager reports a Set that was refused or had no effect.
+    /// The cluster has no guarantee, and is reported as such.
+    Withdrawn,
+    /// The plan is in force, and the manager has reported what a device does not take.
     Reported,
-    /// The plan does not need it: it is in force, and the tables of the devices keep every rule.
-    NotNeeded,
-    /// The plan is in force, nobody says anything, and the tables of the devices break a rule.
-    Silent,
+    /// The plan is in force, as if nothing were missing.
+    InForce,
+    /// The plan is in force, and the tables of the devices break a rule.
+    Broken,
 }
 
-/// Whether a plan with a guaranteed cluster, a partition and keys needs a capability.
+/// What a plan with a guaranteed cluster, a partition and keys needs a capability for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// Without it, isolation, a guarantee or something else that was planned does not exist.
-    Required,
-    /// The plan is the same or equally good without it.
-    Optional,
+    /// Isolation or guarantees: without it, the plan must not be in force.
+    Promise,
+    /// Packets of one kind do not arrive without it, which the manager reports.
+    Delivery,
+    /// The plan is as good without it.
+    Nothing,
     /// Isolation is weaker without it, and sites have such switches: raw packets pass (A-PORT-12). A manager may refuse it.
     Tolerated,
 }
@@ -59,22 +63,23 @@ impl Need {
             | DeviceCapability::SwitchLanes
             | DeviceCapability::AdapterLanes
             | DeviceCapability::AdapterPkeys
-            | DeviceCapability::MulticastTable
             | DeviceCapability::Lifetimes
-            | DeviceCapability::ManagementKeys => Self::Required,
+            | DeviceCapability::ManagementKeys => Self::Promise,
+            DeviceCapability::MulticastTable => Self::Delivery,
             DeviceCapability::OptimisedSlToVl
             | DeviceCapability::AliasGuids
             | DeviceCapability::ExtendedSpeeds
-            | DeviceCapability::ExtendedPortInfo => Self::Optional,
+            | DeviceCapability::ExtendedPortInfo => Self::Nothing,
             DeviceCapability::InboundRawFilter | DeviceCapability::OutboundRawFilter => Self::Tolerated,
         }
     }
 
     fn permits(self, outcome: Outcome) -> bool {
         match outcome {
-            Outcome::Refused | Outcome::Closed | Outcome::Reported => self != Self::Optional,
-            Outcome::NotNeeded => self != Self::Required,
-            Outcome::Silent => false,
+            Outcome::Refused | Outcome::Closed | Outcome::Withdrawn => self != Self::Nothing,
+            Outcome::Reported => matches!(self, Self::Delivery | Self::Tolerated),
+            Outcome::InForce => matches!(self, Self::Nothing | Self::Tolerated),
+            Outcome::Broken => false,
         }
     }
 }
@@ -111,21 +116,10 @@ fn outcome(run: &mut RunningManager) -> Outcome {
         return Outcome::Refused;
     }
     let plan = run.plan.clone().unwrap();
-    if plan.findings().iter().any(|finding| matches!(finding, PlanFinding::Unenforced { .. })) {
-        return Outcome::Closed;
-    }
-    let is_report = |event: &SmEvent| match event {
-        SmEvent::Unsupported { .. } => true,
-        SmEvent::RequestRefused { attribute, .. } => *attribute != Attribute::MLNX_EXT_PORT_INFO,
-        _ => false,
-    };
-    if run.told(is_report) > 0 {
-        return Outcome::Reported;
-    }
     assert!(run.told(|event| matches!(event, SmEvent::Programmed(_))) > 0, "{:?}", run.events);
     assert!(run.manager.read_back(run.now));
     run.run_for(Duration::from_secs(5));
-    let held = run.events.iter().find_map(|event| match event {
+    let held = run.events.iter().rev().find_map(|event| match event {
         SmEvent::ReadBack(held) => Some(held),
         _ => None,
     });
@@ -136,8 +130,22 @@ fn outcome(run: &mut RunningManager) -> Outcome {
     intents.clusters = run.clusters.clone();
     let held = held.unwrap();
     let findings = verify(&discovery.topology, &intents, held);
-    let is_sound = findings.iter().all(|finding| is_acknowledged(finding, held));
-    if is_sound { Outcome::NotNeeded } else { Outcome::Silent }
+    if findings.iter().any(|finding| !is_acknowledged(finding, &plan)) {
+        return Outcome::Broken;
+    }
+    let is_found = |is: fn(&PlanFinding) -> bool| plan.findings().iter().any(is);
+    if is_found(|finding| matches!(finding, PlanFinding::Unenforced { .. })) {
+        return Outcome::Closed;
+    }
+    if is_found(|finding| matches!(finding, PlanFinding::GuaranteeViolated { .. })) {
+        return Outcome::Withdrawn;
+    }
+    let is_report = |event: &SmEvent| match event {
+        SmEvent::Unsupported { .. } => true,
+        SmEvent::RequestRefused { attribute, .. } => *attribute != Attribute::MLNX_EXT_PORT_INFO,
+        _ => false,
+    };
+    if run.told(is_report) > 0 { Outcome::Reported } else { Outcome::InForce }
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn no_lack_of_a_capability_goes_unnoticed() {
     let mut wrong = Vec::new();
     for kind in KINDS {
         let profile = kind.profile();
-        assert_eq!(outcome(&mut run_on(&profile)), Outcome::NotNeeded, "{}: nothing is missing", kind.name());
+        assert_eq!(outcome(&mut run_on(&profile)), Outcome::InForce, "{}: nothing is missing", kind.name());
         for capability in profile.capabilities() {
             let found = outcome(&mut run_on(&profile.without(capability)));
             *outcomes.entry(found).or_default() += 1;
@@ -168,7 +176,7 @@ fn hosts_stay_closed_where_nothing_enforces_partitions() {
     ];
     for kind in KINDS {
         let cases = ENFORCEMENT.map(|lacking| (Some(lacking), Outcome::Closed));
-        for (lacking, expected) in cases.into_iter().chain([(None, Outcome::NotNeeded)]) {
+        for (lacking, expected) in cases.into_iter().chain([(None, Outcome::InForce)]) {
             let profile = lacking.map_or(kind.profile(), |lacking| kind.profile().without(lacking));
             let mut run = idle_on(&profile);
             run.run_for(Duration::from_secs(30));

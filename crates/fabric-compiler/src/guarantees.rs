@@ -3,7 +3,8 @@
 //! [`tenancy`](crate::tenancy) decides the grants; those of the previous plan are kept. The tables follow from the grants
 //! ([`sharing`]): for each input and output port of a switch, and at each adapter port, a service level maps to the lane of
 //! the cluster that owns it on both links, service level 0 to the best-effort lane, the service level of management to its
-//! lane, and everything else to VL15, which discards it. Since no packet changes to a lane of another owner, the channel
+//! lane, and everything else to VL15, which discards it. A cluster whose guarantee is violated, because a cable failed for
+//! example, stays connected: its former service levels map to the lane of best effort. Since no packet changes to a lane of another owner, the channel
 //! dependencies of clusters are separate, and each cluster's worst-case latency follows from the longest waits it was sold.
 
 mod classes;
@@ -19,10 +20,10 @@ use fabric_model::intent::{ClusterIntent, Intents};
 use fabric_model::plan::{Draft, PlanFinding};
 use fabric_model::tenancy::{Class, ClusterNumber};
 use fabric_model::{Decisions, FabricPlan, SharedMap, Topology};
-use ib_wire::{DataLanes, Guid, ServiceLevel};
+use ib_wire::{DataLanes, Guid, ServiceLevel, ServiceLevelSet};
 
 use crate::CompileError;
-use crate::fabric::{Fabric, SwitchIndex};
+use crate::fabric::Fabric;
 use crate::routing::RoutingContext;
 use crate::tenancy::admission::{Admission, AdmissionRequest, Grant, Refusal, RouteChoice};
 use crate::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits, reserved_lanes};
@@ -138,8 +139,13 @@ impl Guarantees {
                 Vec::new()
             }
         };
+        for index in rerouted {
+            if let Some(switch) = draft.plan().shared_switches().get(index) {
+                self.admission.set_table(index, &switch.linear);
+            }
+        }
         self.put(draft, changes, &change);
-        self.continue_with(draft, &rerouted, changes, change);
+        self.continue_with(draft, changes, change);
         Ok(())
     }
 
@@ -153,6 +159,10 @@ impl Guarantees {
         }
         released.for_each(|grant| self.users.remove(grant));
         admitted.for_each(|grant| self.users.add(grant));
+        touched.extend(self.users.clear_former());
+        for (_, decision) in change.decided.iter().filter(|(_, decision)| !decision.former_sls.is_empty()) {
+            touched.extend(self.put_former(decision));
+        }
         touched.sort_unstable();
         touched.dedup();
         self.users.put(draft, &self.admission, &touched);
@@ -165,25 +175,29 @@ impl Guarantees {
         draft.findings().extend(change.violated.iter().cloned());
     }
 
+    /// Carries the former service levels of a violated cluster at best effort, each if it is free on all links between the
+    /// nodes, so that it is carried in both directions or not at all. Returns these links.
+    fn put_former(&mut self, decision: &ClusterDecision) -> Vec<LinkIndex> {
+        let hosts: Vec<HostIndex> =
+            decision.ports.iter().filter_map(|port| self.hosts.get(port).copied()).collect();
+        let links = self.admission.links_between(&hosts).unwrap_or_default();
+        let free = links.iter().fold(decision.former_sls, |free, link| free - self.users.sls_carried(*link));
+        if free.is_empty() {
+            return Vec::new();
+        }
+        let number = self.number();
+        links.iter().for_each(|link| self.users.add_former(*link, number, free));
+        links
+    }
+
     /// Continues with the forwarding tables of the plan. Clusters whose grant does not match them are reconsidered with the
     /// next change.
-    fn continue_with(
-        &mut self,
-        draft: &Draft,
-        rerouted: &[SwitchIndex],
-        changes: &ClusterChanges<'_>,
-        change: AdmissionChange,
-    ) {
+    fn continue_with(&mut self, draft: &Draft, changes: &ClusterChanges<'_>, change: AdmissionChange) {
         for (name, _) in &change.released {
             self.numbers.remove(name);
         }
         for name in &changes.gone {
             self.unsettled.remove(*name);
-        }
-        for index in rerouted {
-            if let Some(switch) = draft.plan().shared_switches().get(*index) {
-                self.admission.set_table(*index, &switch.linear);
-            }
         }
         for cluster in &changes.wanted {
             let is_settled = change.admitted.get(&cluster.name).is_some_and(|number| {
@@ -263,7 +277,10 @@ impl Guarantees {
             let missing = || CompileError::PortsMissing { cluster: cluster.name.clone() };
             let admitted = hosts.ok_or_else(missing).and_then(|hosts| {
                 let changed = had.and_then(|had| self.change_one(number, cluster, &hosts, had, routes));
-                changed.map_or_else(|| self.admit(number, cluster, &hosts, routes, &change), Ok)
+                let former_sl = had.and_then(|had| had.former_sls.first());
+                let again = || former_sl.and_then(|sl| self.admit_with(number, cluster, &hosts, sl, routes));
+                let admitted = changed.or_else(again);
+                admitted.map_or_else(|| self.admit(number, cluster, &hosts, routes, &change), Ok)
             });
             match (admitted, kept) {
                 (Ok(decision), _) => {
@@ -320,6 +337,22 @@ impl Guarantees {
         Err(CompileError::NotAdmitted { cluster: cluster.name.clone(), reason })
     }
 
+    /// Admits a cluster whose guarantee was violated with the service level it had, so that its connections are guaranteed
+    /// again; `None` if that fails.
+    fn admit_with(
+        &mut self,
+        number: ClusterNumber,
+        cluster: &ClusterIntent,
+        hosts: &[HostIndex],
+        sl: ServiceLevel,
+        routes: &[RouteChoice],
+    ) -> Option<Arc<ClusterDecision>> {
+        let admitted = routes.iter().find_map(|routes| {
+            self.admission.admit_with(request(number, cluster, hosts, *routes), sl).cloned().ok()
+        });
+        Some(self.decision(cluster, &admitted?))
+    }
+
     /// Gives a cluster other hosts, another rate or another latency so that it keeps its service levels; `None` if that
     /// fails.
     fn change_one(
@@ -361,6 +394,7 @@ impl Guarantees {
             bound_ns: grant.bound_ns,
             links: grant.link_grants(graph).collect(),
             pairs: grant.pair_service_levels(graph),
+            former_sls: ServiceLevelSet::EMPTY,
         })
     }
 
@@ -397,7 +431,9 @@ impl AdmissionChange {
     fn violate(&mut self, cluster: &ClusterIntent, had: &ClusterDecision, error: &CompileError) {
         let name = || cluster.name.clone();
         self.violated.push(PlanFinding::GuaranteeViolated { cluster: name(), reason: error.to_string() });
-        let nothing = ClusterDecision { links: Vec::new(), pairs: Vec::new(), ..had.clone() };
+        let sls = had.links.iter().flat_map(|link| &link.service_levels).copied();
+        let former_sls = had.former_sls | sls.collect();
+        let nothing = ClusterDecision { links: Vec::new(), pairs: Vec::new(), former_sls, ..had.clone() };
         self.decided.push((name(), Arc::new(nothing)));
     }
 }

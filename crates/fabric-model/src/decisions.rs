@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ib_wire::{Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, VirtualLane};
+use ib_wire::{
+    Guid, Lid, MulticastLid, PartitionNumber, Pkey, PortNum, ServiceLevel, ServiceLevelSet, VirtualLane,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::intent::PortName;
@@ -153,6 +155,15 @@ pub struct ClusterDecision {
     /// Service levels per pair of switches, sorted by switches; only with [`SlMode::Path`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairServiceLevel>,
+    /// Of a cluster whose guarantee is violated: the service levels it had. Connections that use them are carried in the
+    /// lane of best effort, as long as they are free on all links between its nodes.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub former_sls: ServiceLevelSet,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde expects")]
+fn is_empty(sls: &ServiceLevelSet) -> bool {
+    sls.is_empty()
 }
 
 impl ClusterDecision {

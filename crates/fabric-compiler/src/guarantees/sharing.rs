@@ -25,6 +25,8 @@ const PLAIN_WEIGHT: u8 = 64;
 #[derive(Debug)]
 pub(super) struct LinkUsers {
     users: Vec<Vec<LinkUser>>,
+    /// Service levels of clusters whose guarantee is violated, in the lane of best effort.
+    former: BTreeMap<LinkIndex, Vec<LinkUser>>,
     /// By link: the port that sends into it.
     ports: Vec<SendingPort>,
     /// By link: the opposite direction of its cable.
@@ -98,6 +100,7 @@ impl LinkUsers {
         let on = |reserved| management.map(|sl| Management::on(sl, reserved));
         Self {
             users: vec![Vec::new(); links.len()],
+            former: BTreeMap::new(),
             ports,
             opposite,
             exits,
@@ -124,6 +127,22 @@ impl LinkUsers {
         for share in &grant.links {
             self.users[share.link.index()].retain(|user| user.cluster != grant.cluster);
         }
+    }
+
+    /// Carries former service levels of a cluster on a link at best effort.
+    pub fn add_former(&mut self, link: LinkIndex, cluster: ClusterNumber, service_levels: ServiceLevelSet) {
+        let former = LinkUser { cluster, lane: BEST_EFFORT, service_levels, is_further_class: false };
+        self.former.entry(link).or_default().push(former);
+    }
+
+    /// Removes the former service levels of all clusters. Returns the links that carried them.
+    pub fn clear_former(&mut self) -> impl Iterator<Item = LinkIndex> + use<> {
+        std::mem::take(&mut self.former).into_keys()
+    }
+
+    /// The clusters on a link: those with a lane, and those that are carried at best effort.
+    fn users_of(&self, link: LinkIndex) -> impl Iterator<Item = &LinkUser> {
+        self.users[link.index()].iter().chain(self.former.get(&link).into_iter().flatten())
     }
 
     /// Adds lanes and service levels of further classes of a cluster on a link.
@@ -177,6 +196,11 @@ impl LinkUsers {
     /// The service levels on a link that have an owner.
     pub fn sls_taken(&self, link: LinkIndex) -> ServiceLevelSet {
         sls_of(self.users[link.index()].iter())
+    }
+
+    /// The service levels that a link carries in a lane of a cluster, or at best effort for one that lost its guarantee.
+    pub fn sls_carried(&self, link: LinkIndex) -> ServiceLevelSet {
+        sls_of(self.users_of(link))
     }
 
     /// The lanes of a link that have an owner.
@@ -240,13 +264,17 @@ impl LinkUsers {
     }
 
     fn sharing(&self, link: LinkIndex, low: Option<Vec<VlArbEntry>>) -> Arc<PortQos> {
-        let own = &self.users[link.index()];
         let management = self.management[link.index()];
-        let Some(low) = low.filter(|_| !own.is_empty()) else {
-            return self.plain(if management.is_some_and(Management::has_own_lane) { 2 } else { 1 });
-        };
+        let plain = self.plain(if management.is_some_and(Management::has_own_lane) { 2 } else { 1 });
+        if self.users_of(link).next().is_none() {
+            return plain;
+        }
+        let has_lanes = !self.users[link.index()].is_empty();
+        let low = low.filter(|_| has_lanes).unwrap_or_else(|| plain.low.clone());
         let (by_input, otherwise) = match self.ports[link.index()] {
-            SendingPort::Adapter(_) => (BTreeMap::new(), map(management, |sl| lane_of(own, sl))),
+            SendingPort::Adapter(_) => {
+                (BTreeMap::new(), map(management, |sl| lane_of(self.users_of(link), sl)))
+            }
             SendingPort::Switch(switch_index, _) => {
                 (self.by_input(switch_index, link), map(management, |_| None))
             }
@@ -257,15 +285,14 @@ impl LinkUsers {
     /// The SL-to-VL tables of a link out of a switch, by input port. A service level maps to a lane only if its owner is the
     /// same on the input link.
     fn by_input(&self, switch_index: SwitchIndex, link: LinkIndex) -> BTreeMap<PortNum, SlToVl> {
-        let (own, management) = (&self.users[link.index()], self.management[link.index()]);
+        let management = self.management[link.index()];
         let table_of = |input: LinkIndex| {
-            let there = &self.users[input.index()];
-            let let_in = own.iter().map(|user| {
-                let sls_there = sls_of(there.iter().filter(|other| other.cluster == user.cluster));
+            let let_in = self.users_of(link).map(|user| {
+                let sls_there = sls_of(self.users_of(input).filter(|other| other.cluster == user.cluster));
                 LinkUser { service_levels: user.service_levels & sls_there, ..*user }
             });
             let let_in: Vec<LinkUser> = let_in.filter(|user| !user.service_levels.is_empty()).collect();
-            (!let_in.is_empty()).then(|| map(management, |sl| lane_of(&let_in, sl)))
+            (!let_in.is_empty()).then(|| map(management, |sl| lane_of(let_in.iter(), sl)))
         };
         let inputs = self.exits[switch_index].iter().filter(|exit| **exit != link);
         let tables = inputs.filter_map(|exit| {
@@ -280,8 +307,8 @@ fn sls_of<'a>(users: impl Iterator<Item = &'a LinkUser>) -> ServiceLevelSet {
     users.fold(ServiceLevelSet::EMPTY, |sls, user| sls | user.service_levels)
 }
 
-fn lane_of(users: &[LinkUser], sl: ServiceLevel) -> Option<VirtualLane> {
-    users.iter().find(|user| user.service_levels.contains(sl)).map(|user| user.lane)
+fn lane_of<'a>(mut users: impl Iterator<Item = &'a LinkUser>, sl: ServiceLevel) -> Option<VirtualLane> {
+    users.find(|user| user.service_levels.contains(sl)).map(|user| user.lane)
 }
 
 /// Maps service level 0 to best effort, that of management to its lane, and others to `lane`, or to VL15, which discards.

@@ -56,6 +56,8 @@ pub struct AdmissionRequest<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Keep<'a> {
     Nothing,
+    /// The service level that the cluster had before its guarantee was violated.
+    ServiceLevel(ServiceLevel),
     /// Service levels, and lanes where they are free.
     ServiceLevels(&'a Grant),
     /// The same, and the up-ports towards hosts that stay.
@@ -65,13 +67,16 @@ enum Keep<'a> {
 impl Keep<'_> {
     fn grant(&self) -> Option<&Grant> {
         match self {
-            Self::Nothing => None,
+            Self::Nothing | Self::ServiceLevel(_) => None,
             Self::ServiceLevels(grant) | Self::UpPorts(grant) => Some(grant),
         }
     }
 
     fn sl(&self) -> Option<ServiceLevel> {
-        self.grant()?.service_level
+        match self {
+            Self::ServiceLevel(sl) => Some(*sl),
+            _ => self.grant()?.service_level,
+        }
     }
 
     fn paths(&self) -> BTreeMap<(u32, HostIndex), ServiceLevel> {
@@ -191,10 +196,30 @@ impl Admission {
     ///
     /// The limit that binds first: the hosts, then the latency, then lane, rate and wait on a link, then service levels.
     pub fn admit(&mut self, request: AdmissionRequest<'_>) -> Result<&Grant, Refusal> {
-        let grant = self.decide(request, Keep::Nothing)?;
-        let cluster = grant.cluster;
+        self.admit_keeping(request, Keep::Nothing)
+    }
+
+    /// Admits a cluster with a certain service level, if each cluster has one.
+    pub(crate) fn admit_with(
+        &mut self,
+        request: AdmissionRequest<'_>,
+        sl: ServiceLevel,
+    ) -> Result<&Grant, Refusal> {
+        self.admit_keeping(request, Keep::ServiceLevel(sl))
+    }
+
+    fn admit_keeping(&mut self, request: AdmissionRequest<'_>, keep: Keep<'_>) -> Result<&Grant, Refusal> {
+        let grant = self.decide(request, keep)?;
         self.record(grant);
-        Ok(&self.grants[&cluster])
+        Ok(&self.grants[&request.cluster])
+    }
+
+    /// The links between some hosts by the forwarding tables, those of the hosts included; `None` if a route is missing.
+    pub(crate) fn links_between(&mut self, hosts: &[HostIndex]) -> Option<Vec<LinkIndex>> {
+        let mut hosts = hosts.to_vec();
+        hosts.sort_unstable();
+        self.demand.count_routes(&self.graph, &hosts).ok()?;
+        Some(self.demand.pairs().map(|(link, _)| link).collect())
     }
 
     /// Gives an admitted cluster other hosts, another rate or another latency. It keeps its service level, its lanes on links

@@ -3,7 +3,8 @@
 //! On every link a service level and a lane belong to at most one cluster. A hop carries a service level only if the
 //! same cluster holds it on the input link and on the output link, and only into the lane of that cluster there. So
 //! packets with a cluster's service level stay on the cluster's links, wherever they are sent. Service level 0 and
-//! that of management go everywhere, in lanes that belong to no cluster.
+//! that of management go everywhere, in lanes that belong to no cluster. A service level that no cluster holds on two
+//! links may pass between them in the lane of best effort: a cluster that lost its guarantee stays connected so.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -217,6 +218,7 @@ impl<'a> OutputPort<'a> {
         findings: &mut Vec<Finding>,
     ) {
         let port = self.name;
+        let best_effort = PortQos::management_lane(1);
         let name = |holding: Option<&Holding>| holding.map(|holding| holding.cluster.to_string());
         let (level, own) = self.management.unzip();
         if let Some((sl, lane)) = levels(map).find(|(sl, lane)| Some(*sl) == level && Some(*lane) != own) {
@@ -244,6 +246,7 @@ impl<'a> OutputPort<'a> {
                         findings.push(Finding::ForeignLane { port, input, sl, lane, owner, sender });
                     }
                 }
+                (None, None) if before.is_some() && lane == best_effort && lane_owner().is_none() => {}
                 _ => {
                     let (here, there) = (name(here), name(there));
                     findings.push(Finding::ServiceLevelNotGranted { port, input, sl, lane, here, there });

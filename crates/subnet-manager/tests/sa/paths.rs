@@ -4,7 +4,7 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
 use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairServiceLevel, SlMode};
 use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
-use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, Status, VirtualLane};
+use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, ServiceLevelSet, Status, VirtualLane};
 use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 use crate::visibility::overlapping;
@@ -92,6 +92,7 @@ fn paths_inside_a_guaranteed_cluster_have_its_service_level() {
             wait_ns: None,
         }],
         pairs: Vec::new(),
+        former_sls: ServiceLevelSet::EMPTY,
     };
     world.decisions.clusters.insert("c".to_owned(), decision.into());
     let level = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl.to_wire());
@@ -131,6 +132,7 @@ fn a_pair_of_switches_has_one_sl_in_both_directions() {
         bound_ns: 1,
         links: Vec::new(),
         pairs,
+        former_sls: ServiceLevelSet::EMPTY,
     };
     let answered_sl = |sa: &mut SubnetAdministration, from, to| path(sa, from, to).map(|path| path.sl);
     world.decisions.clusters.insert("c".to_owned(), decision.clone().into());
