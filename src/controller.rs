@@ -30,6 +30,9 @@ pub struct ControllerArgs {
     command: Option<ControllerCommand>,
     #[command(flatten)]
     serve: Option<ServeArgs>,
+    // Inside of the optional arguments, clap would not notice that any of them are given.
+    #[command(flatten)]
+    hardware: HardwareArgs,
 }
 
 /// Maintenance commands.
@@ -101,8 +104,6 @@ pub struct ServeArgs {
     /// [default: the service credential store.key if there is one, else store.key in the state directory]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    #[command(flatten)]
-    hardware: HardwareArgs,
 }
 
 /// Name of the file with the key that encrypts private keys.
@@ -112,7 +113,7 @@ pub fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     match (args.command, args.serve) {
         (Some(ControllerCommand::Rekey(args)), _) => rekey(args),
         (Some(ControllerCommand::Recover(args)), _) => recover(args),
-        (None, Some(args)) => serve(args),
+        (None, Some(serve_args)) => serve(serve_args, args.hardware),
         (None, None) => bail!("--state and --sm-control are required"),
     }
 }
@@ -152,7 +153,7 @@ fn recover(args: RecoverArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+fn serve(args: ServeArgs, hardware: HardwareArgs) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&args.state).with_context(|| format!("cannot create {}", args.state.display()))?;
     let settings = controller::ControllerSettings {
         key_file: key_file(&args),
@@ -160,7 +161,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         socket: args.state.join(API_SOCKET),
         listen: args.listen,
         sm_control: args.sm_control,
-        hardware: args.hardware.stated(),
+        hardware: hardware.stated(),
         view_socket: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token_file: args.state.join(OPERATOR_TOKEN_FILE),
         address_file: args.state.join(ENDPOINT_FILE),

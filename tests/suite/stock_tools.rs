@@ -52,7 +52,7 @@ fn discovery_tools_print_exactly_what_they_print_on_ibsim() {
     let directory = tempfile::tempdir().unwrap();
     let mut lines = 0;
     for net in topologies(directory.path()) {
-        let (ours, theirs) = (Server::heddle(&net, &[]), Server::ibsim(&net));
+        let (ours, theirs) = (Server::heddle(&net, &["--profile", "ibsim"]), Server::ibsim(&net));
         for (tool, arguments) in [
             ("ibnetdiscover", &[][..]),
             ("ibnetdiscover", &["-p"]),
@@ -151,7 +151,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 fn every_difference_from_ibsim_stands_in_the_table() {
     let directory = tempfile::tempdir().unwrap();
     let net = rig::generate(directory.path(), &["fat-tree", "--hosts", "16"]);
-    let (ours, theirs) = (Server::heddle(&net, &[]), Server::ibsim(&net));
+    let (ours, theirs) = (Server::heddle(&net, &["--profile", "ibsim"]), Server::ibsim(&net));
     let host = "host-00001";
     let table =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sim-differences.md"))

@@ -101,7 +101,7 @@ pub struct LinkStatus {
     #[schema(value_type = Option<String>)]
     pub rate: Option<LinkRate>,
     /// Shares that are guaranteed to clusters, in the order of their ids.
-    pub guaranteed: Vec<LinkShare>,
+    pub guaranteed: Vec<ClusterShare>,
 }
 
 impl LinkStatus {
@@ -126,7 +126,7 @@ pub struct LinkEnd {
 
 /// Share of one direction of a link that is guaranteed to a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LinkShare {
+pub struct ClusterShare {
     /// Name of the tenant that owns the cluster.
     pub tenant: Name,
     /// Name of the cluster.

@@ -164,6 +164,9 @@ pub enum Finding {
         "the plan grants cluster {cluster:?} links, but the intents contain no guaranteed cluster of that name"
     )]
     ClusterUnwanted { cluster: String },
+    /// Packets need not follow the planned routes, so that nothing can be guaranteed.
+    #[error("cluster {cluster:?} has a guarantee, although switch {switch} routes adaptively")]
+    RoutedAdaptively { cluster: String, switch: Guid },
     /// The intents give one partition number to two owners, which makes their partitions one. Each has the port in it.
     #[error(
         "partition number {partition} belongs to both {first:?} (port {first_port}) and {second:?} (port {second_port})"

@@ -68,6 +68,7 @@ struct Row {
     is_exact: bool,
 }
 
+/// Measures what can be sold on one cable for all requested tables, and prints it next to the limits.
 pub fn run(args: &SellableArgs) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for lanes in &args.lanes {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use controller_api::ApiProblem;
-use controller_api::fabric::{LinkEnd, LinkShare, LinkStatus};
+use controller_api::fabric::{LinkEnd, ClusterShare, LinkStatus};
 use fabric_model::intent::PortName;
 use fabric_model::{Decisions, Endpoint, LinkRate, Topology};
 use serde::Deserialize;
@@ -45,15 +45,15 @@ pub async fn list(
 }
 
 /// The guaranteed shares by the port that sends.
-fn shares(decisions: &Decisions, clusters: &[ClusterRow]) -> BTreeMap<PortName, Vec<LinkShare>> {
+fn shares(decisions: &Decisions, clusters: &[ClusterRow]) -> BTreeMap<PortName, Vec<ClusterShare>> {
     let by_id: HashMap<String, &ClusterRow> =
         clusters.iter().map(|cluster| (cluster.id.to_string(), cluster)).collect();
-    let mut shares: BTreeMap<PortName, Vec<LinkShare>> = BTreeMap::new();
+    let mut shares: BTreeMap<PortName, Vec<ClusterShare>> = BTreeMap::new();
     for (id, decision) in decisions.clusters.iter() {
         // A cluster that was deleted a moment ago is still in the decisions.
         let Some(cluster) = by_id.get(id) else { continue };
         for grant in &decision.links {
-            shares.entry(grant.port).or_default().push(LinkShare {
+            shares.entry(grant.port).or_default().push(ClusterShare {
                 tenant: cluster.tenant.name.clone(),
                 cluster: cluster.name.clone(),
                 share: grant.share,
@@ -64,7 +64,7 @@ fn shares(decisions: &Decisions, clusters: &[ClusterRow]) -> BTreeMap<PortName, 
 }
 
 /// Both directions of every link, in the order of the topology.
-fn directions(topology: &Topology, mut shares: BTreeMap<PortName, Vec<LinkShare>>) -> Vec<LinkStatus> {
+fn directions(topology: &Topology, mut shares: BTreeMap<PortName, Vec<ClusterShare>>) -> Vec<LinkStatus> {
     let mut direction = |from: Endpoint, to: Endpoint, rate: Option<LinkRate>| {
         let (from, to) = (end(topology, from)?, end(topology, to)?);
         let guaranteed =

@@ -265,7 +265,7 @@ impl FrameShare {
     }
 }
 
-/// By demand.
+/// What each lane gets in a frame, in the order of the demands.
 type Lanes = [FrameShare; LANES_MAX];
 
 impl Frames {

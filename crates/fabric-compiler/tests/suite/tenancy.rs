@@ -205,7 +205,7 @@ fn refusals_name_the_binding_limit() {
     assert_eq!(admission.admit(request(1, &[], usable)).unwrap_err(), Refusal::InvalidHosts);
     assert_eq!(admission.admit(request(1, &[a, a], usable)).unwrap_err(), Refusal::InvalidHosts);
     assert_eq!(admission.admit(request(1, &[HostIndex(64)], usable)).unwrap_err(), Refusal::InvalidHosts);
-    let more = Bandwidth::from_bits_per_s(usable.bits_per_s() + 1);
+    let more = Bandwidth::from_bits_per_s(usable.bits_per_s() + usable.bits_per_s() / 1000);
     let refusal = admission.admit(request(1, &[a, b], more)).unwrap_err();
     assert!(
         matches!(refusal, Refusal::BandwidthShort { needed, free, .. } if needed == more && free == usable)

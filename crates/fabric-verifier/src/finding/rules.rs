@@ -49,6 +49,7 @@ impl Finding {
             Self::PartitionNumberShared { .. }
             | Self::DuplicateCluster { .. }
             | Self::ClusterUnwanted { .. }
+            | Self::RoutedAdaptively { .. }
             | Self::PortShared { .. }
             | Self::PartitionShared { .. }
             | Self::LaneShared { .. }

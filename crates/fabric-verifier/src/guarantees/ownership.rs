@@ -50,6 +50,11 @@ pub(super) fn of_tenants(read: &Reading<'_>) -> Vec<Finding> {
             findings.push(Finding::ClusterUnwanted { cluster: name.clone() });
         }
     }
+    if let Some(switch) = read.intents.capabilities.adaptive_routing.first() {
+        let granted = decisions.clusters.iter().filter(|(_, decision)| !decision.links.is_empty());
+        let found = |name: &String| Finding::RoutedAdaptively { cluster: name.clone(), switch: *switch };
+        findings.extend(granted.map(|(name, _)| found(name)));
+    }
     for (number, partition) in &read.intended.partitions {
         let mut before: Option<(usize, Guid)> = None;
         for (port, role) in &partition.members {
@@ -91,6 +96,11 @@ pub(super) fn are_tenants_apart(
     let is_wanted = |name: &&str| names.get(name).copied().unwrap_or(false);
     let is_given =
         |name: &&&str| decisions.clusters.contains_key(**name) || decisions.classes.contains_key(**name);
+    let is_granted =
+        |name: &&str| decisions.clusters.get(*name).is_some_and(|decision| !decision.links.is_empty());
+    if !read.intents.capabilities.adaptive_routing.is_empty() && changed_names.iter().any(is_granted) {
+        return false;
+    }
     let mut given = changed_names.iter().filter(is_given);
     if names.len() < changed.len() || !given.all(is_wanted) {
         return false;

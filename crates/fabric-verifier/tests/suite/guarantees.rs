@@ -202,6 +202,11 @@ const CHANGES: &[(Rule, Change, Named)] = &[
     ),
     (
         Rule::Ownership,
+        |_, intents, parts| intents.capabilities.adaptive_routing.extend([parts.switches[0].guid]),
+        |_, found| matches!(found, Finding::RoutedAdaptively { .. }),
+    ),
+    (
+        Rule::Ownership,
         |_, intents, _| drop(intents.clusters.pop()),
         |_, found| matches!(found, Finding::ClusterUnwanted { cluster } if cluster == "b"),
     ),
@@ -304,7 +309,7 @@ const CHANGES: &[(Rule, Change, Named)] = &[
         Rule::Ownership,
         |world, _, parts| {
             let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;
-            change_sharing(parts, name, |sharing| sharing.otherwise.0[1] = sharing.otherwise.0[0]);
+            change_sharing(parts, name, |sharing| sharing.otherwise.0[1] = lane(1));
         },
         |world, found| {
             let name = world.plan.adapter_port(world.hosts[15]).unwrap().name;

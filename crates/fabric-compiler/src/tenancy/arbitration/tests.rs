@@ -81,7 +81,9 @@ fn what_is_left_fits_and_one_bit_more_does_not() {
 fn a_shorter_wait_costs_rate() {
     let rates = [60_000, 80_000, 120_000].map(|gap| most_of_equals(64, 6, Some(gap)));
     assert!(rates.is_sorted() && rates[0] > 0 && rates[0] < rates[2], "{rates:?}");
-    assert!(rates[2] <= most_of_equals(64, 6, None));
+    // Without waits to keep, the round is longer by a few units of weight.
+    let any_wait = most_of_equals(64, 6, None);
+    assert!(rates[2] <= any_wait + any_wait / 500, "{rates:?}, {any_wait}");
     // Five others need at least a packet each, and best effort one.
     assert_eq!(most_of_equals(64, 6, Some(6 * PACKET_BYTES_MAX - 1)), 0);
 }
