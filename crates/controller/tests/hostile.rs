@@ -1,7 +1,9 @@
 //! Load of a hostile tenant, and its effect on an honest one.
 //!
 //! Prints the honest tenant's times without and with the attack. They are measured in one run and compared with each other,
-//! so that the ratio is meaningful on a busy machine, too; nothing is asserted about them.
+//! so that the ratio is meaningful on a busy machine, too; nothing is asserted about them. Attacker and site share the
+//! machine: the times while the same attacker loads a server that does nothing (`elsewhere`) show how much of the delay is
+//! the attacker's own use of the processors.
 //!
 //! `cargo nextest run -p controller --test hostile --ignore-default-filter --no-capture`
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
@@ -10,7 +12,7 @@
 mod site;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -164,6 +166,48 @@ fn measure(site: &Site, token: &str, times: &mut Times) {
     }
 }
 
+/// Serves requests by reading them and answering that there is nothing, until its listener is told to end by `stop`.
+fn serve_nothing(listener: &TcpListener, stop: &AtomicBool) {
+    let mut buffer = vec![0; 64 << 10];
+    for stream in listener.incoming() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut stream) = stream else { continue };
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
+        while stream.read(&mut buffer).is_ok_and(|read| read == buffer.len()) {}
+        let _ = stream
+            .write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+}
+
+/// Measures the honest tenant while the hostile one loads the server at `address`.
+fn measure_beside(site: &Site, tokens: (&str, &str), address: &str, sent: &AtomicU64, times: &mut Times) {
+    let stop = AtomicBool::new(false);
+    let attacker = || Attacker { address, token: tokens.1, stop: &stop, sent };
+    std::thread::scope(|scope| {
+        let begin = |act: &'static (dyn Fn(Attacker<'_>) + Sync)| {
+            let attacker = attacker();
+            scope.spawn(move || {
+                yield_to_others();
+                act(attacker);
+            });
+        };
+        begin(&|attacker| attacker.hold_connections());
+        (0..8).for_each(|_| begin(&|attacker| attacker.wait_for_events()));
+        begin(&|attacker| attacker.churn("c0"));
+        begin(&|attacker| attacker.churn("c1"));
+        begin(&|attacker| attacker.churn("c2"));
+        begin(&|attacker| attacker.churn("c3"));
+        begin(&|attacker| attacker.open_views());
+        (0..2).for_each(|_| begin(&|attacker| attacker.list()));
+        begin(&|attacker| attacker.send_large());
+        std::thread::sleep(Duration::from_secs(2));
+        measure(site, tokens.0, times);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Lowers the priority of the attacker's threads: a real attacker would use another machine.
 fn yield_to_others() {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
@@ -187,45 +231,39 @@ fn a_hostile_tenant_does_not_slow_an_honest_one() {
         let operation = site.ask(client.cluster_create(&new_cluster(name, 1))).unwrap();
         site.wait(&client, &operation);
     }
-    let (mut quiet, mut attacked, sent) = (Times::default(), Times::default(), AtomicU64::new(0));
-    for _ in 0..TURNS {
-        measure(&site, &honest, &mut quiet);
-        let (stop, address) = (AtomicBool::new(false), site.address());
-        let attacker = || Attacker { address: &address, token: &hostile, stop: &stop, sent: &sent };
-        std::thread::scope(|scope| {
-            let begin = |act: &'static (dyn Fn(Attacker<'_>) + Sync)| {
-                let attacker = attacker();
-                scope.spawn(move || {
-                    yield_to_others();
-                    act(attacker);
-                });
-            };
-            begin(&|attacker| attacker.hold_connections());
-            (0..8).for_each(|_| begin(&|attacker| attacker.wait_for_events()));
-            begin(&|attacker| attacker.churn("c0"));
-            begin(&|attacker| attacker.churn("c1"));
-            begin(&|attacker| attacker.churn("c2"));
-            begin(&|attacker| attacker.churn("c3"));
-            begin(&|attacker| attacker.open_views());
-            (0..2).for_each(|_| begin(&|attacker| attacker.list()));
-            begin(&|attacker| attacker.send_large());
-            std::thread::sleep(Duration::from_secs(2));
-            measure(&site, &honest, &mut attacked);
-            stop.store(true, Ordering::Relaxed);
-        });
-    }
-    println!("hostile requests: {}", sent.load(Ordering::Relaxed));
+    let (mut quiet, mut elsewhere, mut attacked) = (Times::default(), Times::default(), Times::default());
+    let (sent_elsewhere, sent) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (listener, stop) = (TcpListener::bind("127.0.0.1:0").unwrap(), AtomicBool::new(false));
+    let nothing = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve_nothing(&listener, &stop));
+        for _ in 0..TURNS {
+            measure(&site, &honest, &mut quiet);
+            measure_beside(&site, (&honest, &hostile), &nothing, &sent_elsewhere, &mut elsewhere);
+            measure_beside(&site, (&honest, &hostile), &site.address(), &sent, &mut attacked);
+        }
+        stop.store(true, Ordering::Relaxed);
+        TcpStream::connect(&nothing).unwrap();
+    });
+    println!("hostile requests: {sent_elsewhere:?} elsewhere, {sent:?} to the site");
     println!("rejected for the honest tenant: quiet {}, attacked {}", quiet.refused, attacked.refused);
-    println!("{:8} {:>6} {:>10} {:>10} {:>6}", "request", "", "quiet ms", "attack ms", "ratio");
-    for (name, before, after) in [
-        ("show", &mut quiet.show, &mut attacked.show),
-        ("events", &mut quiet.list, &mut attacked.list),
-        ("create", &mut quiet.create, &mut attacked.create),
+    println!(
+        "{:8} {:>6} {:>10} {:>13} {:>10} {:>9} {:>9}",
+        "request", "", "quiet ms", "elsewhere ms", "attack ms", "to quiet", "elsewhere"
+    );
+    for (name, before, beside, after) in [
+        ("show", &mut quiet.show, &mut elsewhere.show, &mut attacked.show),
+        ("events", &mut quiet.list, &mut elsewhere.list, &mut attacked.list),
+        ("create", &mut quiet.create, &mut elsewhere.create, &mut attacked.create),
     ] {
         assert!(!before.is_empty() && !after.is_empty(), "{name} was never answered");
         for (label, part) in [("p50", 0.5), ("p99", 0.99)] {
-            let (quiet, attacked) = (percentile(before, part), percentile(after, part));
-            println!("{name:8} {label:>6} {quiet:>10.2} {attacked:>10.2} {:>6.1}", attacked / quiet);
+            let (quiet, beside) = (percentile(before, part), percentile(beside, part));
+            let attacked = percentile(after, part);
+            let (to_quiet, to_beside) = (attacked / quiet, attacked / beside);
+            println!(
+                "{name:8} {label:>6} {quiet:>10.2} {beside:>13.2} {attacked:>10.2} {to_quiet:>9.1} {to_beside:>9.1}"
+            );
         }
     }
 }
