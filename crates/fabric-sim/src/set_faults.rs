@@ -77,8 +77,10 @@ impl Fabric {
             SetConduct::Refuses(status) if taken != requested => return Err(status),
             _ => self.access_attribute(arrival, attribute, operation, modifier, access, data)?,
         }
-        if fault.conduct == SetConduct::Feigns && taken != requested {
-            *data = requested;
+        if fault.conduct == SetConduct::Feigns {
+            let not_taken =
+                taken.iter().zip(&requested).zip(data).filter(|((taken, requested), _)| taken != requested);
+            not_taken.for_each(|((_, requested), answered)| *answered = *requested);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use controller_api::ApiProblem;
-use controller_api::fabric::{LinkEnd, ClusterShare, LinkStatus};
+use controller_api::fabric::{ClusterShare, LinkEnd, LinkStatus};
 use fabric_model::intent::PortName;
 use fabric_model::{Decisions, Endpoint, LinkRate, Topology};
 use serde::Deserialize;

@@ -214,10 +214,14 @@ impl Admission {
         Ok(&self.grants[&request.cluster])
     }
 
-    /// The links between some hosts by the forwarding tables, those of the hosts included; `None` if a route is missing.
+    /// The links between some hosts by the forwarding tables, those of the hosts included; `None` if a route is missing or
+    /// there are no hosts.
     pub(crate) fn links_between(&mut self, hosts: &[HostIndex]) -> Option<Vec<LinkIndex>> {
         let mut hosts = hosts.to_vec();
         hosts.sort_unstable();
+        if hosts.is_empty() {
+            return None;
+        }
         self.demand.count_routes(&self.graph, &hosts).ok()?;
         Some(self.demand.pairs().map(|(link, _)| link).collect())
     }

@@ -133,6 +133,7 @@ fn classes_that_cannot_be_applied_are_findings() {
     timely.clusters[0] = with_latency(cluster("blue", &hosts[0], 12 * GIGABIT), 30_000);
     assert_eq!(reason(&timely), None);
     timely.class_weights.insert("blue".to_owned(), vec![1, 100]);
+    timely.clusters[0] = with_latency(cluster("blue", &hosts[0], 12 * GIGABIT), 5_000);
     let rejected = reason(&timely).unwrap();
     assert!(rejected.contains("divided"), "{rejected}");
     timely.clusters[0] = cluster("blue", &hosts[0], 12 * GIGABIT);

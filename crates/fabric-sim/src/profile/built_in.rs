@@ -68,8 +68,6 @@ fn ibsim() -> DeviceProfile {
             arbitration_at_port_0: true,
             inbound_enforcement: false,
             outbound_enforcement: false,
-            filter_raw_inbound: false,
-            filter_raw_outbound: false,
             ..strict.switches
         },
         behaviour: DeviceBehaviour::FORGIVING,
