@@ -1,6 +1,6 @@
 //! Assembles the results of all steps into a plan, device by device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fabric_model::decisions::{Decisions, EndPortDecision};
@@ -123,7 +123,8 @@ impl Parts<'_> {
         let unenforced = self.fabric.unenforced.clone();
         let adaptive = adaptive_routing(capabilities);
         let slow = slow_links(self.topology, capabilities);
-        let of_fabric = unreached.into_iter().chain(unenforced).chain(adaptive).chain(slow);
+        let unfiltered = raw_unfiltered(self.topology, capabilities);
+        let of_fabric = unreached.into_iter().chain(unenforced).chain(unfiltered).chain(adaptive).chain(slow);
         of_fabric.chain(routes).chain(keys).collect()
     }
 
@@ -151,6 +152,17 @@ impl Parts<'_> {
             classes: previous.classes.clone(),
         }
     }
+}
+
+fn raw_unfiltered(topology: &Topology, capabilities: &Capabilities) -> Option<PlanFinding> {
+    let of_hosts =
+        topology.links().filter_map(|link| match (&topology[link.a.node], &topology[link.b.node]) {
+            (switch, host) | (host, switch) if switch.is_switch() && !host.is_switch() => Some(switch.guid),
+            _ => None,
+        });
+    let unfiltered: BTreeSet<Guid> =
+        of_hosts.filter(|guid| !capabilities.switch(*guid).filters_raw).collect();
+    Some(PlanFinding::RawUnfiltered { switches: unfiltered.len(), witness: *unfiltered.first()? })
 }
 
 fn slow_links(topology: &Topology, capabilities: &Capabilities) -> Option<PlanFinding> {

@@ -84,6 +84,7 @@ pub(crate) fn put_findings<'a>(draft: &mut Draft, keys: impl Iterator<Item = &'a
         PlanFinding::Unreachable { .. }
         | PlanFinding::Unenforced { .. }
         | PlanFinding::EnforcedByAdapters { .. }
+        | PlanFinding::RawUnfiltered { .. }
         | PlanFinding::AdaptiveRouting { .. }
         | PlanFinding::SlowLinks { .. }
         | PlanFinding::NoRoute { .. } => true,

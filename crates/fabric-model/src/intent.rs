@@ -404,11 +404,20 @@ pub struct SwitchCapability {
     pub enforced_pkeys: u16,
     /// Entries of the P_Key table of port 0.
     pub own_pkeys: u16,
+    /// SwitchInfo:FilterRawInboundCap and FilterRawOutboundCap: whether external ports can discard raw packets, which have no
+    /// P_Key.
+    #[serde(default = "filters_raw_by_default")]
+    pub filters_raw: bool,
+}
+
+/// Intents of earlier versions do not say it.
+fn filters_raw_by_default() -> bool {
+    SwitchCapability::default().filters_raw
 }
 
 impl Default for SwitchCapability {
     fn default() -> Self {
-        Self { linear: 0xc000, multicast: 1024, enforced_pkeys: 64, own_pkeys: 8 }
+        Self { linear: 0xc000, multicast: 1024, enforced_pkeys: 64, own_pkeys: 8, filters_raw: true }
     }
 }
 

@@ -213,7 +213,7 @@ impl Manager {
         if !is_up || has_bounced {
             self.lose_link(guid, number);
         }
-        if is_qdr && rate_before.is_none() {
+        if is_qdr && (rate_before.is_none() || has_bounced) {
             self.query_fdr10(guid, number);
         }
         if !is_up {

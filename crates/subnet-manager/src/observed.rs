@@ -165,6 +165,7 @@ impl ObservedNode {
                     false => 0,
                 },
                 own_pkeys: self.info.partition_capacity,
+                filters_raw: switch.filter_raw_inbound && switch.filter_raw_outbound,
             };
             all.switches.insert(node, capability);
             if self.routes_adaptively {

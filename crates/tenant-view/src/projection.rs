@@ -164,6 +164,7 @@ impl Projection {
                 multicast: capacities.multicast_forwarding,
                 enforced_pkeys: capacities.pkeys,
                 own_pkeys: capacities.switch_pkeys,
+                filters_raw: true,
             },
             ..Capabilities::default()
         };

@@ -103,7 +103,8 @@ fn of_port(digest: Digest, port: &PortCapability) -> Digest {
 }
 
 fn of_switch(digest: Digest, switch: &SwitchCapability) -> Digest {
-    let SwitchCapability { linear, multicast, enforced_pkeys, own_pkeys } = switch;
+    let SwitchCapability { linear, multicast, enforced_pkeys, own_pkeys, filters_raw } = switch;
+    let digest = if *filters_raw { digest } else { digest.then(13) };
     let tables = u64::from(*linear) << 16 | u64::from(*multicast);
     digest.then(tables << 32 | u64::from(*enforced_pkeys) << 16 | u64::from(*own_pkeys))
 }

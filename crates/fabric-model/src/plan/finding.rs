@@ -31,6 +31,12 @@ pub enum PlanFinding {
         /// One of them.
         witness: PortName,
     },
+    /// Switches with hosts that cannot discard raw packets. These have no P_Key, so that no partition holds them back.
+    RawUnfiltered {
+        switches: usize,
+        /// Node GUID of one of them.
+        witness: Guid,
+    },
     /// Switches that route adaptively. Packets need not follow the planned routes, so nothing is guaranteed.
     AdaptiveRouting {
         switches: usize,
@@ -96,6 +102,12 @@ impl fmt::Display for PlanFinding {
                 write!(
                     f,
                     "{ports} adapter ports are open although their switch ports cannot enforce partitions, for example {witness}"
+                )
+            }
+            Self::RawUnfiltered { switches, witness } => {
+                write!(
+                    f,
+                    "{switches} switches cannot discard raw packets, which belong to no partition, for example {witness}"
                 )
             }
             Self::AdaptiveRouting { switches, witness } => {

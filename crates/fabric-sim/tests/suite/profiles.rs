@@ -70,6 +70,23 @@ fn strict_devices_refuse_to_become_active_twice() {
 }
 
 #[test]
+fn data_activate_an_armed_port() {
+    for (profile, state) in
+        [(strict(), PortState::Active), (but(|it| it.data_activate_armed = false), PortState::Armed)]
+    {
+        let mut world = World::configured_with(profile, 1);
+        world.change_port_info("right", 1, |info| info.state = PortState::Down);
+        world.change_port_info("c", 1, |info| (info.state, info.hoq_life) = (PortState::Armed, 15));
+        for step in [PortState::Armed, PortState::Active] {
+            world.change_port_info("right", 1, |info| (info.state, info.hoq_life) = (step, 15));
+        }
+        assert_eq!(world.port_info("c", 1).state, PortState::Armed, "the control");
+        assert!(crosses(&mut world));
+        assert_eq!(world.port_info("c", 1).state, state);
+    }
+}
+
+#[test]
 fn outputs_without_lifetime_drop_data() {
     for (hoq_life, life_time, passes) in [(15, 15, true), (0, 15, false), (15, 0, false)] {
         let mut world = World::configured();

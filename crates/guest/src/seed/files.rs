@@ -110,8 +110,9 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
         ("HEDDLE_CLUSTER", input.cluster.clone()),
         ("HEDDLE_PKEY", key.clone()),
         ("UCX_IB_PKEY", partition.clone()),
-        // NCCL takes the index in the P_Key table: the key of the cluster is at index 0, those of sub-partitions follow.
-        ("NCCL_IB_PKEY", u8::from(!input.partitions.is_empty()).to_string()),
+        // NCCL takes the index in the P_Key table of the port: the key of the cluster is at index 0, the limited membership
+        // of the default partition at 1, and those of sub-partitions follow.
+        ("NCCL_IB_PKEY", if input.partitions.is_empty() { 0 } else { 2 }.to_string()),
         ("OMPI_MCA_btl_openib_pkey", partition),
         ("MV2_DEFAULT_PKEY", key),
         // Users of a node are root.
