@@ -370,9 +370,10 @@ members() { # cluster field: that field of each member
 read -r -a blue_hosts <<<"$(members blue host)"
 read -r -a blue_lids <<<"$(members blue lid)"
 read -r -a green_lids <<<"$(members green lid)"
-must path-within stock "${blue_hosts[0]}" saquery PR --slid "${blue_lids[0]}" --dlid "${blue_lids[1]}"
+# From the host of the subnet manager: saquery sends with the P_Key at index 0, which on a host of a cluster is the cluster's.
+must path-within stock manager saquery PR --slid "${blue_lids[0]}" --dlid "${blue_lids[1]}"
 expect 'dgid' "saquery: there is a path between two hosts of blue"
-keep path-between stock "${blue_hosts[0]}" saquery PR --slid "${blue_lids[0]}" --dlid "${green_lids[0]}" || true
+keep path-between stock manager saquery PR --slid "${blue_lids[0]}" --dlid "${green_lids[0]}" || true
 ! grep -q 'dgid' "$evidence/$kept" || fail "saquery returns a path from blue to green (see $evidence/$kept)"
 held "saquery: there is no path from blue to green" "$kept"
 key_file() { # guid: a file with the M_Key of a node, for option -z (every user can read command-line arguments)

@@ -71,7 +71,7 @@ pub struct TrafficArgs {
     /// Write charts of latency, throughput and link load (SVG) to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// How switches move packets to their outputs: ideal-outputs, limited-speedup[:N] or fifo-inputs; otherwise the model of
+    /// How switches move packets to their outputs: ideal-outputs, limited-speedup:N or fifo-inputs; otherwise the model of
     /// the scenario, or the one that the plan was made for
     #[arg(long, value_name = "MODEL")]
     switch_model: Option<SwitchModel>,

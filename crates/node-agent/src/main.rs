@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use controller_api::{MemorySize, Name};
 use node_agent::accelerator::{AcceleratorChoice, AcceleratorProbe};
@@ -118,7 +118,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Some(memory) => memory,
         None => own_memory()?,
     };
-    let siblings = if args.dedicate_threads { Vec::new() } else { siblings()? };
+    let siblings = match args.dedicate_threads {
+        true => Vec::new(),
+        false => siblings(Path::new("/sys/devices/system/cpu"), &cores)?,
+    };
     let allocations = Allocations::new(HostCapacity::new(cores, siblings, args.reserve_cores, memory)?);
     let state_dir = Arc::new(StateDir::open(&args.state, &args.runtime)?);
     let machine = MachineStatus {
@@ -181,18 +184,27 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 }
 
 /// The hardware threads of each physical core of the machine.
-fn siblings() -> anyhow::Result<Vec<CpuSet>> {
-    let mut all = Vec::new();
-    let folder = Path::new("/sys/devices/system/cpu");
+///
+/// # Errors
+///
+/// If the core of one of `cores` is unknown: its other threads might belong to somebody else.
+fn siblings(folder: &Path, cores: &CpuSet) -> anyhow::Result<Vec<CpuSet>> {
+    let mut all: Vec<CpuSet> = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         // CPUs that are off, and folders of other things, have no such file.
         let Ok(list) = fs::read_to_string(entry?.path().join("topology/thread_siblings_list")) else {
             continue;
         };
-        let threads: CpuSet = list.parse()?;
+        let threads: CpuSet = list.trim().parse()?;
         if !all.contains(&threads) {
             all.push(threads);
         }
+    }
+    let unknown = cores.iter().find(|cpu| !all.iter().any(|threads| threads.contains(*cpu)));
+    if let Some(cpu) = unknown {
+        bail!(
+            "cannot tell which hardware threads share the core of CPU {cpu}; with --dedicate-threads, threads count as cores"
+        );
     }
     Ok(all)
 }
@@ -211,4 +223,24 @@ fn own_memory() -> anyhow::Result<MemorySize> {
     let total: u64 = total.context("cannot determine the machine's memory; use --memory")?.trim().parse()?;
     let mib = (total - total / MEMORY_RESERVE) / 1024;
     Ok(MemorySize::from_mib(u32::try_from(mib).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_an_unknown_core_are_not_offered() {
+        let folder = tempfile::tempdir().unwrap();
+        for (cpu, threads) in [("cpu0", "0,2\n"), ("cpu1", "1,3\n"), ("cpu2", "0,2\n"), ("cpu3", "1,3\n")] {
+            let topology = folder.path().join(cpu).join("topology");
+            fs::create_dir_all(&topology).unwrap();
+            fs::write(topology.join("thread_siblings_list"), threads).unwrap();
+        }
+        fs::create_dir(folder.path().join("cpufreq")).unwrap();
+        let known = siblings(folder.path(), &"0-3".parse().unwrap()).unwrap();
+        assert_eq!(known.len(), 2);
+        let error = siblings(folder.path(), &"0-4".parse().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("CPU 4"), "{error}");
+    }
 }

@@ -11,7 +11,7 @@ use fabric_compiler::tenancy::admission::{Admission, AdmissionRequest, RouteChoi
 use fabric_compiler::tenancy::link_graph::{HostIndex, LinkGraph, LinkIndex, TenancyLimits};
 use fabric_model::generate::{FatTree, FatTreeSize, Oversubscription};
 use fabric_model::tenancy::{Bandwidth, ClusterNumber, SlMode};
-use fabric_model::{Decisions, Intents};
+use fabric_model::{Decisions, Intents, StatedHardware, SwitchModel};
 use ib_wire::DataLanes;
 use serde::Serialize;
 
@@ -24,6 +24,8 @@ use limit::{Question, ShareLimit};
 /// to 16 entries by a complete search of the numbers of entries and of the weights. Under a latency it is an upper bound: the
 /// gaps of a cluster may be as long as it allows on average. Best effort has one entry of weight 1, and so has management with
 /// 8 lanes or more. The last row of equal clusters has as many as get 1 % of the link each.
+///
+/// The limit is that of switches with ideal outputs. What is sold for the two other models of switches stands beside it.
 #[derive(Debug, Args)]
 pub struct SellableArgs {
     /// Data lanes of the links.
@@ -47,6 +49,11 @@ const PAYLOAD_PART: f64 = 4096.0 / 4122.0;
 const PASSAGE_NS: f64 = 250.0;
 const PACKET_BYTES: f64 = 4222.0;
 
+/// The models of switches that guarantees are sold for. The limit is that of the first.
+fn models() -> [SwitchModel; 3] {
+    [SwitchModel::IdealOutputs, SwitchModel::default(), SwitchModel::FifoInputs]
+}
+
 /// Links of a path between two leaves, and those of them between switches.
 const PATH_LINKS: f64 = 4.0;
 const BETWEEN_LINKS: f64 = 2.0;
@@ -62,6 +69,9 @@ struct Row {
     /// What all get together, in percent of the link's rate.
     sold: f64,
     sold_payload: f64,
+    /// What is sold for switches with limited speed-up, and with FIFO inputs.
+    sold_limited_speedup: f64,
+    sold_fifo_inputs: f64,
     /// The same at the limit; `None` if it is not known.
     limit: Option<f64>,
     /// Whether a table reaches the limit; otherwise it is an upper bound.
@@ -87,7 +97,8 @@ pub fn run(args: &SellableArgs) -> anyhow::Result<()> {
 struct SharedCable {
     lanes: u8,
     entries: u8,
-    graph: Arc<LinkGraph>,
+    /// For each of [`models`].
+    graphs: [Arc<LinkGraph>; 3],
     pairs: Vec<[HostIndex; 2]>,
     /// The rate of all links, in bits per second.
     rate: u64,
@@ -109,23 +120,28 @@ impl SharedCable {
         intents.capabilities.default_port.lanes = kind;
         intents.capabilities.default_port.arbitration = entries;
         let plan = compile(&topology, &intents, &Decisions::default())?;
-        let graph = LinkGraph::of(&topology, &plan, TenancyLimits::default());
-        let graph = Arc::new(graph.with_capabilities(&intents.capabilities));
+        let graphs = models().map(|switch_model| {
+            let hardware = StatedHardware { switch_model, ..StatedHardware::default() };
+            let graph =
+                LinkGraph::of(&topology, &plan, TenancyLimits { hardware, ..TenancyLimits::default() });
+            Arc::new(graph.with_capabilities(&intents.capabilities))
+        });
+        let graph = &graphs[0];
         let hosts: Vec<HostIndex> = (0..graph.hosts().len() as u32).map(HostIndex).collect();
         let leaf = |host: &HostIndex| graph.switch_guid(*host);
         let (near, far): (Vec<HostIndex>, Vec<HostIndex>) =
             hosts.iter().partition(|host| leaf(host) == leaf(&hosts[0]));
         let pairs = near.into_iter().zip(far).map(|(near, far)| [near, far]).collect();
         let link = graph.links()[LinkIndex(0).index()];
-        Ok(Self { lanes, entries, pairs, rate: link.rate.bits_per_s(), reserved: link.first_lane, graph })
+        Ok(Self { lanes, entries, pairs, rate: link.rate.bits_per_s(), reserved: link.first_lane, graphs })
     }
 
     /// One, two, four and as many equal clusters as fit.
     fn equal(&self, latency_us: Option<u64>) -> Vec<Row> {
         let most = self.lanes.saturating_sub(self.reserved);
-        let fitting = (1..=most)
-            .rev()
-            .find(|count| self.admits(&vec![1; (*count).into()], self.rate / 100, latency_us));
+        let fitting = (1..=most).rev().find(|count| {
+            self.admits(&self.graphs[0], &vec![1; (*count).into()], self.rate / 100, latency_us)
+        });
         let fitting = fitting.unwrap_or(1);
         let mut counts: Vec<u8> = [1, 2, 4].into_iter().filter(|count| *count < fitting).collect();
         counts.push(fitting);
@@ -138,13 +154,19 @@ impl SharedCable {
 
     /// The most that clusters with rates in these proportions are sold together.
     fn row(&self, latency_us: Option<u64>, parts: &[u64]) -> Row {
-        let (mut possible, mut impossible) = (0, self.rate);
-        while impossible - possible > 10_000 {
-            let middle = u64::midpoint(possible, impossible);
-            if self.admits(parts, middle, latency_us) { possible = middle } else { impossible = middle }
-        }
-        let percent = |bits: u64| 100.0 * bits as f64 / self.rate as f64;
-        let sold = percent(possible * parts.iter().sum::<u64>());
+        let sold_for = |graph: &Arc<LinkGraph>| {
+            let (mut possible, mut impossible) = (0, self.rate);
+            while impossible - possible > 10_000 {
+                let middle = u64::midpoint(possible, impossible);
+                if self.admits(graph, parts, middle, latency_us) {
+                    possible = middle;
+                } else {
+                    impossible = middle;
+                }
+            }
+            100.0 * (possible * parts.iter().sum::<u64>()) as f64 / self.rate as f64
+        };
+        let [sold, sold_limited_speedup, sold_fifo_inputs] = self.graphs.each_ref().map(sold_for);
         let limit = self.limit(latency_us, parts);
         let is_equal = parts.iter().all(|part| *part == 1);
         let names: Vec<String> = parts.iter().map(u64::to_string).collect();
@@ -155,14 +177,22 @@ impl SharedCable {
             clusters: if is_equal { parts.len().to_string() } else { names.join(":") },
             sold,
             sold_payload: sold * PAYLOAD_PART,
+            sold_limited_speedup,
+            sold_fifo_inputs,
             limit: limit.map(|limit| 100.0 * limit.part * parts.iter().sum::<u64>() as f64),
             is_exact: limit.is_some_and(|limit| limit.is_exact),
         }
     }
 
     /// Whether admission control takes a pair of hosts for each part, with that many times the rate.
-    fn admits(&self, parts: &[u64], bits_per_s: u64, latency_us: Option<u64>) -> bool {
-        let mut admission = Admission::new(Arc::clone(&self.graph));
+    fn admits(
+        &self,
+        graph: &Arc<LinkGraph>,
+        parts: &[u64],
+        bits_per_s: u64,
+        latency_us: Option<u64>,
+    ) -> bool {
+        let mut admission = Admission::new(Arc::clone(graph));
         (0..).zip(parts).zip(&self.pairs).all(|((number, part), hosts)| {
             let request = AdmissionRequest {
                 cluster: ClusterNumber(number),
@@ -206,9 +236,9 @@ impl SharedCable {
 fn markdown(rows: &[Row]) -> String {
     let mut text = "# Sellable share of a link\n\n\
         What clusters are guaranteed together, in percent of the rate of the link they share, on the wire and as payload of \
-        full packets. The limit is exact (=) or an upper bound (<).\n\n\
-        | lanes | entries | latency | clusters | sold | payload | limit | sold / limit |\n\
-        |---|---|---|---|---|---|---|---|\n"
+        full packets. The limit is exact (=) or an upper bound (<). Switches have ideal outputs, except in the last two columns.\n\n\
+        | lanes | entries | latency | clusters | sold | payload | limit | sold / limit | limited speed-up | FIFO inputs |\n\
+        |---|---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for row in rows {
         let latency = row.latency_us.map_or_else(|| "–".to_owned(), |us| format!("{us} µs"));
@@ -217,8 +247,14 @@ fn markdown(rows: &[Row]) -> String {
         let ratio = row.limit.filter(|limit| *limit > 0.0);
         let ratio = ratio.map_or_else(|| "–".to_owned(), |limit| format!("{:.3}", row.sold / limit));
         text += &format!(
-            "| {} | {} | {latency} | {} | {:.1} | {:.1} | {limit} | {ratio} |\n",
-            row.lanes, row.entries, row.clusters, row.sold, row.sold_payload
+            "| {} | {} | {latency} | {} | {:.1} | {:.1} | {limit} | {ratio} | {:.1} | {:.1} |\n",
+            row.lanes,
+            row.entries,
+            row.clusters,
+            row.sold,
+            row.sold_payload,
+            row.sold_limited_speedup,
+            row.sold_fifo_inputs
         );
     }
     let ratio = |row: &&Row| row.limit.filter(|limit| *limit > 0.0).map(|limit| row.sold / limit);
