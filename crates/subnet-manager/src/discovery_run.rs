@@ -213,7 +213,10 @@ impl Manager {
         if !is_up || has_bounced {
             self.lose_link(guid, number);
         }
-        if is_qdr && (rate_before.is_none() || has_bounced) {
+        // An adapter that may hide a faster speed is asked for that first.
+        let hides_none =
+            self.observed.nodes[&guid].is_switch() || !self.observed.nodes[&guid].has_extended_speeds(number);
+        if is_qdr && hides_none && (rate_before.is_none() || has_bounced) {
             self.query_fdr10(guid, number);
         }
         if !is_up {
@@ -271,6 +274,14 @@ impl Manager {
             && node.ports.get(&port).is_some_and(may_hide_speed)
         {
             self.read((guid, port, key));
+            return;
+        }
+        let is_qdr = |info: &PortInfo| {
+            is_up(info) && LinkRate::active(info, false).is_some_and(|rate| rate.speed == Speed::Qdr)
+        };
+        let is_known = node.fdr10_ports.contains(&port);
+        if !is_known && node.has_extended_speeds(port) && node.ports.get(&port).is_some_and(is_qdr) {
+            self.query_fdr10(guid, port);
         }
     }
 
