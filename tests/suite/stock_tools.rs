@@ -154,6 +154,7 @@ const STRICT_DIFFERENCES: &[(&str, &str)] = &[
     ("LinkSpeedExtActive:", "extended speeds of a PortInfo that was requested without bit 31 °"),
     ("LinkSpeedExtSupported:", "extended speeds of a PortInfo that was requested without bit 31 °"),
     ("LinkSpeedActive:", "extended speeds of a PortInfo that was requested without bit 31 °"),
+    ("rate..", "extended speeds of a PortInfo that was requested without bit 31 °"),
 ];
 
 #[test]

@@ -238,11 +238,15 @@ impl Comparison<'_> {
         held.is_none_or(|held| self.unsupported.differs(write.target(), &held, &write.data))
     }
 
-    /// Whether a table need not be read. Routes of a switch without any are written without reading.
+    /// Whether a table need not be read. Routes, weights and lanes of a switch without any routes are written without reading:
+    /// nobody has configured it since it started.
     fn is_known(&self, write: &Write) -> bool {
         let Some(node) = self.nodes.get(&write.node) else { return true };
-        let is_blank = write.key.0 == Attribute::LINEAR_FORWARDING
-            && node.switch.as_ref().is_some_and(|switch| switch.linear_fdb_top == 0);
+        let is_unused = matches!(
+            write.key.0,
+            Attribute::LINEAR_FORWARDING | Attribute::VL_ARBITRATION | Attribute::SL_TO_VL
+        );
+        let is_blank = is_unused && node.switch.as_ref().is_some_and(|switch| switch.linear_fdb_top == 0);
         is_blank || node.tables.contains_key(&(write.port, write.key))
     }
 
