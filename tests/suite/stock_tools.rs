@@ -153,7 +153,6 @@ const STRICT_DIFFERENCES: &[(&str, &str)] = &[
     ("VLArbLowCap:", "VLArbHighCap, VLArbLowCap of switch port 0 °"),
     ("LinkSpeedExtActive:", "extended speeds of a PortInfo that was requested without bit 31 °"),
     ("LinkSpeedExtSupported:", "extended speeds of a PortInfo that was requested without bit 31 °"),
-    ("LinkSpeedActive:", "extended speeds of a PortInfo that was requested without bit 31 °"),
     ("rate..", "extended speeds of a PortInfo that was requested without bit 31 °"),
 ];
 
