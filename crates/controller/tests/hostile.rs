@@ -166,7 +166,7 @@ fn measure(site: &Site, token: &str, times: &mut Times) {
     }
 }
 
-/// Serves requests by reading them and answering that there is nothing, until its listener is told to end by `stop`.
+/// Reads requests and answers each with status 503, until `stop` is set and one more connection arrives.
 fn serve_nothing(listener: &TcpListener, stop: &AtomicBool) {
     let mut buffer = vec![0; 64 << 10];
     for stream in listener.incoming() {
