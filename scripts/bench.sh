@@ -87,6 +87,7 @@ END
     section 'Admission of clusters at given places' admission
     section 'Placement until the fabric is full' placement ${trace:+--trace "$trace"}
     section 'Planning one more cluster' plan
+    section 'Rates that can be guaranteed on a link' sellable
     section 'Guarantees under attack' guarantees
     section 'Tightness of the latency bound' tightness
     section 'Shared adapters, and jobs beside hostile neighbours' shapes

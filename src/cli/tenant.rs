@@ -16,6 +16,9 @@ use super::output::{age, facts, print, table};
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
     /// Create a tenant
+    ///
+    /// The options limit what its clusters may use. A limit that is not given has a default; `heddle tenant show` prints all
+    /// of them.
     #[command(after_help = "Example:
   heddle tenant create acme --nodes 64
   heddle token create --tenant acme --save acme.token")]
@@ -40,7 +43,7 @@ pub enum TenantCommand {
     },
     /// Change the quota of a tenant
     ///
-    /// Existing clusters stay, even if they exceed the new quota.
+    /// Existing clusters stay, even if they exceed the new quota. A limit that is not given keeps its value.
     #[command(after_help = "Example:
   heddle tenant quota acme --nodes 128 --exclusive-share 25")]
     Quota {
@@ -61,25 +64,25 @@ pub enum TenantCommand {
 /// Limits of the resources of a tenant. A limit that is not given keeps its value.
 #[derive(Debug, Args)]
 pub struct QuotaArgs {
-    /// Number of clusters
+    /// Most clusters
     #[arg(long, value_name = "N")]
     clusters: Option<u32>,
-    /// Number of nodes of all clusters together
+    /// Most nodes of all clusters together
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Virtual cores of all nodes together
+    /// Most virtual cores of all nodes together
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
-    /// Memory of all nodes together, such as 512G
+    /// Most memory of all nodes together, such as 512G
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySize>,
-    /// Guaranteed bandwidth of all nodes together, in bit/s, such as 400G
+    /// Most guaranteed bandwidth of all nodes together, in bit/s, such as 400G
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Number of partition numbers, including those released in the last ten minutes
+    /// Most partition numbers, including those released in the last ten minutes
     #[arg(long, value_name = "N")]
     partitions: Option<u32>,
-    /// Hosts whose ports guaranteed clusters may use exclusively, in percent of all hosts, 0 to 100
+    /// Most hosts whose ports guaranteed clusters use exclusively, in percent of all hosts, 0 to 100
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     exclusive_share: Option<u32>,
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::cluster::CpuMode;
+use crate::cluster::{CpuMode, PacketStop};
 use crate::{MemorySize, Name};
 
 /// Problem type of an agent that has accepted a newer spec. The value is part of the protocol.
@@ -315,24 +315,6 @@ impl NetworkCheck {
     /// Whether both checks have passed.
     pub const fn is_complete(self) -> bool {
         self.reached && self.heard
-    }
-}
-
-/// Place on the fabric where packets are dropped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PacketStop {
-    /// Name of the switch or adapter.
-    pub node: String,
-    /// Number of the port at which the packets arrived.
-    #[schema(value_type = u8)]
-    pub port: PortNum,
-    /// Drop reason, as counted by `heddle sim-ctl … functions`.
-    pub reason: String,
-}
-
-impl std::fmt::Display for PacketStop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} port {} ({})", self.node, self.port, self.reason)
     }
 }
 

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fabric_model::tenancy::{Class, SlMode};
-use ib_wire::PartitionNumber;
+use ib_wire::{PartitionNumber, PortNum};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::agent::PacketStop;
 use crate::{MemorySize, Name};
 
 /// Virtual cluster with its desired shape, its nodes and its current state.
@@ -295,6 +294,24 @@ pub struct ClusterNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
+}
+
+/// Place on the fabric where packets are dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PacketStop {
+    /// Name of the switch or adapter.
+    pub node: String,
+    /// Number of the port at which the packets arrived.
+    #[schema(value_type = u8)]
+    pub port: PortNum,
+    /// Drop reason, as counted by `heddle sim-ctl … functions`.
+    pub reason: String,
+}
+
+impl fmt::Display for PacketStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {} ({})", self.node, self.port, self.reason)
+    }
 }
 
 /// State of a node.

@@ -12,10 +12,10 @@ use ib_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::intent::PortName;
-use crate::plan::LinearTable;
+use crate::port_name::PortName;
 use crate::serde_with::{packed_tables, shared_values};
 use crate::shared_map::SharedMap;
+use crate::tables::LinearTable;
 use crate::tenancy::{Class, LinkGrant, PairServiceLevel, SlMode};
 
 /// The decisions behind a plan. Passed to the next compilation, they keep everything stable that the intents do not

@@ -2,15 +2,15 @@
 //! overrides, and the capabilities of the devices.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use ib_wire::OutOfRange;
-use ib_wire::sa::Rate;
-use ib_wire::{DataLanes, Guid, Membership, Mtu, PartitionNumber, Pkey, PortNum, QKey, ServiceLevel};
+use ib_wire::{
+    DataLanes, Guid, Membership, Mtu, OutOfRange, PartitionNumber, Pkey, PortNum, QKey, Rate, ServiceLevel,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::StatedHardware;
 use crate::link_rate::LinkRate;
+pub use crate::port_name::PortName;
 use crate::serde_with::{known, pair_list, qkey};
 use crate::tenancy::{Class, SlMode};
 
@@ -260,20 +260,6 @@ impl TryFrom<u8> for MulticastScope {
 impl From<MulticastScope> for u8 {
     fn from(scope: MulticastScope) -> u8 {
         scope.0
-    }
-}
-
-/// A port, identified by node GUID and port number. Unlike the port GUID this distinguishes the ports of a switch, which
-/// share one port GUID. Prints as `0x0002c90300100000[1]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PortName {
-    pub node: Guid,
-    pub port: PortNum,
-}
-
-impl fmt::Display for PortName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]", self.node, self.port)
     }
 }
 

@@ -33,10 +33,12 @@ mod node_role;
 mod observed;
 mod packed;
 pub mod plan;
+mod port_name;
 mod serde_with;
 mod shared_map;
 mod summary;
 mod switch_graph;
+mod tables;
 pub mod tenancy;
 mod topology;
 

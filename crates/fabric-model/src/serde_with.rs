@@ -2,8 +2,7 @@
 
 /// Wire codes in intents and plans: unlike received codes they must be defined ones.
 pub(crate) mod known {
-    use ib_wire::sa::Rate;
-    use ib_wire::{DataLanes, Mtu};
+    use ib_wire::{DataLanes, Mtu, Rate};
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer};
 
@@ -91,7 +90,7 @@ pub(crate) mod packed_tables {
     use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::packed;
-    use crate::plan::{LINEAR_BYTES_MAX, LinearTable};
+    use crate::tables::{LINEAR_BYTES_MAX, LinearTable};
 
     pub(crate) fn serialize<S: Serializer>(
         tables: &BTreeMap<Guid, Arc<LinearTable>>,

@@ -7,7 +7,7 @@ use ib_wire::{Guid, ServiceLevel, VirtualLane};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
-use crate::intent::PortName;
+use crate::port_name::PortName;
 
 /// A data rate in bits per second, without line coding. Parses `10G`, `2.5 Gb/s`, `800M`; prints as `12.5 Gb/s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -33,6 +33,7 @@ mod isolation;
 mod multicast;
 mod network;
 mod partition_owners;
+mod plan_changes;
 mod rule;
 mod sharing;
 mod verified;

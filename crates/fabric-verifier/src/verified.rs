@@ -1,7 +1,6 @@
 //! A plan with its findings, and incremental verification of the next plan.
 
 mod clusters;
-mod plan_changes;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +18,10 @@ use crate::guarantees::{Guarantees, PreviousState};
 use crate::intended::{Intended, IntentChanges};
 use crate::isolation::Keys;
 use crate::network::{Cables, ExitColumns, PlannedNetwork};
+use crate::plan_changes::PlanChanges;
 use crate::sharing::Ports;
 use crate::{Finding, Reading, addresses, credit_loops, forwarding, multicast, partition_owners, sharing};
 use clusters::Clusters;
-pub(crate) use plan_changes::PlanChanges;
 
 /// A plan with all its findings, and the intermediate results from which those of the next plan follow.
 ///

@@ -26,11 +26,11 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 pub use packet::ProbeKey;
 use packet::{Kind, Packet};
 pub(crate) use socket::ProbeSocket;
-
-use crate::seed::Probes;
 
 /// UDP port of the network check. Firewalls in an image must allow it between nodes.
 pub const UDP_PORT: u16 = 7556;
@@ -49,6 +49,17 @@ const REPLIES_QUEUED_MAX: usize = 64;
 
 /// Most replies of a node per second.
 const REPLIES_PER_SECOND: u32 = 256;
+
+/// The peers of a node's network check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probes {
+    /// The node that must reply; `None` if no other node may be reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<Ipv4Addr>,
+    /// The node that is asked for a broadcast; `None` if no broadcast reaches this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcaster: Option<Ipv4Addr>,
+}
 
 /// Result of a node's network check so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ mod documents;
 mod files;
 
 use std::fmt;
-use std::net::Ipv4Addr;
 
 use ib_wire::{Pkey, ServiceLevel};
 use serde::{Deserialize, Serialize};
@@ -17,6 +16,8 @@ pub use documents::{
     DeviceMatch, Ethernet, HostKeys, InvalidSeedDocument, MetaData, NetworkConfig, SeedDocument,
     SeedDocuments, UserData, WriteFile,
 };
+
+use crate::probe::Probes;
 
 /// File in the guest with its current context, without secrets; see [`ContextFile`].
 pub const CONTEXT_FILE: &str = "/etc/heddle/context.json";
@@ -55,17 +56,6 @@ pub struct SeedInput {
     pub classes: Vec<ClassLevel>,
     /// Parameters of the network check; `None` if it is not requested.
     pub probes: Option<Probes>,
-}
-
-/// The peers of a node's network check; see [`crate::probe`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probes {
-    /// The node that must reply; `None` if no other node may be reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub successor: Option<Ipv4Addr>,
-    /// The node that is asked for a broadcast; `None` if no broadcast reaches this node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub broadcaster: Option<Ipv4Addr>,
 }
 
 /// A traffic class of a cluster.

@@ -4,8 +4,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use guest::probe::{ProbeDestination, ProbeKey, ProbeTask, Prober, Reachability};
-use guest::seed::Probes;
+use guest::probe::{ProbeDestination, ProbeKey, ProbeTask, Prober, Probes, Reachability};
 use proptest::prelude::*;
 
 /// Step of virtual time; the latency of every packet.

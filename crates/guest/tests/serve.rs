@@ -14,8 +14,9 @@ use guest::channel::{
     DATA_BYTES_MAX, Decoder, PROTOCOL_VERSION, SESSIONS_MAX, SessionId, SessionRequest, ToGuest, ToHost,
     WINDOW_BYTES, encode,
 };
+use guest::probe::Probes;
 use guest::probe::Reachability;
-use guest::seed::{KeyPair, Peer, Probes, Seed, SeedInput};
+use guest::seed::{KeyPair, Peer, Seed, SeedInput};
 use guest::serve::{ChannelServer, GuestNode, HostConnection};
 use ib_wire::{Pkey, ServiceLevel};
 

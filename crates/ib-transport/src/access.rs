@@ -1,28 +1,5 @@
 //! Access control of the ibsim sockets, by user id.
 
-use std::fmt;
-
-use crate::sys;
-
-/// A user id as the kernel reports it in the credentials of a message (`SCM_CREDENTIALS`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UserId(pub u32);
-
-impl UserId {
-    pub const ROOT: Self = Self(0);
-
-    /// The effective user id of this process.
-    pub fn own() -> Self {
-        sys::effective_user()
-    }
-}
-
-impl fmt::Display for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The users that may attach through the ibsim protocol, whose abstract sockets have no file permissions.
 ///
 /// A client acts as root on the node that it attaches to: it can become the subnet manager of the node's port and receives

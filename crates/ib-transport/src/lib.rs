@@ -32,20 +32,23 @@ mod server;
 mod socket_file;
 mod sys;
 pub mod umad;
+mod vendor;
 mod waker;
 
 use ib_wire::TransactionId;
 
-pub use access::{SocketAccess, UserId};
+pub use access::SocketAccess;
 pub use client_role::ClientRole;
 pub use device::{Device, DeviceError, DeviceSpec, DeviceSpecError, Received};
 pub use guest_sockets::{FRAME_BYTES_MAX, FrameBuffer, GuestCounters, GuestError, GuestSockets};
 pub use relay::{Relay, RelayPort};
 pub use server::{
     BindError, CLIENTS_MAX, CLIENTS_PER_USER_MAX, ClientDatagram, ClientId, FORWARD_TIMEOUT, FORWARDED_MAX,
-    FabricBackend, Outbox, Server, ServerCounters, Vendor,
+    FabricBackend, Outbox, Server, ServerCounters,
 };
 pub use socket_file::SocketBindError;
+pub use sys::UserId;
+pub use vendor::Vendor;
 pub use waker::Waker;
 
 /// The part of a transaction identifier that the application chooses and finds unchanged in the response: the low 32 bits.

@@ -18,7 +18,8 @@ use ib_wire::{Datagram, Gid, Guid, Lid, Mad, ManagementClass, Method, Pkey, Port
 use crate::client_role::ClientRole;
 use crate::framed::{self, FramedReceived, PortDetails};
 use crate::ibsim::DataMessage;
-use crate::server::{ClientDatagram, ClientId, FabricBackend, Outbox, Vendor};
+use crate::server::{ClientDatagram, ClientId, FabricBackend, Outbox};
+use crate::vendor::Vendor;
 
 /// Most pending requests per direction. A subnet manager has some dozens in flight.
 const PENDING_MAX: usize = 4096;

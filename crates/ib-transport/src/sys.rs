@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_ulong};
+use std::fmt;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,11 +13,11 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
-use crate::access::UserId;
-use crate::ibsim::DATA_LEN;
-
 /// Most messages per system call: twice the 32 requests that a client usually keeps in flight.
 pub(crate) const BATCH_MAX: usize = 64;
+
+/// Length of a data message of the ibsim protocol in bytes.
+pub const DATA_LEN: usize = 288;
 
 /// An encoded data message.
 pub(crate) type RawDataMessage = [u8; DATA_LEN];
@@ -119,10 +120,24 @@ impl SendBatch {
     }
 }
 
-/// The effective user of this process.
-pub(crate) fn effective_user() -> UserId {
-    // SAFETY: no pointers, and it cannot fail.
-    UserId(unsafe { libc::geteuid() })
+/// A user id as the kernel reports it in the credentials of a message (`SCM_CREDENTIALS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub u32);
+
+impl UserId {
+    pub const ROOT: Self = Self(0);
+
+    /// The effective user id of this process.
+    pub fn own() -> Self {
+        // SAFETY: no pointers, and it cannot fail.
+        Self(unsafe { libc::geteuid() })
+    }
+}
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// Makes the kernel attach the credentials of the sender to every message that the socket receives from now on.

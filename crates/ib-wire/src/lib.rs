@@ -21,7 +21,7 @@
 //! | [`Mtu`] | code n is 128 · 2ⁿ bytes: 1 = 256 … 5 = 4096 |
 //! | [`DataLanes`] (VLCap, OperationalVLs) | 1 = VL0, 2 = VL0-1, 3 = VL0-3, 4 = VL0-7, 5 = VL0-14 |
 //! | [`LinkWidth`], [`LinkSpeed`], [`ExtendedSpeed`] | one bit per width or speed |
-//! | [`sa::Rate`] | code per nominal rate, not in ascending order |
+//! | [`Rate`] | code per nominal rate, not in ascending order |
 //! | data counters ([`perf`]) | units of 4 bytes |
 //! | arbitration weights ([`VlArbEntry`]) | units of 64 bytes |
 //! | `vl_high_limit` | units of 4096 bytes, 0 = one packet, 255 = no limit |
@@ -54,6 +54,7 @@ mod node_info;
 pub mod notice;
 pub mod perf;
 mod port_info;
+mod rate;
 pub mod rmpp;
 pub mod sa;
 mod sm_info;
@@ -74,6 +75,7 @@ pub use link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, Physic
 pub use mad::{Attribute, MAD_LEN, Mad, ManagementClass, Method, Status, TransactionId};
 pub use node_info::{NodeDescription, NodeInfo, NodeKind};
 pub use port_info::{Capability, MKeyProtection, MlnxExtPortInfo, PortInfo};
+pub use rate::Rate;
 pub use sm_info::{SmInfo, SmState};
 pub use smp::{DIRECTED_HOPS_MAX, DirectedRoute, SMP_DATA_LEN};
 pub use switch_info::{AdaptiveRoutingInfo, SwitchInfo};

@@ -158,7 +158,7 @@ impl ExtendedSpeed {
     pub const NDR: Self = Self(8);
 
     /// Nominal rate per physical lane of the fastest speed in the set, in Mb/s: 14000, 25000, 50000 or 100000, as rate codes
-    /// count it ([`Rate`](crate::sa::Rate)); 0 if no known bit is set.
+    /// count it ([`Rate`](crate::Rate)); 0 if no known bit is set.
     pub const fn lane_mbps(self) -> u32 {
         match self.fastest() {
             Some(Self::FDR) => 14_000,

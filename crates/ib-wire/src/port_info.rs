@@ -7,7 +7,7 @@ use crate::bits::{Field, WireValue, bits, bytes};
 use crate::keys::MKey;
 use crate::lanes::{DataLanes, ServiceLevel};
 use crate::link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortState};
-use crate::sa::Rate;
+use crate::rate::Rate;
 
 layout! {
     /// PortInfo (attribute 0x0015). The modifier is the port number; on an adapter 0 means the port that received the request.

@@ -15,9 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::context::remove_logs;
 use crate::cpu_set::CpuSet;
-use crate::domain::{CpuPlacement, DirectBoot, Domain, DomainMetadata};
+use crate::domain::{CpuPlacement, DirectBoot, Domain, DomainMetadata, remove_logs};
 use crate::error_chain;
 use crate::hypervisor::{DomainState, HaltReason, Hypervisor, HypervisorError};
 use crate::reports::Reports;

@@ -1,7 +1,6 @@
 //! State shared by all virtual machines of an agent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use uuid::Uuid;
 use crate::accelerator::AcceleratorProbe;
 use crate::capacity::{Allocation, Allocations, InsufficientCapacity};
 use crate::cpu_set::CpuSet;
-use crate::domain::domain_name;
 use crate::fabric::FabricAttachments;
 use crate::hypervisor::Hypervisor;
 use crate::image::ImageCache;
@@ -21,9 +19,6 @@ use crate::reports::Reports;
 use crate::retention::RetainedDisks;
 use crate::state_dir::{QemuUser, StateDir};
 use crate::users::QemuUsers;
-
-/// Directory of libvirt's QEMU logs.
-const LOGS: &str = "/var/log/libvirt/qemu";
 
 /// State shared by all virtual machines of an agent.
 #[derive(Debug)]
@@ -233,14 +228,5 @@ impl AgentContext {
 
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Removes libvirt's logs of a virtual machine, whose name is never reused.
-pub fn remove_logs(instance: &str, id: Uuid) {
-    let name = domain_name(instance, id);
-    for suffix in ["log", "log.0", "log.1", "log.2"] {
-        // Ignored if the logs are elsewhere or owned by another user.
-        let _ = std::fs::remove_file(Path::new(LOGS).join(format!("{name}.{suffix}")));
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use controller_api::agent::VmSpec;
 use controller_api::image::DiskFormat;
-use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Probes, Seed, SeedInput};
+use guest::probe::Probes;
+use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;

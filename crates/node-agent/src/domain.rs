@@ -20,6 +20,9 @@ use crate::image::hex;
 use crate::state_dir::QemuUser;
 use crate::xml::{Element, element};
 
+/// Directory of libvirt's QEMU logs.
+const LOGS: &str = "/var/log/libvirt/qemu";
+
 /// XML namespace of the metadata.
 pub const METADATA_NAMESPACE: &str = "urn:heddle:agent:1";
 
@@ -186,6 +189,15 @@ impl DomainMetadata {
 /// Name of a virtual machine's domain.
 pub fn domain_name(instance: &str, id: Uuid) -> String {
     format!("heddle-{instance}-{id}")
+}
+
+/// Removes libvirt's logs of a virtual machine, whose name is never reused.
+pub fn remove_logs(instance: &str, id: Uuid) {
+    let name = domain_name(instance, id);
+    for suffix in ["log", "log.0", "log.1", "log.2"] {
+        // Ignored if the logs are elsewhere or owned by another user.
+        let _ = std::fs::remove_file(Path::new(LOGS).join(format!("{name}.{suffix}")));
+    }
 }
 
 /// Digest of the immutable part of a VM spec: everything except its context and its P_Keys.

@@ -358,7 +358,7 @@ impl Vm {
         }
         if keep != Keep::Disk {
             self.context.users.release(self.id);
-            crate::context::remove_logs(state_dir.instance(), self.id);
+            crate::domain::remove_logs(state_dir.instance(), self.id);
         }
         Ok(())
     }

@@ -6,10 +6,10 @@ use ib_wire::{
     AdaptiveRoutingInfo, Attribute, Mad, MlnxExtPortInfo, NodeInfo, PortInfo, PortState, SMP_DATA_LEN, Status,
 };
 
+use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase, Purpose};
 use crate::program::Stage;
-use crate::unsupported::AttributeRef;
 
 /// Programming runs in a row that a silent node may interrupt before it is left out.
 const STRIKES_MAX: u8 = 3;

@@ -9,12 +9,13 @@ use ib_wire::{
 use fabric_model::{LinkRate, NODES_MAX, Speed};
 
 use crate::adaptive_routing::may_route_adaptively;
+use crate::attribute_key::AttributeKey;
+use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
 use crate::keys::Location;
 use crate::manager::{Manager, Purpose};
-use crate::observed::{AttributeKey, ObservedNode, OwnPort, is_up};
+use crate::observed::{ObservedNode, OwnPort, is_up};
 use crate::program::hops;
-use crate::unsupported::AttributeRef;
 
 impl Manager {
     /// Starts a discovery run over the whole fabric, from the manager's own port.

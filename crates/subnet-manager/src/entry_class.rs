@@ -6,7 +6,7 @@ use ib_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::observed::AttributeKey;
+use crate::attribute_key::AttributeKey;
 use crate::transition::lanes;
 
 /// What an entry of a plan is for.

@@ -12,9 +12,9 @@ use fabric_model::intent::PortName;
 use ib_wire::{Attribute, Guid, PkeyBlock, PortInfo, PortNum, SMP_DATA_LEN, Status, SwitchInfo, VlArbBlock};
 use serde::{Deserialize, Serialize};
 
+use crate::attribute_key::AttributeRef;
 use crate::entry_class::EntryClass;
 use crate::transition::lanes;
-use crate::unsupported::AttributeRef;
 
 /// Time before entries that a device did not take are tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(60);

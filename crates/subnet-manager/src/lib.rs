@@ -33,6 +33,7 @@
 
 mod adaptive_routing;
 mod answers;
+mod attribute_key;
 mod backlog;
 mod discovery_run;
 mod entry_class;

@@ -11,6 +11,7 @@ use ib_wire::{
     TransactionId,
 };
 
+use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
@@ -25,7 +26,7 @@ use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
 use crate::sweep::{SweepSchedule, SweepSettings};
 use crate::transition::RouteStep;
-use crate::unsupported::{AttributeRef, Unsupported};
+use crate::unsupported::Unsupported;
 use crate::verification::Written;
 
 /// Settings of a subnet manager.

@@ -9,12 +9,10 @@ use ib_wire::{
     PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
+use crate::attribute_key::AttributeKey;
 use crate::entry_class::EntryClass;
 use crate::lacks::Lacks;
 use crate::sa::NodeFacts;
-
-/// An attribute or a block of a table: attribute id and modifier.
-pub(crate) type AttributeKey = (Attribute, u32);
 
 /// A node as far as it answered.
 #[derive(Clone, Debug)]

@@ -12,12 +12,13 @@ use ib_wire::{
     Attribute, Guid, MKeyProtection, MulticastBlock, PortInfo, PortNum, SMP_DATA_LEN, VlArbBlock, VlArbPart,
 };
 
+use crate::attribute_key::{AttributeKey, AttributeRef};
 use crate::keys::SiteSecret;
 use crate::lacks::Lacks;
-use crate::observed::{AttributeKey, ObservedNode, OwnPort, is_host};
+use crate::observed::{ObservedNode, OwnPort, is_host};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
-use crate::unsupported::{AttributeRef, Unsupported};
+use crate::unsupported::Unsupported;
 use attributes::{
     address, carries_data, enforced_ports, enforces, group_blocks, keys, low_first, port_info, queue_life,
     shared_ports, shrunk_keys, step, switch_info, switch_life,

@@ -7,12 +7,12 @@ use fabric_model::plan::LinearTable;
 use fabric_model::{FabricPlan, ObservedTables};
 use ib_wire::{Attribute, Guid, PkeyBlock, PkeyBlockSelector, PortNum, SMP_DATA_LEN};
 
+use crate::attribute_key::AttributeRef;
 use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::read_back::{linear, pkeys};
-use crate::unsupported::AttributeRef;
 
 /// An attribute whose value differs from a plan. M_Keys are blanked out.
 #[derive(Clone, Debug, PartialEq, Eq)]

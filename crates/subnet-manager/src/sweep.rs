@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ib_wire::Guid;
 
-use crate::unsupported::AttributeRef;
+use crate::attribute_key::AttributeRef;
 
 /// How often a subnet manager sweeps the fabric and how much it audits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

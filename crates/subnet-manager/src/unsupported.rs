@@ -6,12 +6,9 @@ use std::collections::BTreeMap;
 use ib_wire::{Attribute, Guid, PortNum, SMP_DATA_LEN};
 use serde::{Deserialize, Serialize};
 
+use crate::attribute_key::AttributeRef;
 use crate::entry_class::EntryClass;
 use crate::lacks::Lacks;
-use crate::observed::AttributeKey;
-
-/// An attribute of a device: node, port, attribute id and modifier.
-pub(crate) type AttributeRef = (Guid, PortNum, AttributeKey);
 
 /// Bits of attributes that devices do not support.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ use fabric_model::intent::PortName;
 use fabric_model::plan::SwitchPortPlan;
 use ib_wire::{Attribute, Guid, Mad, PortInfo, PortNum, SMP_DATA_LEN, Status};
 
+use crate::attribute_key::AttributeRef;
 use crate::backlog::{Job, JobKind};
 use crate::entry_class::{EntryClass, port_concerned};
 use crate::event::SmEvent;
@@ -20,7 +21,6 @@ use crate::lacks::{Lack, LackAnswer, describe};
 use crate::manager::{Manager, Phase};
 use crate::observed::{Observed, ObservedNode, is_host};
 use crate::program::{Stage, close, hops};
-use crate::unsupported::AttributeRef;
 
 /// Blocks of forwarding tables that a run reads back. One that writes more, such as the first, has the answers to its Sets
 /// and leaves the rest to the audits of sweeps: at 11,664 hosts, reading all of them back would cost half as many SMPs

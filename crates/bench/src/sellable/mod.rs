@@ -234,8 +234,7 @@ impl SharedCable {
 }
 
 fn markdown(rows: &[Row]) -> String {
-    let mut text = "# Sellable share of a link\n\n\
-        What clusters are guaranteed together, in percent of the rate of the link they share, on the wire and as payload of \
+    let mut text = "What clusters are guaranteed together, in percent of the rate of the link they share, on the wire and as payload of \
         full packets. The limit is exact (=) or an upper bound (<). Switches have ideal outputs, except in the last two columns.\n\n\
         | lanes | entries | latency | clusters | sold | payload | limit | sold / limit | limited speed-up | FIFO inputs |\n\
         |---|---|---|---|---|---|---|---|---|---|\n"

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use controller_api::agent::{PacketStop, Probes};
-use controller_api::cluster::{NetworkState, NodeState};
+use controller_api::agent::Probes;
+use controller_api::cluster::{NetworkState, NodeState, PacketStop};
 use jiff::Timestamp;
 
 use super::{AdvanceOutcome, Observations, VmObservation, node_name};

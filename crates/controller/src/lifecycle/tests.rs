@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controller_api::MemorySize;
-use controller_api::agent::{ImageSpec, NetworkCheck, PacketStop, Probes};
-use controller_api::cluster::{CpuMode, SubPartitionStatus};
+use controller_api::agent::{ImageSpec, NetworkCheck, Probes};
+use controller_api::cluster::{CpuMode, PacketStop, SubPartitionStatus};
 use controller_api::operation::Operation;
 use fabric_model::MacAddress;
 use ib_wire::{Lid, PortNum};

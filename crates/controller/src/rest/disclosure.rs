@@ -7,7 +7,8 @@
 use controller_api::Name;
 use controller_api::image::Image;
 use controller_api::limit::Limit;
-use fabric_compiler::CompileError;
+use fabric_compiler::tenancy::admission::Refusal;
+use fabric_compiler::{CompileError, GuaranteeError};
 
 use super::access::Caller;
 use crate::admission::AdmissionError;
@@ -143,6 +144,10 @@ impl Disclose for AdmissionError {
 impl Disclose for NotPlanned {
     fn for_tenants(&self) -> String {
         let text = match &self.reason {
+            PlanningError::Compile(CompileError::NotAdmitted {
+                reason: GuaranteeError::Refused(Refusal::RateUnknown { .. } | Refusal::NoLanes { .. }),
+                ..
+            }) => "nothing can be guaranteed on a part of the network that this cluster would use",
             PlanningError::Compile(CompileError::NotAdmitted { .. }) => {
                 "the network has too little capacity left for this guarantee"
             }

@@ -1,7 +1,7 @@
 //! Network check of clusters: unchecked, checking, passed and failed.
 
-use controller_api::agent::{NetworkCheck, PacketStop};
-use controller_api::cluster::{NetworkState, NodeState, Phase};
+use controller_api::agent::NetworkCheck;
+use controller_api::cluster::{NetworkState, NodeState, PacketStop, Phase};
 use controller_api::operation::OperationState;
 use controller_api::{ApiClient, ClusterRef};
 use ib_wire::PortNum;

@@ -19,8 +19,7 @@ mod tokens;
 use fabric_model::intent::{
     Ipoib, Member, MemberSelector, MulticastScope, PartitionIntent, PkeyPlacement, Role,
 };
-use ib_wire::sa::Rate;
-use ib_wire::{Guid, Mtu, PartitionNumber, Pkey, QKey, ServiceLevel};
+use ib_wire::{Guid, Mtu, PartitionNumber, Pkey, QKey, Rate, ServiceLevel};
 use thiserror::Error;
 
 use tokens::{Token, Tokens};

@@ -80,7 +80,7 @@ impl IntentGenerator {
 
     fn ipoib(&mut self) -> Option<Ipoib> {
         self.random.random_bool(0.7).then(|| Ipoib {
-            rate: *[ib_wire::sa::Rate::G10, ib_wire::sa::Rate::G20].choose(&mut self.random).unwrap(),
+            rate: *[ib_wire::Rate::G10, ib_wire::Rate::G20].choose(&mut self.random).unwrap(),
             ..Ipoib::default()
         })
     }

@@ -12,14 +12,12 @@ mod draft;
 mod finding;
 mod qos;
 mod switch;
-mod tables;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ib_wire::sa::Rate;
 use ib_wire::{
-    DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, PortNum, QKey, ServiceLevel,
+    DataLanes, Gid, Guid, Lid, Lmc, Mtu, MulticastLid, PartitionNumber, PortNum, QKey, Rate, ServiceLevel,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +27,10 @@ pub use draft::Draft;
 pub use finding::PlanFinding;
 pub use qos::{PortQos, QosError};
 pub use switch::{Enforcement, SwitchPlan, SwitchPortPlan};
-pub use tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
 use crate::decisions::Decisions;
 pub use crate::packed::UnpackError;
+pub use crate::tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
 use crate::intent::{MulticastScope, PortName, Role};
 use crate::serde_with::{known, qkey};

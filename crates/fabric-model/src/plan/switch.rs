@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ib_wire::{DataLanes, Guid, Lid, Mtu, MulticastBlock, PkeyBlock, PortNum};
 
 use super::qos::PortQos;
-use super::tables::{LinearTable, MulticastTable, PkeyTable};
 use crate::intent::PortName;
+use crate::tables::{LinearTable, MulticastTable, PkeyTable};
 
 /// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]

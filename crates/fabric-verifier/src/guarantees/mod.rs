@@ -16,7 +16,7 @@ use ib_wire::{Guid, Lid, PartitionNumber, ServiceLevel};
 
 use crate::bounded::bounded;
 use crate::network::{Link, NextHop, PORTS, SwitchIndex, port_of};
-use crate::verified::PlanChanges;
+use crate::plan_changes::PlanChanges;
 use crate::{Finding, Reading, Rule};
 use cluster_check::{ClusterChecker, ClusterResult};
 use holdings::{ClusterGrants, Holdings};

@@ -35,7 +35,7 @@ use ib_wire::{
 };
 
 use crate::client_role::ClientRole;
-use crate::server::Vendor;
+use crate::vendor::Vendor;
 
 /// Length of the longest frame in bytes: a datagram with a GRH.
 pub const FRAME_MAX: usize = HEADER_LEN + DATAGRAM_HEADER_LEN + GRH_LEN + MAD_LEN;

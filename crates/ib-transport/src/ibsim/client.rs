@@ -12,8 +12,8 @@ use ib_wire::{Gid, Guid, Lid, PortState};
 use super::name::SocketName;
 use super::wire::{CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, WireError};
 use crate::client_role::ClientRole;
-use crate::server::Vendor;
 use crate::sys::{BATCH_MAX, RawDataMessage, ReceiveBatch, SendBatch, Wait};
+use crate::vendor::Vendor;
 
 /// Longest wait for a control reply. An idle server answers within microseconds, a busy one within milliseconds.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -30,13 +30,11 @@ use ib_wire::{
 };
 
 use crate::client_role::ClientRole;
-use crate::server::Vendor;
+pub use crate::sys::DATA_LEN;
+use crate::vendor::Vendor;
 
 /// Length of a control message in bytes.
 pub const CONTROL_LEN: usize = 80;
-
-/// Length of a data message in bytes.
-pub const DATA_LEN: usize = 288;
 
 const MAGIC: u32 = 0xdead_beef;
 const PAYLOAD: usize = 16;

@@ -7,6 +7,7 @@ use ib_wire::{Datagram, Gid, Guid, Lid, PortState};
 
 use super::Outbox;
 use crate::ibsim::DataMessage;
+use crate::vendor::Vendor;
 
 /// The fabric that a [`Server`](super::Server) serves. The server calls all methods from its own thread, one at a time.
 pub trait FabricBackend {
@@ -86,17 +87,6 @@ pub trait FabricBackend {
     /// Called once per round, after all input was handled, for timers and deferred work. Returns the longest time until the next
     /// call; input or a [`Waker`](super::Waker) brings it earlier.
     fn tick(&mut self, outbox: &mut Outbox<Self::Port>) -> Option<Duration>;
-}
-
-/// The payload of GET_VENDOR of the ibsim protocol: vendor, device and versions of an adapter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vendor {
-    /// IEEE OUI of the vendor, 24 bits.
-    pub vendor_id: u32,
-    /// Device id of the vendor.
-    pub part_id: u32,
-    pub hardware_version: u32,
-    pub firmware_version: u64,
 }
 
 /// The number of an attached client, in bits 63 to 48 of the transactions of its requests: 10 bits of slot and 6 bits of

@@ -8,10 +8,9 @@ use ib_wire::ManagementClass;
 
 use super::backend::ClientId;
 use super::backlog::{ByteQueue, MessageQueue};
-use crate::access::UserId;
 use crate::client_role::ClientRole;
 use crate::framed::FrameReader;
-use crate::sys::{Epoll, Interest};
+use crate::sys::{Epoll, Interest, UserId};
 
 /// Most clients that can be attached at once: a [`ClientId`] has 10 bits of slot.
 pub const CLIENTS_MAX: usize = 1 << SLOT_BITS;

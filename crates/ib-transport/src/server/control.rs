@@ -8,9 +8,9 @@ use super::Server;
 use super::backend::{ClientId, FabricBackend};
 use super::backlog::MessageQueue;
 use super::connections::{CLIENTS_PER_USER_MAX, ClientLink, Owner};
-use crate::access::{SocketAccess, UserId};
+use crate::access::SocketAccess;
 use crate::ibsim::{CONTROL_LEN, Connect, ControlReply, ControlRequest, SocketName, WireError};
-use crate::sys::{self, CredentialedMessage};
+use crate::sys::{self, CredentialedMessage, UserId};
 
 /// Most control messages per round, so that a flood of them does not starve the data sockets.
 const CONTROL_PER_ROUND: usize = 32;

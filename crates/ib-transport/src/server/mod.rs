@@ -23,16 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use backend::{ClientDatagram, ClientId, FabricBackend, Vendor};
+pub use backend::{ClientDatagram, ClientId, FabricBackend};
 pub use connections::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
 pub use counters::ServerCounters;
 pub use forwarded::{FORWARD_TIMEOUT, FORWARDED_MAX};
 pub use outbox::Outbox;
 
-use crate::access::{SocketAccess, UserId};
+use crate::access::SocketAccess;
 use crate::ibsim::{InvalidSocketName, SocketName};
 use crate::socket_file::SocketBindError;
-use crate::sys::{self, Epoll, EpollEvent, ReceiveBatch, SendBatch};
+use crate::sys::{self, Epoll, EpollEvent, ReceiveBatch, SendBatch, UserId};
 use crate::waker::Waker;
 use connections::{ClientLink, ManagerChange};
 

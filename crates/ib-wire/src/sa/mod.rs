@@ -15,7 +15,7 @@ use std::ops::BitOr;
 
 pub use inventory::{GuidInfoRecord, LinkRecord, NodeRecord, PortInfoRecord, SmInfoRecord, SwitchInfoRecord};
 pub use multicast::{JoinState, McMemberRecord};
-pub use path::{PathRecord, Rate, Selector};
+pub use path::{PathRecord, Selector};
 pub use pattern::{Matcher, Pattern};
 pub use service::{ServiceKey, ServiceRecord};
 pub use tables::{

@@ -1,11 +1,12 @@
 //! MCMemberRecord: multicast groups and their members.
 
-use super::{Rate, Selector, record};
+use super::{Selector, record};
 use crate::address::{Gid, MulticastLid};
 use crate::bits::{Field, WireValue, bits, bits_from, bytes, field_named};
 use crate::keys::{Pkey, QKey};
 use crate::lanes::ServiceLevel;
 use crate::link::Mtu;
+use crate::rate::Rate;
 
 layout! {
     /// MCMemberRecord (attribute 0x0038): Set joins a group and creates it if need be, Delete leaves it.

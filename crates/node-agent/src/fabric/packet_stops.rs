@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use control_protocol::sim::{FrameCounts, PortLocation};
-use controller_api::agent::PacketStop;
+use controller_api::cluster::PacketStop;
 use fabric_model::DropReason;
 
 /// How long a drop is reported after the last packet; longer than the retry interval of the network check.

@@ -7,8 +7,9 @@ use ib_wire::{
 };
 
 use super::Stage;
+use crate::attribute_key::AttributeKey;
 use crate::lifetimes::{HOQ_LIFE, LEAF_HOQ_LIFE, SUBNET_TIMEOUT, SWITCH_LIFE_TIME, VL_STALL_COUNT};
-use crate::observed::{AttributeKey, ObservedNode};
+use crate::observed::ObservedNode;
 use crate::transition;
 
 /// The ports with lane sharing in the plan that are known, with PortInfo.

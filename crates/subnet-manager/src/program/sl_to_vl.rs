@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ib_wire::{Attribute, Guid, PortNum, SlToVlSelector};
 
 use super::Write;
-use crate::observed::{AttributeKey, ObservedNode};
+use crate::attribute_key::AttributeKey;
+use crate::observed::ObservedNode;
 
 /// Replaces the writes of all inputs of an output by one, if the switch supports that and all values are
 /// equal. Other writes stay. A single write for all hops would also change those to port 0, which plans do

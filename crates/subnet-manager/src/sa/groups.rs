@@ -4,8 +4,8 @@
 use std::ops::{BitOr, ControlFlow};
 
 use fabric_model::plan::GroupPlan;
-use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Pattern, Rate, Selector};
-use ib_wire::{Gid, Membership, Mtu};
+use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Pattern, Selector};
+use ib_wire::{Gid, Membership, Mtu, Rate};
 
 use super::inventory::add_if;
 use super::paths::is_selected;

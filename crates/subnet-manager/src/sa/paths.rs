@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Rate, Selector};
-use ib_wire::{Gid, LidAddress, Mtu, Pkey, ServiceLevel, Status};
+use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Selector};
+use ib_wire::{Gid, LidAddress, Mtu, Pkey, Rate, ServiceLevel, Status};
 
 use crate::lifetimes::SUBNET_TIMEOUT;
 

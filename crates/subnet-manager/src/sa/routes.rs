@@ -6,8 +6,7 @@ use std::sync::Arc;
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
-use ib_wire::sa::Rate;
-use ib_wire::{Guid, Lid, Mtu, PortNum};
+use ib_wire::{Guid, Lid, Mtu, PortNum, Rate};
 
 use super::directory::NodeFacts;
 

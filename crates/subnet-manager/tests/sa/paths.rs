@@ -3,8 +3,8 @@
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
 use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairServiceLevel, SlMode};
-use ib_wire::sa::{ComponentMask, PathRecord, Rate, Selector};
-use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, ServiceLevel, ServiceLevelSet, Status, VirtualLane};
+use ib_wire::sa::{ComponentMask, PathRecord, Selector};
+use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, Rate, ServiceLevel, ServiceLevelSet, Status, VirtualLane};
 use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 use crate::visibility::overlapping;

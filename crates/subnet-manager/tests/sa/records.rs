@@ -209,5 +209,5 @@ fn a_node_without_facts_has_paths_but_no_record() {
         sa::PathRecord::DLID | sa::PathRecord::SLID,
     );
     let path: sa::PathRecord = get(&mut sa, &request(2, 0x7fff, path)).unwrap();
-    assert_eq!(path.rate, sa::Rate::G100, "its switch knows how fast the cable is");
+    assert_eq!(path.rate, ib_wire::Rate::G100, "its switch knows how fast the cable is");
 }

@@ -13,11 +13,11 @@ use fabric_model::plan::{
 };
 use fabric_model::{Decisions, Endpoint, FabricPlan, NodeIndex, Topology};
 use ib_wire::rmpp::{Receiver, SEGMENT_DATA_LEN};
-use ib_wire::sa::{self, ComponentMask, Rate, Record};
+use ib_wire::sa::{self, ComponentMask, Record};
 use ib_wire::{
     Attribute, DataLanes, Datagram, ExtendedSpeed, Gid, Guid, Lid, LidAddress, LinkSpeed, LinkWidth, Mad,
     ManagementClass, Method, Mtu, MulticastLid, NodeDescription, NodeInfo, PartitionNumber, Pkey, PortInfo,
-    PortNum, QKey, ServiceLevel, Status, SwitchInfo, TransactionId,
+    PortNum, QKey, Rate, ServiceLevel, Status, SwitchInfo, TransactionId,
 };
 use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
 

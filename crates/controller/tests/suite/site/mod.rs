@@ -15,10 +15,10 @@ use axum::{Json, Router, routing};
 use control_protocol::sm::EntryLack;
 use controller::Clock;
 use controller_api::agent::{
-    Accelerator, HostReport, HostSpec, NetworkCheck, OTHER_SITE, PacketStop, ResourceUse, STALE_SPEC,
-    UnlistedVmDetails, VmReport, VmSpec, VmState,
+    Accelerator, HostReport, HostSpec, NetworkCheck, OTHER_SITE, ResourceUse, STALE_SPEC, UnlistedVmDetails,
+    VmReport, VmSpec, VmState,
 };
-use controller_api::cluster::{CpuMode, NewCluster};
+use controller_api::cluster::{CpuMode, NewCluster, PacketStop};
 use controller_api::host::NewHost;
 use controller_api::image::NewImage;
 use controller_api::operation::{Operation, OperationState};
