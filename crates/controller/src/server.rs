@@ -5,7 +5,7 @@
 //! exceed [`Rates`] are delayed before anything is read from them.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::rate::Rates;
@@ -40,9 +40,6 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Pause when `accept` fails for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Longest time to send [`TOO_MANY`].
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Response to a connection over a limit, whatever its request.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
@@ -165,30 +162,43 @@ fn take<S>(
     connections: &Arc<Connections>,
     tasks: &mut JoinSet<()>,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Accepted,
 {
     match connections.take(peer) {
         Some(slot) => drop(tasks.spawn(exchange(stream, Arc::new(slot), router.clone()))),
         None => {
             tracing::debug!(?peer, "too many connections");
-            drop(tasks.spawn(refuse(stream)));
+            stream.refuse();
         }
     }
 }
 
-/// Sends [`TOO_MANY`].
-async fn refuse(mut stream: impl AsyncWrite + Unpin) {
-    // It fits into an empty socket buffer.
-    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, stream.write_all(TOO_MANY.as_bytes())).await;
+/// An accepted connection.
+trait Accepted: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Sends [`TOO_MANY`] without a task of its own, because a flood of connections is refused here. It never waits: the
+    /// socket does not block, and the response fits into its empty buffer.
+    fn refuse(self);
+}
+
+impl Accepted for TcpStream {
+    fn refuse(self) {
+        let _ = self.into_std().and_then(|mut stream| stream.write_all(TOO_MANY.as_bytes()));
+    }
+}
+
+impl Accepted for UnixStream {
+    fn refuse(self) {
+        let _ = self.into_std().and_then(|mut stream| stream.write_all(TOO_MANY.as_bytes()));
+    }
 }
 
 /// Serves one request. An upgraded request takes the slot out of its extensions and keeps it.
 async fn exchange<S>(stream: S, slot: Arc<ConnectionSlot>, router: Router)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Accepted,
 {
     if !slot.is_admitted().await {
-        return refuse(stream).await;
+        return stream.refuse();
     }
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
