@@ -142,19 +142,17 @@ pub async fn serve(
     }
     let router = rest::router(site);
     let connections = Connections::new(nix::unistd::geteuid().as_raw());
-    let by_tcp = async {
-        match tcp {
-            Some(tcp) => server::serve_tcp(tcp, router.clone(), Arc::clone(&connections)).await,
-            None => std::future::pending().await,
-        }
-    };
-    // Open streams and event queries are cut: they would delay the end, and nothing is lost with them.
+    // A task for each listener: a flood at one must not delay the other.
+    loops.spawn("unix connections", server::serve_unix(unix, router.clone(), Arc::clone(&connections)));
+    if let Some(tcp) = tcp {
+        loops.spawn("TCP connections", server::serve_tcp(tcp, router, connections));
+    }
     let ended = tokio::select! {
-        () = server::serve_unix(unix, router.clone(), Arc::clone(&connections)) => Ok(()),
-        () = by_tcp => Ok(()),
         () = shutdown => Ok(()),
         failure = loops.failure() => Err(failure),
     };
+    // Open streams and event queries are cut: they would delay the end, and nothing is lost with them.
+    loops.stop().await;
     // From here on, connection attempts fail at once.
     let removed = remove_file(&settings.socket);
     ended?;

@@ -45,11 +45,16 @@ impl ControlLoops {
                 let name = name_of(error.id());
                 match error.try_into_panic() {
                     Ok(panic) => LoopFailure::Panicked { name, message: message_of(&*panic) },
-                    // Aborted, which only happens when this is dropped.
+                    // Aborted, which only happens when this is stopped or dropped.
                     Err(_) => LoopFailure::Ended { name },
                 }
             }
         }
+    }
+
+    /// Stops all loops, each where it waits, and returns when none runs.
+    pub async fn stop(&mut self) {
+        self.tasks.shutdown().await;
     }
 }
 

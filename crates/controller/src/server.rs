@@ -122,7 +122,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, connections: Arc
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(user) => take(stream, ConnectionPeer::User(user.uid()), &router, &connections, &mut tasks),
+                    Ok(user) => take(stream, ConnectionPeer::User(user.uid()), &router, &connections, &mut tasks).await,
                     Err(error) => tracing::debug!("cannot read the user of a connection: {error}"),
                 },
                 Err(error) => pause(&error).await,
@@ -141,7 +141,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, connections: Arc<C
                 Ok((stream, address)) => {
                     // Frames of interactive sessions are small and must not be delayed.
                     let _ = stream.set_nodelay(true);
-                    take(stream, ConnectionPeer::Address(address.ip()), &router, &connections, &mut tasks);
+                    take(stream, ConnectionPeer::Address(address.ip()), &router, &connections, &mut tasks).await;
                 }
                 Err(error) => pause(&error).await,
             },
@@ -155,7 +155,8 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn take<S>(
+/// Serves or refuses a connection.
+async fn take<S>(
     stream: S,
     peer: ConnectionPeer,
     router: &Router,
@@ -169,6 +170,8 @@ fn take<S>(
         None => {
             tracing::debug!(?peer, "too many connections");
             stream.refuse();
+            // A flood is refused one by one, in turns with the requests that wait for this thread.
+            tokio::task::yield_now().await;
         }
     }
 }
