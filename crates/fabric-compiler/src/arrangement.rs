@@ -148,7 +148,7 @@ fn distinct(ports: &[Guid]) -> Vec<Guid> {
 /// The cluster's own partition, and those inside it.
 fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> {
     let numbered = || (1_u32..).zip(ports);
-    let partition = |name: String, role: &dyn Fn(u32) -> Option<Role>| {
+    let partition = |name: String, placement: PkeyPlacement, role: &dyn Fn(u32) -> Option<Role>| {
         let mut members: BTreeMap<Guid, Role> = BTreeMap::new();
         for (number, port) in numbered() {
             // Of two nodes on one port, the higher membership counts.
@@ -156,11 +156,7 @@ fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> 
                 members.entry(*port).and_modify(|known| *known = (*known).max(role)).or_insert(role);
             }
         }
-        let member = |(port, role)| Member {
-            selector: MemberSelector::Port(port),
-            role,
-            placement: PkeyPlacement::Anywhere,
-        };
+        let member = |(port, role)| Member { selector: MemberSelector::Port(port), role, placement };
         let members = members.into_iter().map(member).collect();
         PartitionIntent { name, number: None, members, ipoib: Some(Ipoib::default()) }
     };
@@ -168,13 +164,14 @@ fn partitions(cluster: &DesiredCluster, ports: &[Guid]) -> Vec<PartitionIntent> 
         cluster.partitions.iter().any(|inner| inner.full.contains(&number) || inner.limited.contains(&number))
     };
     let own = |number: u32| Some(if is_inside(number) { Role::Limited } else { Role::Full });
-    let mut all = vec![partition(cluster.name.clone(), &own)];
+    let mut all = vec![partition(cluster.name.clone(), PkeyPlacement::FirstIfAlone, &own)];
     for inner in &cluster.partitions {
         let role = |number: u32| {
             let limited = || inner.limited.contains(&number).then_some(Role::Limited);
             inner.full.contains(&number).then_some(Role::Full).or_else(limited)
         };
-        all.push(partition(format!("{}/{}", cluster.name, inner.name), &role));
+        let name = format!("{}/{}", cluster.name, inner.name);
+        all.push(partition(name, PkeyPlacement::Anywhere, &role));
     }
     all
 }

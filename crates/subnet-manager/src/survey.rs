@@ -1,5 +1,6 @@
 //! Reads the fabric without writing: the tables of devices, and their differences to a plan.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,19 +70,20 @@ impl Manager {
         self.phase = Phase::Idle;
         let Some(plan) = self.plan.take() else { return };
         let comparison = self.comparison(&plan, &self.scope);
-        let differences = comparison.all_differences().into_iter().map(|write| {
-            let held = self.observed.nodes.get(&write.node).and_then(|node| node.held(write.port, write.key));
+        // An attribute that is written in several steps differs once, from the value of the last step.
+        let (mut differences, mut known) = (Vec::new(), HashMap::new());
+        for write in comparison.all_differences() {
             let (attribute, modifier) = write.key;
             let open = |data| without_key(attribute, data);
-            AttributeDifference {
-                node: write.node,
-                attribute,
-                modifier,
-                held: held.map(open),
-                wanted: open(write.data),
-            }
-        });
-        let differences = differences.collect();
+            let index = *known.entry((write.node, write.port, write.key)).or_insert_with(|| {
+                let node = self.observed.nodes.get(&write.node);
+                let held = node.and_then(|node| node.held(write.port, write.key)).map(open);
+                let wanted = open(write.data);
+                differences.push(AttributeDifference { node: write.node, attribute, modifier, held, wanted });
+                differences.len() - 1
+            });
+            differences[index].wanted = open(write.data);
+        }
         self.emit(SmEvent::Compared(differences));
     }
 }

@@ -121,6 +121,8 @@ pub struct Admission {
     /// Indexed by host.
     owners: Vec<Option<ClusterNumber>>,
     grants: BTreeMap<ClusterNumber, Grant>,
+    /// By link: scratch space of [`ClusterPaths::bound_ns`].
+    times_ns: Vec<u64>,
     /// Whether the two directions of a path have service levels of their own.
     has_one_way_service_levels: bool,
 }
@@ -131,12 +133,14 @@ impl Admission {
         let reservations = Reservations::new(&graph);
         let demand = LinkDemands::new(graph.links().len());
         let owners = vec![None; graph.hosts().len()];
+        let times_ns = vec![0; graph.links().len()];
         Self {
             graph,
             reservations,
             demand,
             owners,
             grants: BTreeMap::new(),
+            times_ns,
             has_one_way_service_levels: false,
         }
     }
@@ -360,12 +364,9 @@ impl Admission {
             .map_err(|possible_ns| Refusal::LatencyTooShort { possible_ns, requested_ns })
     }
 
-    fn bound_ns(&self, hosts: &[HostIndex], up_ports: Option<&[UpPorts]>, links: &[LinkShare]) -> u64 {
+    fn bound_ns(&mut self, hosts: &[HostIndex], up_ports: Option<&[UpPorts]>, links: &[LinkShare]) -> u64 {
         let paths = ClusterPaths { graph: &self.graph, hosts, up_ports };
-        paths.bound_ns(|link| {
-            let share = links.binary_search_by_key(&link, |share| share.link);
-            share.map_or(0, |index| links[index].wait_ns)
-        })
+        paths.bound_ns(links, &mut self.times_ns)
     }
 
     /// Admits a cluster with an earlier grant: the same lanes, service levels, rates and waits on the same links. Waits that

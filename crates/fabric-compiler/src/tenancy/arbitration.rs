@@ -40,6 +40,8 @@ use std::ops::RangeInclusive;
 
 use ib_wire::{LaneSet, VirtualLane, VlArbBlock, VlArbEntry};
 
+mod residual;
+
 /// The unit of weight, in bytes (IBA).
 pub const WEIGHT_BYTES: u64 = 64;
 
@@ -63,6 +65,9 @@ pub const ENTRIES_MAX: u8 = VlArbBlock::ENTRIES as u8;
 
 /// The number of lanes that 4 bits can name.
 const LANES_MAX: usize = 16;
+
+/// What is left of a link is searched in steps of its rate divided by this.
+const LEFT_PART: u64 = 1 << 11;
 
 /// Short frames carry this many eighths of the weight of the others; the first that fits is taken.
 const SHORT_EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
@@ -138,20 +143,21 @@ impl TableLimits {
         Some(frames.table(demands, &lanes[..demands.len()]))
     }
 
-    /// The bits per second that one more lane can be sold beside the others; `None` if not even an entry is left.
+    /// A rate, in bits per second, that one more lane can be sold beside the others: the most, or at most 1 % of the link less.
+    /// `None` if not even an entry is left.
     pub fn left(&self, demands: &[LaneDemand], lane: VirtualLane) -> Option<u64> {
-        let mut with: Vec<LaneDemand> = demands.to_vec();
-        let at = with.partition_point(|demand| demand.lane < lane);
-        with.insert(at, LaneDemand::entry_only(lane));
-        let mut fits = |rate| {
-            with[at].rate = rate;
-            self.fits(&with)
-        };
+        let has_gap = demands.iter().any(|demand| demand.gap_bytes.is_some());
+        let in_one_frame = if has_gap { 0 } else { residual::in_one_frame(self, demands) };
+        if in_one_frame > 0 {
+            return Some(in_one_frame);
+        }
+        let fits = |rate| self.fits(&[demands, &[LaneDemand { lane, rate, gap_bytes: None }]].concat());
         if !fits(0) {
             return None;
         }
+        let step = (self.link_bits_per_s / LEFT_PART).max(1);
         let (mut possible, mut impossible) = (0, self.link_bits_per_s.max(1));
-        while impossible - possible > 1 {
+        while impossible - possible > step {
             let middle = possible + (impossible - possible) / 2;
             if fits(middle) { possible = middle } else { impossible = middle }
         }
@@ -269,6 +275,9 @@ impl FrameShare {
 type Lanes = [FrameShare; LANES_MAX];
 
 impl Frames {
+    /// A table of a single frame.
+    const ONE: Self = Self { count: 1, short_eighths: 8 };
+
     /// The least weights of all lanes for rounds of at least `round_bytes`; `None` if the lanes do not fit.
     fn solve(self, limits: &TableLimits, demands: &[LaneDemand], round_bytes: u64) -> Option<Lanes> {
         let (link, usable) = (limits.link_bits_per_s, u64::from(limits.entries_usable()));
@@ -283,7 +292,7 @@ impl Frames {
         }
         // Without a gap to keep, the round may be longer by what rounding can add, so that a few steps suffice.
         let has_gap = demands.iter().any(|demand| demand.gap_bytes.is_some());
-        let rounding = if has_gap { 0 } else { self.count * WEIGHT_BYTES * link };
+        let rounding = if has_gap { 0 } else { self.rounding(link) };
         let round_max = usable * VISIT_BYTES_MAX;
         let mut round = round_bytes.min(round_max);
         loop {
@@ -312,10 +321,19 @@ impl Frames {
         }
     }
 
+    /// The most that rounding can add to a round for a lane, in bytes, times the rate of the link.
+    fn rounding(self, link: u64) -> u64 {
+        self.count * WEIGHT_BYTES * link
+    }
+
     /// Raises the entries and the weight of a lane to what it needs in a round of `round` bytes.
     fn give(self, lane: &mut FrameShare, rate: u64, link: u64, round: u64, short: u64) {
         // In eighths of a frame's weight.
         let frames = 8 * (self.count - short) + self.short_eighths * short;
+        // With fewer entries, they would need more than the largest weight.
+        let per_entry =
+            frames * ENTRY_WEIGHT_MAX * WEIGHT_BYTES * link + 8 * rate * OVERSHOOT_BYTES * self.count;
+        lane.entries = lane.entries.max(8 * rate * round / per_entry);
         loop {
             let others = round.saturating_sub(OVERSHOOT_BYTES * self.count * lane.entries);
             let needed = (rate * others).div_ceil(WEIGHT_BYTES * link);

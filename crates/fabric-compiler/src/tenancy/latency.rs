@@ -7,6 +7,7 @@
 //! What is left of the latency is divided equally among the links between switches of the path that leaves the least.
 
 use super::arbitration::PACKET_BYTES_MAX;
+use super::grant::LinkShare;
 use super::link_graph::{HostIndex, LinkGraph, LinkIndex};
 use super::switch_inputs::input_wait_ns;
 use super::tree::UpPorts;
@@ -23,12 +24,13 @@ pub(super) struct ClusterPaths<'a> {
 
 impl ClusterPaths<'_> {
     /// An upper bound, in nanoseconds, on the time of a packet between any two hosts if it finds its own lane empty and waits
-    /// at each link as long as `wait_ns` says.
-    pub fn bound_ns(&self, wait_ns: impl Fn(LinkIndex) -> u64) -> u64 {
+    /// at each link as long as the cluster's share says. `times_ns` has room for every link; what it holds does not matter.
+    pub fn bound_ns(&self, shares: &[LinkShare], times_ns: &mut [u64]) -> u64 {
+        for share in shares {
+            times_ns[share.link.index()] = self.passage_ns(share.link) + share.wait_ns;
+        }
         let mut worst = 0;
-        self.each(|links| {
-            worst = worst.max(links.iter().map(|link| self.passage_ns(*link) + wait_ns(*link)).sum())
-        });
+        self.each(|links| worst = worst.max(links.iter().map(|link| times_ns[link.index()]).sum()));
         worst
     }
 

@@ -108,8 +108,20 @@ impl Link {
 /// One byte per nanosecond, in bits per second.
 const BITS_NS: u64 = 8_000_000_000;
 
-/// Remembered answers for links with the same demands. Bounds memory; a cluster uses far fewer kinds of links.
-const ANSWERS_MAX: usize = 4096;
+/// Remembered answers for links on which the same was sold. Bounds memory.
+const ANSWERS_MAX: usize = 1 << 16;
+
+/// What is left for one more lane, by the limits of a link and the rates and gaps that were sold on it, in whatever lanes:
+/// many links carry the same.
+type Answers = HashMap<WhatIsSold, Option<u64>>;
+
+type WhatIsSold = (TableLimits, Vec<(u64, Option<u64>)>);
+
+fn what_is_sold(limits: &TableLimits, sold: &[LaneDemand]) -> WhatIsSold {
+    let mut sold: Vec<_> = sold.iter().map(|demand| (demand.rate, demand.gap_bytes)).collect();
+    sold.sort_unstable();
+    (*limits, sold)
+}
 
 /// The reservations on all links.
 #[derive(Clone, Debug)]
@@ -118,8 +130,7 @@ pub(super) struct Reservations {
     /// By link: the port that sends into it.
     ports: Vec<PortName>,
     residuals: Residuals,
-    /// What is left for one more lane, by limits and demands: many links carry the same.
-    answers: HashMap<(TableLimits, Vec<LaneDemand>), Option<u64>>,
+    answers: Answers,
 }
 
 impl Reservations {
@@ -142,7 +153,11 @@ impl Reservations {
         let link = &self.links[at.index()];
         let reserved: Vec<LaneDemand> =
             link.sold.iter().filter(|demand| !link.lanes.contains(demand.lane)).copied().collect();
-        link.lanes.first().and_then(|lane| link.left(&reserved, lane)).unwrap_or(0)
+        let Some(lane) = link.lanes.first() else { return 0 };
+        match self.answers.get(&what_is_sold(&link.table, &reserved)) {
+            Some(answer) => answer.map_or(0, |left| link.kept.left_of(left)),
+            None => link.left(&reserved, lane).unwrap_or(0),
+        }
     }
 
     /// The port that sends into a link.
@@ -275,13 +290,13 @@ impl Reservations {
     }
 }
 
-fn residual(link: &Link, answers: &mut HashMap<(TableLimits, Vec<LaneDemand>), Option<u64>>) -> Residual {
+fn residual(link: &Link, answers: &mut Answers) -> Residual {
     let mut left = None;
     if let Some(lane) = link.lanes_free().first().filter(|_| link.buffer_short(0).is_none()) {
         if answers.len() >= ANSWERS_MAX {
             answers.clear();
         }
-        let answer = answers.entry((link.table, link.sold.clone()));
+        let answer = answers.entry(what_is_sold(&link.table, &link.sold));
         left = *answer.or_insert_with(|| link.table.left(&link.sold, lane));
     }
     let left = left.map(|left| link.kept.left_of(left));

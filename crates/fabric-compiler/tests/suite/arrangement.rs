@@ -192,4 +192,9 @@ fn partitions_inside_a_cluster_keep_their_members_apart() {
     assert!(meet(1, 2) && meet(3, 4), "inside one they reach each other");
     assert!(!meet(1, 3) && !meet(2, 4) && !meet(1, 4), "members of different ones do not");
     assert!((1..5).all(|node| meet(node, 5) && meet(5, node)), "a node in none of them reaches all");
+    let own = arranged.plan.partitions().find(|partition| partition.name == "acme/blue").unwrap().number;
+    for node in 1..=5 {
+        let first = keys(node).entries()[0].unwrap();
+        assert_eq!(first.partition(), own, "the cluster has the port alone, so that its key is at index 0");
+    }
 }

@@ -143,6 +143,7 @@ fn connectx6_quantum() -> DeviceProfile {
             description: SwitchDescription::Quantum,
             ..strict.switches
         },
+        behaviour: DeviceBehaviour { extended_speeds_on_request: false, ..DeviceBehaviour::STRICT },
         ..strict
     }
 }

@@ -59,7 +59,7 @@ fn short_and_long_tables_sell_most_of_a_link() {
 }
 
 #[test]
-fn what_is_left_fits_and_one_bit_more_does_not() {
+fn what_is_left_fits_and_little_more_does_not() {
     let sold = [reserved().to_vec(), vec![demand(2, LINK / 3, None), demand(4, LINK / 10, None)]].concat();
     for entries in [8, 12, 16, 64] {
         let left = limits(entries).left(&sold, lane(3)).unwrap();
@@ -68,7 +68,7 @@ fn what_is_left_fits_and_one_bit_more_does_not() {
             sold.insert(3, demand(3, rate, None));
             limits(entries).fits(&sold)
         };
-        assert!(with(left) && !with(left + 1), "{entries} entries: {left}");
+        assert!(with(left) && !with(left + LINK / 500), "{entries} entries: {left}");
         assert!(left > LINK / 4, "{entries} entries: {left}");
     }
     // Best effort, management and six clusters have all entries.
@@ -144,6 +144,25 @@ proptest! {
                 let gap = demand.gap_bytes.map_or(f64::MAX, |gap| gap as f64 * 8.0 / LINK as f64);
                 prop_assert!(curve.gap_s <= gap * (1.0 + 1e-12) && curve.gap_s <= curve.wait_s);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_close_to_the_most_that_fits((entries, demands) in demands(), is_late in any::<bool>()) {
+        let limits = limits(entries);
+        let mut with: Vec<LaneDemand> = demands.iter().map(|demand| LaneDemand {
+            gap_bytes: demand.gap_bytes.filter(|_| is_late), ..*demand
+        }).collect();
+        let left = limits.left(&with, lane(15));
+        with.push(demand(15, 0, None));
+        let mut fits = |rate| {
+            with.last_mut().unwrap().rate = rate;
+            limits.fits(&with)
+        };
+        prop_assert_eq!(left.is_some(), fits(0));
+        if let Some(left) = left {
+            prop_assert!(fits(left), "{}", left);
+            prop_assert!(!fits(left + LINK / 100), "{}", left);
         }
     }
 
