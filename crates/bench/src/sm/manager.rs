@@ -179,6 +179,8 @@ fn heddle(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
         &format!("ibsim:{}@{}", setup.name, setup.node),
         "--sweep",
         "3600",
+        // Switches of ibsim cannot enforce partitions; opensm opens their ports in any case.
+        "--allow-unenforced",
         "--partitions",
     ]);
     command.arg(setup.partitions()).arg("--state").arg(setup.directory.join("state.json"));
