@@ -148,7 +148,7 @@ impl Others {
     }
 }
 
-/// The part of the link that a lane has if it may send `bytes` in a round, in so many entries.
+/// The part of the link that a lane has if it may send `bytes` in a round and has this number of entries.
 fn part_of(bytes: f64, round: f64, entries: f64) -> f64 {
     (bytes - OVERSHOOT * entries) / (round - OVERSHOOT * entries)
 }
