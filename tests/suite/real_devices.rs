@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use fabric_model::generate::FatTree;
-use fabric_model::intent::{ClusterIntent, PortName};
-use fabric_model::plan::PlanFinding;
+use fabric_model::intent::{ClusterIntent, PortCapability, PortName};
+use fabric_model::plan::{AdapterPortPlan, PlanFinding};
 use fabric_model::tenancy::{Bandwidth, Class, SlMode};
 use fabric_model::{Endpoint, NewNode, Topology, TopologyBuilder};
 use fabric_sim::{BuiltInProfile, Fabric, PortId};
 use ib_wire::{
-    Attribute, Guid, MKeyProtection, Method, Mtu, NodeKind, PortInfo, PortNum, PortState, TransactionId,
+    Attribute, DataLanes, Guid, MKeyProtection, Method, Mtu, NodeKind, PortInfo, PortNum, PortState,
+    TransactionId,
 };
 use subnet_manager::{PersistentState, SmEvent};
 
@@ -172,25 +173,48 @@ fn a_port_that_is_active_already_is_no_fault() {
 /// D12: the MTU and the lanes of a live link do not change; it goes down and is programmed anew (A-PORT-10).
 #[test]
 fn a_live_link_with_another_mtu_is_retrained() {
+    retrain(
+        |capability| capability.mtu = Mtu::B1024,
+        |port| port.mtu == Mtu::B1024,
+        |info| info.neighbor_mtu == Mtu::B2048,
+    );
+}
+
+#[test]
+fn a_live_link_with_other_lanes_is_retrained() {
+    retrain(
+        |capability| capability.lanes = DataLanes::Two,
+        |port| port.lanes == DataLanes::Two,
+        |info| info.operational_vls == DataLanes::Eight,
+    );
+}
+
+/// Plans a live link with a lower capability of one end, which devices take only while the link is down. Discovery then finds
+/// the device's own capability again, and the last plan has the first value.
+fn retrain(
+    lower: fn(&mut PortCapability),
+    is_lower: fn(&AdapterPortPlan) -> bool,
+    is_first: fn(&PortInfo) -> bool,
+) {
     let mut run = up_on(tree(), true);
     let host = run.fabric.find_port("host-00002").unwrap();
     let leaf = run.fabric.port_forwarding(host).peer.unwrap();
+    let guid = run.fabric.guid_of(host);
     let name = PortName { node: run.fabric.node_of(host).node_guid, port: run.fabric.number_of(host) };
-    let mtu = |run: &RunningManager, port| {
-        let info = port_info(&run.fabric, port);
-        assert_eq!(info.state, PortState::Active, "{:?}", run.events);
-        info.neighbor_mtu
+    let is_as_before = |run: &RunningManager| {
+        [host, leaf].map(|port| port_info(&run.fabric, port)).iter().all(|info| {
+            assert_eq!(info.state, PortState::Active, "{:?}", run.events);
+            is_first(info)
+        })
     };
-    assert_eq!((mtu(&run, host), mtu(&run, leaf)), (Mtu::B2048, Mtu::B2048));
+    assert!(is_as_before(&run));
     let capabilities = &mut run.discovery.as_mut().unwrap().capabilities;
-    capabilities.ports.get_mut(&name).unwrap().mtu = Mtu::B1024;
+    lower(capabilities.ports.get_mut(&name).unwrap());
     run.decide();
-    let plan = run.plan.clone().unwrap();
-    assert_eq!(plan.adapter_port(run.fabric.guid_of(host)).unwrap().mtu, Mtu::B1024);
+    assert!(is_lower(run.plan.as_ref().unwrap().adapter_port(guid).unwrap()));
     run.run_for(60 * SECOND);
-    // The link went down and came back; the plan that followed has the MTU of its devices again.
-    let planned = run.plan.as_ref().unwrap().adapter_port(run.fabric.guid_of(host)).unwrap().mtu;
-    assert_eq!((mtu(&run, host), mtu(&run, leaf)), (planned, planned));
+    assert!(!is_lower(run.plan.as_ref().unwrap().adapter_port(guid).unwrap()));
+    assert!(is_as_before(&run));
     assert!(run.told(|event| matches!(event, SmEvent::Interrupted)) > 0, "the run started over");
     assert_eq!(run.told(is_refused), 0, "{:?}", run.events);
 }

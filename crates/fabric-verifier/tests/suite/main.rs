@@ -4,6 +4,7 @@
 mod clean;
 mod delta;
 mod guarantees;
+mod link_rates;
 mod mutants;
 mod path_service_levels;
 mod rules;
