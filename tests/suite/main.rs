@@ -22,6 +22,7 @@ mod lanes;
 mod manager_faults;
 mod manager_sweeps;
 mod path_service_levels;
+mod preload;
 mod real_devices;
 mod recovery;
 mod rig;
