@@ -3,17 +3,23 @@
 mod udp;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use ib_transport::framed::{FramedClient, FramedConnectError, FramedReceived};
 use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, IbsimClientError};
 use ib_transport::{ClientRole, Vendor};
-use ib_wire::{Datagram, LayoutError, LidAddress, NodeInfo, Pkey, PkeyBlock, PortInfo, TransactionId};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, LayoutError, LidAddress, Mad, Method, NodeInfo, NodeKind, Pkey,
+    PkeyBlock, PortInfo, TransactionId,
+};
 
 use crate::environment::{Attachment, ServerAddress};
 use crate::sys;
 use udp::UdpClient;
+
+/// Longest wait for the management agent of the port.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An attached client of one of the protocols. Dropping it detaches.
 #[derive(Debug)]
@@ -107,7 +113,7 @@ impl Link {
         }
     }
 
-    /// Queries node and adapter.
+    /// Queries node and adapter. Call it before the program uses the link: what arrives meanwhile is dropped.
     pub(crate) fn node_facts(&mut self) -> Result<NodeFacts, LinkError> {
         let (raw, vendor) = match self {
             Self::Ibsim(client) => (client.node_info()?, client.vendor()?),
@@ -117,7 +123,34 @@ impl Link {
                 (details.node_info, details.vendor)
             }
         };
-        Ok(NodeFacts { node: NodeInfo::decode(&raw)?, vendor })
+        let mut node = NodeInfo::decode(&raw)?;
+        if node.kind == NodeKind::Adapter && node.port_guid == node.node_guid {
+            // Stock ibsim gives the GUID of the node. The management agent of the port knows better, unless it wants a key.
+            node = self.node_info_of_agent().unwrap_or(node);
+        }
+        Ok(NodeFacts { node, vendor })
+    }
+
+    /// Queries NodeInfo of the management agent of the port; `None` without an answer.
+    fn node_info_of_agent(&mut self) -> Option<NodeInfo> {
+        let request = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default());
+        let own = LidAddress::Permissive;
+        self.send(&Datagram::subnet_management(own, own, request)).ok()?;
+        let started = Instant::now();
+        loop {
+            match self.receive().ok()? {
+                Some(Arrived::Datagram(response)) if response.mad.attribute() == Attribute::NODE_INFO => {
+                    return NodeInfo::decode(response.mad.smp_data()).ok();
+                }
+                Some(Arrived::Lost(_)) => return None,
+                Some(_) => {}
+                None => {
+                    let left = AGENT_TIMEOUT.checked_sub(started.elapsed())?;
+                    sys::wait(&mut [sys::poll_entry(self.as_fd().as_raw_fd(), libc::POLLIN)], Some(left))
+                        .ok()?;
+                }
+            }
+        }
     }
 
     /// Queries PortInfo of the port.
