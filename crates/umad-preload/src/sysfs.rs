@@ -210,7 +210,7 @@ fn rate(port: &PortInfo) -> String {
         (None, _) => (25, ""),
     };
     let total = tenths * lanes;
-    let half = if total % 10 == 0 { "" } else { ".5" };
+    let half = if total.is_multiple_of(10) { "" } else { ".5" };
     format!("{}{half} Gb/sec ({lanes}X{name})\n", total / 10)
 }
 

@@ -359,7 +359,11 @@ impl UmadPort {
                     }
                 }
                 // As in the kernel, the program is not told.
-                Progress::Ended(message) => drop(message.request.and_then(|key| self.requests.remove(key))),
+                Progress::Ended(message) => {
+                    if let Some(key) = message.request {
+                        self.requests.remove(key);
+                    }
+                }
             }
             return;
         }

@@ -104,7 +104,9 @@ impl Requests {
     /// Removes all requests of an agent.
     pub(super) fn remove_agent(&mut self, agent: AgentId) {
         let keys: Vec<RequestKey> = self.of_agent(agent).collect();
-        keys.into_iter().for_each(|key| drop(self.remove(key)));
+        for key in keys {
+            self.remove(key);
+        }
     }
 
     /// The requests with this agent and the low 32 bits of their transaction, one per class.
