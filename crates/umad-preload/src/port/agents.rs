@@ -49,6 +49,11 @@ pub(super) struct Agents {
 }
 
 impl Agents {
+    /// No agents; the first one gets the number after `last`.
+    pub(super) fn after(last: u16) -> Self {
+        Self { by_id: BTreeMap::new(), last }
+    }
+
     /// Adds an agent.
     ///
     /// # Errors

@@ -85,6 +85,15 @@ pub(crate) struct UmadPort {
 }
 
 impl UmadPort {
+    /// A port whose first agent gets the number after `last_agent`.
+    ///
+    /// Peers recognise repeated datagrams by their transaction for seconds. A program that is started again uses the same
+    /// transactions as before, often as the same client of the server, so the numbers of its agents have to differ: give every
+    /// process another one.
+    pub(crate) fn new(last_agent: u16) -> Self {
+        Self { agents: Agents::after(last_agent), ..Self::default() }
+    }
+
     pub(crate) fn set_addresses(&mut self, addresses: PortAddresses) {
         self.addresses = addresses;
     }

@@ -208,6 +208,23 @@ fn a_long_request_gets_its_response() {
 }
 
 #[test]
+fn a_program_that_is_started_again_may_use_the_same_transactions() {
+    let mut network = Network::new(Vec::new());
+    let mut request = query(1);
+    request.set_method(Method(0x14));
+    request.0[26] = 1;
+    for last_agent in [100, 200] {
+        network.tool = UmadPort::new(last_agent);
+        network.tool.open_file(FILE).unwrap();
+        network.tool.enable_pkey(FILE).unwrap();
+        network.tool.register(FILE, sa(0, RmppHandling::Library)).unwrap();
+        network.tool.write(network.now, FILE, &message(MANAGER_LID, 1000, 3, &request.0)).unwrap();
+        network.run(ms(100), &table(500));
+        assert_eq!(read(&mut network.tool).unwrap().0.status, 0, "{last_agent}");
+    }
+}
+
+#[test]
 fn a_short_buffer_gets_the_first_segment_and_the_length() {
     let mut network = Network::new(Vec::new());
     network.tool.write(ms(0), FILE, &message(MANAGER_LID, 1000, 3, &query(1).0)).unwrap();

@@ -10,6 +10,7 @@
 
 mod state;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -60,7 +61,7 @@ impl Session {
             return Some(session);
         }
         let wake = EventCounter::new().ok()?;
-        Some(session.get_or_init(|| Self { state: Mutex::default(), wake }))
+        Some(session.get_or_init(|| Self { state: Mutex::new(State::new(random_number())), wake }))
     }
 
     /// What an emulated path is. Attaches to the server, if that has not happened yet.
@@ -253,6 +254,11 @@ pub(crate) fn end() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// A number that differs from process to process.
+fn random_number() -> u16 {
+    RandomState::new().build_hasher().finish() as u16
 }
 
 /// A number that no file of this process had, those of the parent before a fork included.

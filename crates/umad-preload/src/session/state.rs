@@ -63,6 +63,11 @@ pub(super) enum OpenFile {
 }
 
 impl State {
+    /// A process that is not attached. `last_agent` is for [`UmadPort::new`].
+    pub(super) fn new(last_agent: u16) -> Self {
+        Self { port: UmadPort::new(last_agent), ..Self::default() }
+    }
+
     /// Detaches. Nothing is sent any more.
     pub(super) fn end(&mut self) {
         self.is_ended = true;
