@@ -9,6 +9,10 @@ use crate::rig::{self, Printed, Server, SmDaemon, eventually, unique};
 /// Hosts of the fabric: their NodeRecords need dozens of RMPP segments.
 const HOSTS: usize = 144;
 
+/// Descriptions of the node of the subnet manager and of the one that tools run on.
+const MANAGER: &str = "host-00001";
+const NODE: &str = "host-00002";
+
 /// How a tool reaches the emulation.
 #[derive(Clone, Copy, Debug)]
 enum Protocol {
@@ -30,8 +34,8 @@ fn fabric() -> (Server, tempfile::TempDir) {
     (Server::heddle(&net, &[]), directory)
 }
 
-fn command(server: &Server, protocol: Protocol, program: &str, arguments: &[&str]) -> Command {
-    let mut command = server.command("", program, arguments);
+fn command(server: &Server, protocol: Protocol, node: &str, program: &str, arguments: &[&str]) -> Command {
+    let mut command = server.command(node, program, arguments);
     command.env("LD_PRELOAD", preload());
     match protocol {
         Protocol::Ibsim => command.env_remove("HEDDLE_SOCKET"),
@@ -41,14 +45,15 @@ fn command(server: &Server, protocol: Protocol, program: &str, arguments: &[&str
 }
 
 fn tool(server: &Server, protocol: Protocol, program: &str, arguments: &[&str]) -> Printed {
-    let printed = Printed::of(command(server, protocol, program, arguments).output().unwrap());
+    let printed = Printed::of(command(server, protocol, NODE, program, arguments).output().unwrap());
     assert!(printed.success, "{program} {arguments:?}: {printed:?}");
     printed
 }
 
 /// Queries the whole fabric with stock tools.
 fn query_all(server: &Server, protocol: Protocol) {
-    let count = |printed: &Printed, text: &str| printed.stdout.lines().filter(|line| line.contains(text)).count();
+    let count =
+        |printed: &Printed, text: &str| printed.stdout.lines().filter(|line| line.contains(text)).count();
     let discovered = tool(server, protocol, "ibnetdiscover", &[]);
     assert_eq!(count(&discovered, "caguid="), HOSTS);
     let nodes = HOSTS + count(&discovered, "switchguid=");
@@ -65,7 +70,7 @@ fn query_all(server: &Server, protocol: Protocol) {
 #[test]
 fn tools_read_whole_tables_from_heddle_sm() {
     let (server, _directory) = fabric();
-    let _manager = SmDaemon::up(&server, "", &[]);
+    let _manager = SmDaemon::up(&server, MANAGER, &[]);
     query_all(&server, Protocol::Ibsim);
     query_all(&server, Protocol::Framed);
 }
@@ -75,7 +80,7 @@ fn tools_read_whole_tables_from_opensm() {
     let (server, _directory) = fabric();
     let log = server.scratch().join(unique("opensm"));
     let arguments = ["-d", "2", "-f", log.to_str().unwrap()];
-    let mut opensm = command(&server, Protocol::Framed, "opensm", &arguments)
+    let mut opensm = command(&server, Protocol::Framed, MANAGER, "opensm", &arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
