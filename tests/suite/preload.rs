@@ -70,7 +70,10 @@ fn query_all(server: &Server, protocol: Protocol) {
 #[test]
 fn tools_read_whole_tables_from_heddle_sm() {
     let (server, _directory) = fabric();
-    let _manager = SmDaemon::up(&server, MANAGER, &[]);
+    // Limited members of the default partition would see full members only.
+    let partitions = server.file("partitions.conf");
+    std::fs::write(&partitions, "Default=0x7fff : ALL=full ;\n").unwrap();
+    let _manager = SmDaemon::up(&server, MANAGER, &["--partitions", &partitions]);
     query_all(&server, Protocol::Ibsim);
     query_all(&server, Protocol::Framed);
 }
