@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ib_wire::rmpp::{RmppFlags, RmppKind};
 use ib_wire::{Datagram, Mad, ManagementClass, Method};
 
 use super::backend::ClientId;
@@ -102,8 +103,7 @@ impl<P: Copy + Eq> Outbox<P> {
             self.counters.requests_undeliverable += 1;
             return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
         };
-        let awaited =
-            expects_answer(datagram.mad.method()) && self.clients.get(requester(&datagram.mad)).is_some();
+        let awaited = expects_answer(&datagram.mad) && self.clients.get(requester(&datagram.mad)).is_some();
         if awaited && !self.forwarded.remember(self.now, (&datagram).into()) {
             self.counters.forwards_refused += 1;
             return self.queue_loss_report(requester(&datagram.mad), &datagram.into());
@@ -124,7 +124,7 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 
     fn queue_loss_report(&mut self, id: ClientId, request: &DataMessage) {
-        if !expects_answer(request.mad.method()) {
+        if !expects_answer(&request.mad) {
             return;
         }
         let queued = self.queue(id, |link| match link {
@@ -155,9 +155,17 @@ impl<P: Copy + Eq> Outbox<P> {
     }
 }
 
-/// Whether the sender of a datagram with this method waits for a response.
-pub(super) fn expects_answer(method: Method) -> bool {
-    !method.is_response() && method != Method::TRAP && method != Method::TRAP_REPRESS
+/// Whether the sender of a datagram waits for a response.
+fn expects_answer(mad: &Mad) -> bool {
+    let method = mad.method();
+    !method.is_response() && method != Method::TRAP && method != Method::TRAP_REPRESS && !is_rmpp_control(mad)
+}
+
+/// Whether a datagram acknowledges or ends an RMPP transfer. One for a response has the method of its request.
+fn is_rmpp_control(mad: &Mad) -> bool {
+    mad.class() == ManagementClass::SUBNET_ADMINISTRATION
+        && mad.rmpp().flags.has(RmppFlags::ACTIVE)
+        && matches!(mad.rmpp().kind, RmppKind::Ack | RmppKind::Stop | RmppKind::Abort)
 }
 
 /// Whether every subnet manager registers the class.

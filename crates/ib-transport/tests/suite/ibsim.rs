@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ib_transport::ibsim::{DataMessage, DataStatus, IbsimClient, IbsimClientError, SocketName};
-use ib_transport::{BindError, ClientRole, FORWARD_TIMEOUT, Server, application_transaction};
+use ib_transport::{BindError, ClientRole, FORWARD_TIMEOUT, FORWARDED_MAX, Server, application_transaction};
+use ib_wire::rmpp::{RmppFlags, RmppHeader, RmppKind};
 use ib_wire::{Attribute, Lid, ManagementClass, Method, PortState};
 
 use crate::common::{
@@ -178,6 +179,35 @@ fn an_unanswered_forwarded_request_is_lost_after_3_s() {
     assert_eq!(client.receive(LONG).unwrap().map(|lost| lost.status), Some(DataStatus::TimedOut));
     assert!(start.elapsed() >= FORWARD_TIMEOUT, "{:?}", start.elapsed());
     assert_eq!(server.stop().1.forwards_expired, 1);
+}
+
+#[test]
+fn rmpp_acknowledgements_do_not_wait_for_a_response() {
+    let server = Running::start();
+    let mut manager = server.client("n5", ClientRole::SubnetManager);
+    let mut client = server.client("n6", ClientRole::Ordinary);
+    let query = |transaction| {
+        let mut message = bare(lid_routed(Method::GET_TABLE, Attribute::NODE_RECORD, 6, transaction));
+        message.mad.0[1] = ManagementClass::SUBNET_ADMINISTRATION.0;
+        message
+    };
+    // More than the server remembers.
+    for transaction in 0..FORWARDED_MAX as u64 + 1 {
+        let mut acknowledgement = query(transaction);
+        let header = acknowledgement.mad.rmpp();
+        acknowledgement.mad.set_rmpp(&RmppHeader {
+            version: 1,
+            kind: RmppKind::Ack,
+            flags: RmppFlags::ACTIVE,
+            ..header
+        });
+        client.send(&acknowledgement).unwrap();
+        assert!(manager.receive(LONG).unwrap().is_some());
+    }
+    client.send(&query(u64::from(u32::MAX))).unwrap();
+    assert!(manager.receive(LONG).unwrap().is_some(), "a query is still forwarded");
+    assert_eq!(client.receive(SHORT).unwrap(), None);
+    assert_eq!(server.stop().1.forwards_refused, 0);
 }
 
 #[test]
