@@ -31,6 +31,8 @@ impl RealFunction {
 
 /// Calls the function of the C library with this name and signature. Without one, sets ENOSYS and returns the value after
 /// `else`.
+///
+/// A thread that is cancelled in the function unwinds from there, so the caller must have nothing to drop.
 macro_rules! call_real {
     ($name:ident($($argument:expr => $ty:ty),*) -> $result:ty, else $missing:expr) => {{
         static REAL: $crate::real::RealFunction = $crate::real::RealFunction::new(
@@ -45,7 +47,7 @@ macro_rules! call_real {
             $missing
         } else {
             // SAFETY: the C library defines the function with this signature.
-            let function: unsafe extern "C" fn($($ty),*) -> $result = unsafe { std::mem::transmute(address) };
+            let function: unsafe extern "C-unwind" fn($($ty),*) -> $result = unsafe { std::mem::transmute(address) };
             // SAFETY: the program passed these arguments to this function.
             unsafe { function($($argument),*) }
         }

@@ -10,8 +10,6 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use crate::errno::Errno;
-
 /// Stack of the thread that serves the link, in bytes. It keeps messages on the heap.
 const STACK_LEN: usize = 512 * 1024;
 
@@ -25,6 +23,26 @@ pub(crate) fn errno() -> c_int {
 pub(crate) fn set_errno(number: c_int) {
     // SAFETY: the location belongs to the calling thread and is always valid.
     unsafe { *libc::__errno_location() = number };
+}
+
+unsafe extern "C" {
+    /// Of `pthread.h`; the crate libc does not declare it.
+    fn pthread_setcancelstate(state: c_int, former: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc.
+const CANCEL_DISABLE: c_int = 1;
+
+/// Runs `body`, which does not unwind, while the calling thread cannot be cancelled: cancellation would unwind through frames
+/// that have something to drop.
+pub(crate) fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
+    let mut former = 0;
+    // SAFETY: a valid place for the former state.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut former) };
+    let result = body();
+    // SAFETY: the state that the thread had; the result is not requested, which glibc allows.
+    unsafe { pthread_setcancelstate(former, ptr::null_mut()) };
+    result
 }
 
 /// Makes a socket non-blocking.
@@ -101,15 +119,6 @@ pub(crate) fn wait(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> i
     // SAFETY: the slice is valid for its length and outlives the call.
     let count = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) };
     check(count).map(|count| count as usize)
-}
-
-/// Waits until a descriptor of the program is readable.
-///
-/// # Errors
-///
-/// EINTR, if a signal arrived.
-pub(crate) fn wait_readable(fd: RawFd) -> Result<(), Errno> {
-    wait(&mut [poll_entry(fd, libc::POLLIN)], None).map(drop).map_err(Errno::from)
 }
 
 /// Starts a thread that receives no signals: they are for the threads of the program.

@@ -18,10 +18,10 @@ use crate::sysfs::Entry;
 const OPEN_MAX: usize = 1024;
 
 /// A program's filter of names.
-type Filter = unsafe extern "C" fn(*const dirent) -> c_int;
+type Filter = unsafe extern "C-unwind" fn(*const dirent) -> c_int;
 
 /// A program's order of names.
-type Comparison = unsafe extern "C" fn(*mut *const dirent, *mut *const dirent) -> c_int;
+type Comparison = unsafe extern "C-unwind" fn(*mut *const dirent, *mut *const dirent) -> c_int;
 
 /// An open directory.
 struct Listing {
@@ -77,7 +77,7 @@ fn empty_entry() -> dirent {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
+unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: the program passes a C string, or what the C library rejects.
     let Some(path) = (unsafe { emulated_path(path) }) else {
         return call_real!(opendir(path => *const c_char) -> *mut DIR, else ptr::null_mut());
@@ -99,7 +99,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 macro_rules! define_readdir {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(directory: *mut DIR) -> *mut dirent {
+        unsafe extern "C-unwind" fn $name(directory: *mut DIR) -> *mut dirent {
             if !is_emulated(directory) {
                 return call_real!($name(directory => *mut DIR) -> *mut dirent, else ptr::null_mut());
             }
@@ -119,7 +119,7 @@ fn next_entry(directory: *mut DIR) -> *mut dirent {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn rewinddir(directory: *mut DIR) {
+unsafe extern "C-unwind" fn rewinddir(directory: *mut DIR) {
     if !is_emulated(directory) {
         return call_real!(rewinddir(directory => *mut DIR) -> (), else ());
     }
@@ -129,7 +129,7 @@ unsafe extern "C" fn rewinddir(directory: *mut DIR) {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn dirfd(directory: *mut DIR) -> c_int {
+unsafe extern "C-unwind" fn dirfd(directory: *mut DIR) -> c_int {
     if !is_emulated(directory) {
         return call_real!(dirfd(directory => *mut DIR) -> c_int, else FAILED);
     }
@@ -138,7 +138,7 @@ unsafe extern "C" fn dirfd(directory: *mut DIR) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
+unsafe extern "C-unwind" fn closedir(directory: *mut DIR) -> c_int {
     if !is_emulated(directory) {
         return call_real!(closedir(directory => *mut DIR) -> c_int, else FAILED);
     }
@@ -154,7 +154,7 @@ unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
 macro_rules! define_scandir {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             path: *const c_char,
             list: *mut *mut *mut dirent,
             filter: Option<Filter>,

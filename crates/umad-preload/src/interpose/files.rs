@@ -13,6 +13,7 @@ use crate::errno::Errno;
 use crate::port::FileId;
 use crate::real::call_real;
 use crate::session::Session;
+use crate::sys;
 
 /// Opens an emulated path.
 fn open_emulated(path: &str, flags: c_int) -> c_int {
@@ -35,7 +36,7 @@ fn open_emulated(path: &str, flags: c_int) -> c_int {
 macro_rules! define_open {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the program passes a C string, or what the C library rejects.
             match unsafe { emulated_path(path) } {
                 Some(path) => open_emulated(path, flags),
@@ -52,7 +53,7 @@ define_open!(open open64);
 macro_rules! define_open_2 {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the program passes a C string, or what the C library rejects.
             match unsafe { emulated_path(path) } {
                 Some(path) => open_emulated(path, flags),
@@ -67,7 +68,7 @@ define_open_2!(__open_2 __open64_2);
 macro_rules! define_openat {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the program passes a C string, or what the C library rejects.
             match unsafe { emulated_path(path) } {
                 Some(path) => open_emulated(path, flags),
@@ -82,13 +83,13 @@ macro_rules! define_openat {
 define_openat!(openat openat64);
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     forget(fd);
     call_real!(close(fd => c_int) -> c_int, else FAILED)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     if old != new {
         forget(new);
     }
@@ -96,7 +97,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if old != new {
         forget(new);
     }
@@ -104,22 +105,44 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     let Some(file) = descriptors::get(fd) else {
         return call_real!(read(fd => c_int, buffer => *mut c_void, count => size_t) -> ssize_t, else -1);
     };
+    loop {
+        // SAFETY: the program says that it may be written.
+        let length = unsafe { read_emulated(file, buffer, count) };
+        if length >= 0 || sys::errno() != libc::EAGAIN || sys::is_nonblocking(fd) {
+            return length;
+        }
+        let mut entry = sys::poll_entry(fd, libc::POLLIN);
+        let count: libc::nfds_t = 1;
+        if call_real!(poll(&raw mut entry => *mut libc::pollfd, count => libc::nfds_t, -1 => c_int) -> c_int, else -1)
+            < 0
+        {
+            return -1;
+        }
+    }
+}
+
+/// Reads from a file of the device without waiting.
+///
+/// # Safety
+///
+/// `buffer` is null or may be written for `count` bytes.
+unsafe fn read_emulated(file: FileId, buffer: *mut c_void, count: size_t) -> ssize_t {
     emulate(-1, || {
         if buffer.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: the program says that it may be written; a slice has at most isize::MAX bytes.
+        // SAFETY: the caller vouches for it; a slice has at most isize::MAX bytes.
         let buffer = unsafe { slice::from_raw_parts_mut(buffer.cast(), count.min(isize::MAX as usize)) };
-        session()?.read(file, fd, buffer).map(|length| length as ssize_t)
+        session()?.read(file, buffer).map(|length| length as ssize_t)
     })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
     let Some(file) = descriptors::get(fd) else {
         return call_real!(write(fd => c_int, buffer => *const c_void, count => size_t) -> ssize_t, else -1);
     };
@@ -134,7 +157,7 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> s
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     match descriptors::get(fd) {
         // SAFETY: the argument is the one of the program for this request.
         Some(file) => emulate(FAILED, || unsafe { control(file, request, argument) }),

@@ -1,7 +1,8 @@
 //! The functions of the C library that this library replaces.
 //!
 //! Each asks whether its path or descriptor is an emulated one, and otherwise calls the function of the C library with the same
-//! arguments. None of them lets a panic pass. `open` and `ioctl` are variadic in C: on the supported platforms a variadic
+//! arguments. None of them lets a panic pass. A thread can be cancelled in a function of the C library, which unwinds through the
+//! replaced one (`C-unwind`), but not in the emulation. `open` and `ioctl` are variadic in C: on the supported platforms a variadic
 //! argument is passed like a fixed one, so they are defined with their third argument fixed, which is not used without need.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(dead_code, reason = "the test program keeps the functions of the C library"))]
@@ -21,7 +22,8 @@ use crate::sysfs::{self, Entry};
 /// Runs the emulation of a function: returns its value and leaves `errno` as it was, or sets `errno` and returns `failed`.
 fn emulate<T>(failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
     let errno = sys::errno();
-    let (result, errno) = match panic::catch_unwind(AssertUnwindSafe(body)) {
+    let result = sys::without_cancellation(|| panic::catch_unwind(AssertUnwindSafe(body)));
+    let (result, errno) = match result {
         Ok(Ok(value)) => (value, errno),
         Ok(Err(Errno(number))) => (failed, number),
         Err(_) => (failed, libc::EIO),

@@ -47,7 +47,7 @@ unsafe fn emulate_stat(path: &str, status: *mut libc::stat) -> c_int {
 macro_rules! define_stat {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(path: *const c_char, status: *mut libc::stat) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, status: *mut libc::stat) -> c_int {
             // SAFETY: the program passes a C string, or what the C library rejects.
             match unsafe { emulated_path(path) } {
                 // SAFETY: the program passes a place for the status.
@@ -65,7 +65,7 @@ define_stat!(stat lstat stat64 lstat64);
 macro_rules! define_fstatat {
     ($($name:ident)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             folder: c_int,
             path: *const c_char,
             status: *mut libc::stat,
@@ -91,7 +91,7 @@ macro_rules! define_fstatat {
 define_fstatat!(fstatat fstatat64);
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn statx(
+unsafe extern "C-unwind" fn statx(
     folder: c_int,
     path: *const c_char,
     flags: c_int,
@@ -142,7 +142,7 @@ fn emulate_access(path: &str, wanted: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn access(path: *const c_char, wanted: c_int) -> c_int {
+unsafe extern "C-unwind" fn access(path: *const c_char, wanted: c_int) -> c_int {
     // SAFETY: the program passes a C string, or what the C library rejects.
     match unsafe { emulated_path(path) } {
         Some(path) => emulate_access(path, wanted),
@@ -151,7 +151,12 @@ unsafe extern "C" fn access(path: *const c_char, wanted: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn faccessat(folder: c_int, path: *const c_char, wanted: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn faccessat(
+    folder: c_int,
+    path: *const c_char,
+    wanted: c_int,
+    flags: c_int,
+) -> c_int {
     // SAFETY: the program passes a C string, or what the C library rejects.
     match unsafe { emulated_path(path) } {
         Some(path) => emulate_access(path, wanted),

@@ -11,7 +11,7 @@
 mod state;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -97,18 +97,12 @@ impl Session {
         Ok(Opened { fd: sys::memory_file(&contents, flags)?, file: None })
     }
 
-    /// Reads the next message of a file into `buffer`. Waits for one unless `fd` is non-blocking.
-    pub(crate) fn read(&self, file: FileId, fd: RawFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-        loop {
-            let mut state = self.lock();
-            let result = state.port.read(file, buffer);
-            state.update_readiness();
-            drop(state);
-            match result {
-                Err(Errno::AGAIN) if !sys::is_nonblocking(fd) => sys::wait_readable(fd)?,
-                result => return result,
-            }
-        }
+    /// Reads the next message of a file into `buffer`; EAGAIN if there is none.
+    pub(crate) fn read(&self, file: FileId, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let mut state = self.lock();
+        let result = state.port.read(file, buffer);
+        state.update_readiness();
+        result
     }
 
     /// Sends the message that the program wrote.

@@ -102,3 +102,60 @@ fn sysfs_shows_a_running_program_the_current_lid() {
     drop(input);
     assert!(child.wait().unwrap().success());
 }
+
+/// Cancels a thread that waits in `read`, of a pipe and of the device, and one that runs in the emulation.
+const CANCEL: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static void *wait_in_read(void *fd)
+{
+	char buffer[512];
+	read(*(int *)fd, buffer, sizeof(buffer));
+	return NULL;
+}
+
+static void *read_sysfs(void *unused)
+{
+	char buffer[64];
+	for (;;) {
+		int fd = open("/sys/class/infiniband/ibsim0/ports/1/lid", O_RDONLY);
+		read(fd, buffer, sizeof(buffer));
+		close(fd);
+	}
+}
+
+static int cancelled(void *(*body)(void *), void *argument)
+{
+	pthread_t thread;
+	void *result;
+	pthread_create(&thread, NULL, body, argument);
+	usleep(50000);
+	pthread_cancel(thread);
+	pthread_join(thread, &result);
+	return result == PTHREAD_CANCELED;
+}
+
+int main(void)
+{
+	int ends[2], device = open("/dev/infiniband/umad0", O_RDWR);
+	if (device < 0 || pipe(ends))
+		return 1;
+	printf("%d %d %d\n", cancelled(wait_in_read, &ends[0]), cancelled(wait_in_read, &device),
+	       cancelled(read_sysfs, NULL));
+	return 0;
+}
+"#;
+
+#[test]
+fn threads_can_be_cancelled() {
+    let ibsim = Ibsim::small();
+    let (source, program) = (ibsim.directory().join("cancel.c"), ibsim.directory().join("cancel"));
+    std::fs::write(&source, CANCEL).unwrap();
+    let compiled = Command::new("cc").args(["-w", "-pthread", "-o"]).args([&program, &source]).status();
+    assert!(compiled.expect("a C compiler is installed").success());
+    let output = ibsim.command(FIRST, &program).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1 1 1\n", "{output:?}");
+}
