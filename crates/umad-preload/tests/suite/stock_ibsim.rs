@@ -12,6 +12,13 @@ fn count(text: &str, wanted: &str) -> usize {
     text.lines().filter(|line| line.contains(wanted)).count()
 }
 
+/// The LID of a node, as a decimal number.
+fn lid_of(ibsim: &Ibsim, node: &str) -> String {
+    let printed = ibsim.tool(node, "ibaddr", &["-l", "-L"]);
+    let lid = printed.strip_prefix("LID start ").and_then(|rest| rest.split(' ').next());
+    lid.unwrap_or_else(|| panic!("{printed}")).to_owned()
+}
+
 #[test]
 fn saquery_lists_every_node_of_a_large_fabric() {
     let ibsim = Ibsim::large();
@@ -71,13 +78,29 @@ fn ibstat_shows_the_current_state_of_the_port() {
 fn a_class_that_nobody_registered_does_no_harm() {
     let ibsim = Ibsim::small();
     let mut opensm = ibsim.opensm(FIRST);
-    let lid = ibsim.tool(FIRST, "ibaddr", &["-l"]);
-    let lid: String = lid.chars().filter(char::is_ascii_digit).collect();
+    let lid = lid_of(&ibsim, FIRST);
     let mut ping = ibsim.command(SECOND, "ibping");
     let output = ping.args(["-t", "200", "-c", "3", &lid]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("0 received"), "{output:?}");
     assert!(opensm.is_running());
     assert!(ibsim.tool(SECOND, "sminfo", &[]).contains("SMINFO_MASTER"));
+}
+
+#[test]
+fn requests_of_a_vendor_class_reach_their_server() {
+    let ibsim = Ibsim::small();
+    drop(ibsim.opensm(FIRST));
+    let lid = lid_of(&ibsim, SECOND);
+    let mut server = ibsim.command(SECOND, "ibping");
+    // Stock ibsim passes requests to the subnet manager of a port only.
+    let mut server = server.arg("-S").env("SIM_SET_ISSM", "1").spawn().unwrap();
+    let is_answered = (0..20).any(|_| {
+        let output = ibsim.command(FIRST, "ibping").args(["-t", "200", "-c", "1", &lid]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("1 received")
+    });
+    let _ = server.kill();
+    server.wait().unwrap();
+    assert!(is_answered);
 }
 
 #[test]
