@@ -223,7 +223,7 @@ export preload
 step "Build Heddle and the VM image"
 start=$(now)
 # With cargo's progress: the first build takes minutes.
-[[ -n ${HEDDLE_BIN:-} ]] || cargo build --release -p heddle -p node-agent
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --release -p heddle -p node-agent -p umad-preload
 [[ -x $heddle && -x $(dirname "$heddle")/heddle-agent ]] || fail "heddle or heddle-agent is missing in $(dirname "$heddle")"
 held "heddle and heddle-agent built in $(seconds "$start") s"
 start=$(now)

@@ -4,8 +4,8 @@
 #   /var/cache/heddle/images/debian-mpi-KEY/
 #       root.ext4  vmlinux  initrd.cpio.gz  image.json
 #
-# KEY is a digest of the recipe (image/) and of heddle-guest: the same sources give the same directory, and a second run
-# has nothing to do. HEDDLE_IMAGES names another directory. Needs root, or sudo, to create files with other owners.
+# KEY is a digest of the recipe (image/), of heddle-guest and of libheddle_umad.so: the same sources give the same directory,
+# and a second run has nothing to do. HEDDLE_IMAGES names another directory. Needs root, or sudo, to create files with other owners.
 #
 # Debian packages are downloaded once and cached separately: an image with a new heddle-guest takes seconds, not minutes.
 set -euo pipefail
@@ -39,17 +39,20 @@ check_tools() {
 }
 
 # ---- heddle-guest: statically linked, because it is the first process and must run in any image
+# ---- libheddle_umad.so: preloaded into InfiniBand tools by in-view
 
-guest_binary() {
-    echo "$(realpath -m "${CARGO_TARGET_DIR:-target}")/$triple/guest/heddle-guest"
+built() { # profile file: where cargo leaves a file
+    echo "$(realpath -m "${CARGO_TARGET_DIR:-target}")/$triple/$1/$2"
 }
 
-build_guest() {
+build_programs() {
     # Without paths of this machine: every checkout must give the same bytes. With cargo's progress: the first build takes
     # minutes.
     local registry=${CARGO_HOME:-$HOME/.cargo}/registry/src
-    RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=heddle --remap-path-prefix=$registry=crates" \
+    local flags="--remap-path-prefix=$PWD=heddle --remap-path-prefix=$registry=crates"
+    RUSTFLAGS="-C target-feature=+crt-static $flags" \
         cargo build --locked --profile guest -p guest --bin heddle-guest --target "$triple"
+    RUSTFLAGS=$flags cargo build --locked --release -p umad-preload --target "$triple"
 }
 
 # ---- digests that name images
@@ -62,10 +65,10 @@ base_key() {
     digest image/packages image/modules image/base.sh
 }
 
-image_key() {
+image_key() { # guest preload
     local recipe
     mapfile -t recipe < <(find image -type f | sort)
-    { digest scripts/image.sh "${recipe[@]}"; sha256sum <"$1"; } | sha256sum | cut -c -12
+    { digest scripts/image.sh "${recipe[@]}"; cat "$1" "$2" | sha256sum; } | sha256sum | cut -c -12
 }
 
 # ---- build steps
@@ -127,9 +130,10 @@ compile_programs() { # root
     rm -r "$build"
 }
 
-fill_root() { # root guest
+fill_root() { # root guest preload
     local root=$1 unit
     install -m 755 "$2" "$root/usr/sbin/heddle-guest"
+    install -D -m 644 "$3" "$root/usr/lib/heddle/libheddle_umad.so"
     install -m 755 image/in-view "$root/usr/local/bin/in-view"
     install -D -m 644 image/sshd.conf "$root/etc/ssh/sshd_config.d/10-heddle.conf"
     install -D -m 644 image/cloud-init.cfg "$root/etc/cloud/cloud.cfg.d/99-heddle.cfg"
@@ -191,7 +195,7 @@ manifest = {
 PYTHON
 }
 
-make_image() { # target guest
+make_image() { # target guest preload
     local base free root left
     # QEMU runs as another user, which must be able to read all files.
     umask 022
@@ -219,7 +223,7 @@ make_image() { # target guest
     root=$work/root
     mkdir "$root" "$work/image"
     tar --extract --file "$base" --directory "$root" --numeric-owner --xattrs --xattrs-include='*'
-    fill_root "$root" "$2"
+    fill_root "$root" "$2" "$3"
     make_initrd "$root" "$work/image/initrd.cpio.gz"
     python3 image/extract-kernel.py "$root/boot/vmlinuz" "$work/image/vmlinux"
     rm "$root/boot/vmlinuz"
@@ -231,21 +235,22 @@ make_image() { # target guest
 
 # ---- main
 
-if [[ ${1:-} == --make && $# == 3 ]]; then
-    make_image "$2" "$3"
+if [[ ${1:-} == --make && $# == 4 ]]; then
+    make_image "$2" "$3" "$4"
     echo "$2"
     exit
 fi
 [[ $# == 0 ]] || fail "image.sh takes no arguments, got '$1'"
 check_tools
-build_guest
-guest=$(guest_binary)
-directory=$images/debian-mpi-$(image_key "$guest")
+build_programs
+guest=$(built guest heddle-guest)
+preload=$(built release libheddle_umad.so)
+directory=$images/debian-mpi-$(image_key "$guest" "$preload")
 if [[ -e $directory/image.json ]]; then
     echo "$directory"
 elif [[ $EUID == 0 ]]; then
-    exec "$self" --make "$directory" "$guest"
+    exec "$self" --make "$directory" "$guest" "$preload"
 else
     command -v sudo >/dev/null || fail "building an image needs root, and sudo is not installed." "Run as root: scripts/image.sh"
-    exec sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest"
+    exec sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest" "$preload"
 fi

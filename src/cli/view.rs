@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +18,12 @@ use super::Noun;
 use super::cluster::ClusterArgs;
 use super::output::{facts, or_dash, table};
 
-/// Paths of libumad2sim, which lets stock tools use sockets instead of an adapter (Debian package libumad2sim0).
+/// Preload library that lets stock tools use sockets instead of an adapter, relative to the directory of this program: beside it,
+/// where cargo leaves it for tests, and where packages install it.
+const OWN_PRELOADS: [&str; 3] =
+    ["libheddle_umad.so", "deps/libheddle_umad.so", "../lib/heddle/libheddle_umad.so"];
+
+/// Paths of libumad2sim (Debian package libumad2sim0), for an installation without that library.
 const PRELOADS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so", "/usr/lib64/umad2sim/libumad2sim.so"];
 
@@ -42,8 +47,8 @@ pub enum ViewCommand {
     Commit(ClusterArgs),
     /// Run an InfiniBand tool on this machine, as if on an adapter of the cluster
     ///
-    /// The tool sees only the view of the cluster. It needs libumad2sim (Debian package libumad2sim0). The exit status is that
-    /// of the tool.
+    /// The tool sees only the view of the cluster. libheddle_umad.so is preloaded into it, if it is installed with this program;
+    /// else libumad2sim (Debian package libumad2sim0), which cuts off long answers. The exit status is that of the tool.
     #[command(after_help = "Examples:
   heddle view exec blue -- ibnetdiscover
   heddle view exec blue --node 2 -- smpquery nodeinfo -D 0
@@ -59,7 +64,7 @@ pub struct ExecArgs {
     /// Number of the node whose adapter the tool uses, from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     node: u32,
-    /// Path of libumad2sim.so [default: where Debian installs it]
+    /// Preload library to use instead
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Tool to run, with its arguments
@@ -131,8 +136,8 @@ fn status(view: &ViewStatus) -> String {
 async fn exec(client: &ApiClient, args: ExecArgs) -> anyhow::Result<ExitCode> {
     let preload = match args.preload {
         Some(path) => path,
-        None => PRELOADS.map(PathBuf::from).into_iter().find(|path| path.exists()).context(
-            "libumad2sim.so not found: install the package libumad2sim0, or name it with --preload",
+        None => default_preload().context(
+            "libheddle_umad.so not found beside this program: name it with --preload, or install the package libumad2sim0",
         )?,
     };
     let stream = client.view_open(&args.cluster.to_ref()?, args.node).await?;
@@ -168,6 +173,13 @@ async fn exec(client: &ApiClient, args: ExecArgs) -> anyhow::Result<ExitCode> {
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))),
         None => bail!("{} was terminated: {status}", program.display()),
     }
+}
+
+fn default_preload() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let directory = program.as_deref().and_then(Path::parent);
+    let own = OWN_PRELOADS.iter().filter_map(|path| Some(directory?.join(path)));
+    own.chain(PRELOADS.map(PathBuf::from)).find(|path| path.exists())
 }
 
 /// Serves ibsim's sockets for tools until the stream ends.

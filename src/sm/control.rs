@@ -19,7 +19,7 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Executes a request and replies.
 pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
     let PendingRequest { request, answers } = command;
-    daemon.stats.count(daemon.manager.counts());
+    daemon.stats.count(&daemon.manager);
     match request {
         SmRequest::Ping {} => {
             answers.send(Ok(json!("pong")));
@@ -119,6 +119,7 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
             FabricEvent::Drift { node: *node, attribute: attribute.0, modifier: *modifier }
         }
         SmEvent::TrapReceived { node, trap } => FabricEvent::Trap { node: *node, number: trap.number() },
+        SmEvent::PortOverload { port } => FabricEvent::PortOverload { port: *port },
         SmEvent::ForeignManager { node, port, info } => FabricEvent::ForeignManager {
             node: *node,
             port: *port,

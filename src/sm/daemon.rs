@@ -311,7 +311,7 @@ impl Daemon {
     /// Reports that the fabric is programmed: output line, waiting requests, report file.
     fn report_programmed(&mut self) -> anyhow::Result<()> {
         let counts = self.manager.counts();
-        self.stats.count(counts);
+        self.stats.count(&self.manager);
         if let Some(plan) = self.planner.plan().filter(|_| !self.manager.is_holding_back()) {
             self.stats.note_plan(plan, self.started.elapsed());
         }
@@ -394,7 +394,7 @@ impl Daemon {
     fn write_metrics(&mut self) -> anyhow::Result<()> {
         let Some(path) = &self.outputs.metrics else { return Ok(()) };
         if self.metrics_written.is_none_or(|at| at.elapsed() > METRICS_INTERVAL) {
-            self.stats.count(self.manager.counts());
+            self.stats.count(&self.manager);
             warn(files::replace_public(path, metrics::text(&self.stats)?.as_bytes()));
             self.metrics_written = Some(Instant::now());
         }

@@ -24,6 +24,18 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     count("refused", "Requests rejected by devices", stats.refused.count);
     count("unsupported", "Attributes not supported by devices", stats.unsupported.count);
     count("drift", "Attributes found changed by another writer", stats.drift.count);
+    let sa = stats.sa;
+    count("sa_requests", "Requests to subnet administration", sa.requests);
+    count("sa_path_requests", "Requests for paths among them", sa.path_requests);
+    count("sa_records", "Records in responses of subnet administration", sa.records);
+    count("sa_refused", "Requests to subnet administration with an error status", sa.refused);
+    count("sa_busy", "Requests to subnet administration with status BUSY", sa.busy);
+    count("sa_dropped", "Datagrams to subnet administration without response", sa.dropped);
+    count("sa_registrations", "Joins, leaves and subscriptions granted", sa.registrations);
+    count("sa_registrations_refused", "Joins, leaves and subscriptions refused", sa.registrations_refused);
+    count("sa_reports", "Reports sent to subscribers", sa.reports);
+    count("sa_reports_dropped", "Reports that no subscriber answered", sa.reports_dropped);
+    count("sa_overload", "Times that a port asked for more than its share", stats.overload.count);
     let mut gauge = |name: &str, help: &str, value: usize| {
         let gauge = Gauge::<i64>::default();
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));

@@ -109,6 +109,13 @@ struct ServeArgs {
     /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority; `heddle sm` never yields.
     #[arg(long, default_value_t = ManagerSettings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
+    /// GID prefix of the subnet, 64 bits: the first half of the GID of every port.
+    #[arg(long, value_name = "HEX", default_value = "0xfe80000000000000", value_parser = gid_prefix)]
+    gid_prefix: u64,
+    /// Port that may subscribe to notices about all devices (traps 128, 144, 256 to 259), by GUID; may be repeated. Others get
+    /// only reports about ports and groups of their own partitions.
+    #[arg(long, value_name = "GUID")]
+    event_port: Vec<Guid>,
     /// Maximum number of MADs in flight, 1 to 4096.
     #[arg(long, default_value_t = MadLimits::default().window as u64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     window: u64,
@@ -238,11 +245,14 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         limits: MadLimits { window: args.window as usize, ..MadLimits::default() },
         sweeps: SweepSettings { interval: Duration::from_secs(args.sweep), ..SweepSettings::default() },
         priority: args.priority,
+        gid_prefix: args.gid_prefix,
         ..ManagerSettings::default()
     };
+    let mut manager = Manager::new(settings, secret, &memory);
+    manager.set_event_ports(args.event_port.into_iter().collect());
     let mut daemon = Daemon {
         device,
-        manager: Manager::new(settings, secret, &memory),
+        manager,
         planner,
         state,
         stats: SmStatistics::default(),
@@ -342,6 +352,15 @@ fn renamed_guided(_: &str) -> Result<String, String> {
 }
 
 /// Parses `GUID[PORT]`, the format of locations in warnings.
+fn gid_prefix(text: &str) -> Result<u64, String> {
+    let hex = text.strip_prefix("0x").unwrap_or(text);
+    let prefix = u64::from_str_radix(hex, 16).ok();
+    // The upper byte of a multicast GID is 0xff, and a GID of zeros is none.
+    prefix.filter(|prefix| *prefix != 0 && prefix >> 56 != 0xff).ok_or_else(|| {
+        format!("a GID prefix is 1 to 16 hexadecimal digits, not 0, and does not begin with ff: got {text:?}")
+    })
+}
+
 fn location(text: &str) -> Result<Location, String> {
     let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
     let (near, port) = parts.ok_or_else(|| format!("{text:?} is not GUID[PORT]"))?;

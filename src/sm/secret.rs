@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use ib_wire::Guid;
+use ib_wire::{Guid, PortNum};
 use subnet_manager::SiteSecret;
 
 use crate::files::replace_private;
@@ -22,6 +22,9 @@ use crate::files::replace_private;
 pub struct NodeKeyArgs {
     /// GUID of the node.
     node: Guid,
+    /// Number of a port that was connected after its adapter got its key: such a port has a key of its own.
+    #[arg(long, value_name = "N")]
+    late_port: Option<PortNum>,
     /// File with the site secret that the keys are derived from.
     #[arg(long)]
     secret: PathBuf,
@@ -31,7 +34,12 @@ pub struct NodeKeyArgs {
 }
 
 pub fn show_key(args: NodeKeyArgs) -> anyhow::Result<()> {
-    let key = read(&args.secret)?.key(args.node).to_wire();
+    let secret = read(&args.secret)?;
+    let key = match args.late_port {
+        Some(port) => secret.port_key(args.node, port),
+        None => secret.key(args.node),
+    };
+    let key = key.to_wire();
     match args.config {
         Some(path) => replace_private(&path, format!("m_key={key:#018x}\n").as_bytes()),
         None => crate::print_line(format_args!("{key:#018x}")),

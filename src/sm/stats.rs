@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
-use subnet_manager::{EntryClass, Lack, Location, MadCounts, SmEvent};
+use subnet_manager::{EntryClass, Lack, Location, MadCounts, Manager, SaCounts, SmEvent};
 
 /// Entries kept of each list; older ones are only counted.
 const LIST_MAX: usize = 256;
@@ -43,6 +43,10 @@ pub struct SmStatistics {
     pub unsaved: Option<String>,
     pub state_write_failures: u64,
     pub traps: BTreeMap<u16, u64>,
+    /// Ports that asked subnet administration for more than their share.
+    pub overload: List,
+    /// Counters of subnet administration.
+    pub sa: SaCounts,
 }
 
 /// The last entries of a list, with the number of all.
@@ -81,7 +85,7 @@ impl SmStatistics {
                 tracing::error!(%error, "the discovered topology is inconsistent")
             }
             SmEvent::Programmed(counts) => {
-                self.count(*counts);
+                self.count_mads(*counts);
                 self.programmed += 1;
                 tracing::info!(gets = counts.gets, sets = counts.sets, "programmed");
             }
@@ -144,6 +148,10 @@ impl SmStatistics {
                 tracing::info!(%node, trap = trap.number(), "trap");
                 *self.traps.entry(trap.number()).or_default() += 1;
             }
+            SmEvent::PortOverload { port } => {
+                tracing::warn!(%port, "a port asks subnet administration for more than its share");
+                self.overload.push(port.to_string());
+            }
             SmEvent::ForeignManager { node, port, info } => {
                 let says = match info {
                     Some(info) => format!("{} with priority {}", state(info.state), info.priority),
@@ -167,8 +175,13 @@ impl SmStatistics {
         self.seconds = elapsed.as_secs_f64();
     }
 
-    /// Copies the counters of datagrams sent.
-    pub fn count(&mut self, counts: MadCounts) {
+    /// Copies the counters of a manager.
+    pub fn count(&mut self, manager: &Manager) {
+        self.count_mads(manager.counts());
+        self.sa = manager.sa_counts();
+    }
+
+    fn count_mads(&mut self, counts: MadCounts) {
         (self.gets, self.sets, self.retries) = (counts.gets, counts.sets, counts.retries);
     }
 }

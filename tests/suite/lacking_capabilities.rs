@@ -68,6 +68,7 @@ impl Need {
             DeviceCapability::MulticastTable => Self::Delivery,
             DeviceCapability::OptimisedSlToVl
             | DeviceCapability::AliasGuids
+            | DeviceCapability::ClientReregister
             | DeviceCapability::ExtendedSpeeds
             | DeviceCapability::ExtendedPortInfo => Self::Nothing,
             DeviceCapability::InboundRawFilter | DeviceCapability::OutboundRawFilter => Self::Tolerated,

@@ -91,7 +91,7 @@ fn path_records_and_tables_agree_on_service_levels() {
     assert_eq!(verify(&tree, &intents, &plan), []);
 
     let mut administration = SubnetAdministration::new();
-    let manager = ManagerFacts { priority: 0, activity: 0 };
+    let manager = ManagerFacts::default();
     administration.publish(Arc::new(Directory::new(Arc::clone(&plan), manager, [])));
     let mut levels: Vec<usize> = Vec::new();
     for (name, decision) in &plan.decisions().clusters {

@@ -125,6 +125,8 @@ pub enum FabricEvent {
     Drift { node: Guid, attribute: u16, modifier: u32 },
     /// A trap was received.
     Trap { node: Guid, number: u16 },
+    /// A port asks subnet administration for more than its share and gets BUSY.
+    PortOverload { port: Guid },
     /// Another subnet manager runs on this port. It has no priority if it does not answer.
     ForeignManager { node: Guid, port: PortNum, priority: Option<u8> },
     /// The other subnet manager has gone.

@@ -121,6 +121,10 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
                 format!("no device responds at {}; last known there: {last}", at(location)),
             )
         }
+        FabricEvent::PortOverload { port } => (
+            "fabric.overload",
+            format!("port {port} asks subnet administration for more than its share and gets BUSY"),
+        ),
         FabricEvent::ForeignManager { node, .. } => {
             ("fabric.foreign-manager", format!("another subnet manager runs on {node}"))
         }

@@ -99,6 +99,7 @@ impl Parts<'_> {
             lanes: link.lanes,
             pkeys: self.table(port.guid),
             qos: None,
+            aliases: Arc::default(),
         }
     }
 

@@ -10,7 +10,9 @@ use crate::fabric::Fabric;
 use crate::guarantees::Guarantees;
 use crate::partitions::{KeyTables, Partitions};
 use crate::routing::RoutingContext;
-use crate::{addressing, assembly, guarantees, multicast, partitions, recompile, route_overrides, routing};
+use crate::{
+    addressing, aliases, assembly, guarantees, multicast, partitions, recompile, route_overrides, routing,
+};
 
 /// A plan, and the intermediate results that a [`Planner`](crate::Planner) reuses.
 #[derive(Debug)]
@@ -57,10 +59,12 @@ impl Compiled {
         };
         let plan = parts.assemble(&intents.capabilities, previous).with_basis(Basis::of(topology, intents));
         let context = RoutingContext::kept(&fabric, &plan.decisions().routing);
+        aliases::check(&plan, &intents.aliases)?;
         let mut draft = Draft::from(plan);
         let mut guarantees = guarantees::establish(&mut draft, topology, &fabric, context.as_ref(), intents)?;
         guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
         route_overrides::apply(&mut draft, &fabric, &intents.route_overrides);
+        aliases::apply(&mut draft, intents);
         Ok(Self { plan: Arc::new(draft.finish()), fabric, context, partitions, keys, guarantees })
     }
 
@@ -82,6 +86,7 @@ impl Compiled {
                 guarantees::establish(&mut draft, topology, &fabric, Some(&context), intents)?;
             guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
             route_overrides::apply(&mut draft, &fabric, &intents.route_overrides);
+            aliases::apply(&mut draft, intents);
             let plan = Arc::new(draft.finish().sharing_tables_with(previous));
             return Ok(Self { plan, fabric, context: Some(context), partitions, keys, guarantees });
         }

@@ -30,6 +30,7 @@
 
 mod addressing;
 mod adoption;
+mod aliases;
 pub mod arrangement;
 mod assembly;
 mod compiled;
@@ -91,6 +92,11 @@ pub enum CompileError {
         "partition {partition} belongs to both {first:?} and {second:?}; every owner needs a number of its own"
     )]
     NumberShared { partition: PartitionNumber, first: String, second: String },
+    /// Two addresses have one GUID. `first` and `second` are the port GUIDs of their owners.
+    #[error("alias GUID {alias} of port {second} is also an address of port {first}")]
+    AliasShared { alias: Guid, first: Guid, second: Guid },
+    #[error("an alias GUID of port {port} has index 0, which holds the GUID of the port itself")]
+    AliasAtIndexZero { port: Guid },
     /// All 32,767 partition numbers are in use or reserved.
     #[error("no partition number is left for {name:?}")]
     PartitionsExhausted { name: String },

@@ -12,7 +12,7 @@ use crate::compiled::Compiled;
 use crate::guarantees::{self, ClusterChanges, Guarantees, guaranteed};
 use crate::list_diff::ChangedRange;
 use crate::recompile::{put_findings, put_keys, put_partition};
-use crate::{multicast, partitions, route_overrides};
+use crate::{aliases, multicast, partitions, route_overrides};
 
 /// Plans one fabric for a sequence of intents.
 ///
@@ -156,6 +156,9 @@ impl Planner {
         )?;
         let Some(groups) = groups else { return Ok(false) };
 
+        if current.aliases != intents.aliases {
+            aliases::check(plan, &intents.aliases)?;
+        }
         let mut draft = plan.draft();
         route_overrides::withdraw(&mut draft, fabric);
         if let Some(guarantees) = guarantees {
@@ -182,12 +185,16 @@ impl Planner {
         }
         guarantees::apply_classes(&mut draft, guarantees.as_mut(), &intents.class_weights);
         route_overrides::apply(&mut draft, fabric, &intents.route_overrides);
+        if current.aliases != intents.aliases {
+            aliases::apply(&mut draft, intents);
+        }
         partitions.apply(changes);
         keys.apply(key_changes);
         *plan = Arc::new(draft.finish());
         changed_ranges.0.put(&mut self.intents.partitions, &intents.partitions);
         changed_ranges.1.put(&mut self.intents.clusters, &intents.clusters);
         self.intents.route_overrides.clone_from(&intents.route_overrides);
+        self.intents.aliases.clone_from(&intents.aliases);
         self.intents.class_weights.clone_from(&intents.class_weights);
         Ok(true)
     }

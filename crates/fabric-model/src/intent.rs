@@ -29,6 +29,9 @@ pub struct Intents {
     /// Virtual clusters that request a class of service, in the order of the requests. Names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
+    /// Further addresses of adapter ports, such as those of virtual functions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub aliases: PortAliases,
     /// Routes that tenants chose for packets to their ports.
     #[serde(rename = "routes", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub route_overrides: RouteOverrides,
@@ -61,6 +64,7 @@ impl Intents {
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
             clusters: Vec::new(),
+            aliases: PortAliases::new(),
             route_overrides: RouteOverrides::new(),
             class_weights: ClassWeights::new(),
             best_effort_percent: 0,
@@ -93,6 +97,23 @@ impl UnenforcedPorts {
 /// as a witness. A number with two owners would merge their networks, since entries of [`Intents::partitions`] with the
 /// same number are merged: the compiler rejects it, and the verifier reports it.
 pub type PartitionOwners = BTreeMap<PartitionNumber, BTreeMap<String, Guid>>;
+
+/// Alias GUIDs of adapter ports, by port GUID. A port that is absent may have some.
+pub type PortAliases = BTreeMap<Guid, AliasTable>;
+
+/// Alias GUIDs of a port, by index in its GUID table. Index 0 holds the GUID of the port itself.
+pub type AliasTable = BTreeMap<u8, Alias>;
+
+/// A further address of a port, for example that of a virtual function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alias {
+    /// No other port or alias has it.
+    pub guid: Guid,
+    /// Partitions in which subnet administration treats the alias as an address of the port. Devices do not know them: the
+    /// P_Key table of the port holds those of all its aliases, and only the adapter keeps its functions apart.
+    pub partitions: BTreeSet<PartitionNumber>,
+}
 
 /// Output ports for packets to a port: by the GUID of the destination port, then by the node GUID of the switch. Switches
 /// that are not listed keep their default route.

@@ -204,8 +204,7 @@ impl MulticastTable {
     pub fn block(&self, block: u16, position: u8) -> MulticastBlock {
         let first = usize::from(block) * MulticastBlock::ENTRIES;
         MulticastBlock(std::array::from_fn(|entry| {
-            let raw = u16::try_from(usize::from(MulticastLid::MIN) + first + entry).ok();
-            let mlid = raw.and_then(MulticastLid::from_wire);
+            let mlid = MulticastLid::from_table_index(first + entry);
             mlid.map_or(PortMask::default(), |mlid| self.exit(mlid).mask(position))
         }))
     }

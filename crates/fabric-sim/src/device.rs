@@ -444,6 +444,9 @@ fn capability(role: PortRole, profile: &DeviceProfile) -> Capability {
     if profile.links.extended_speeds {
         mask = mask.with(Capability::EXTENDED_SPEEDS);
     }
+    if role == PortRole::Adapter && profile.adapters.client_reregister {
+        mask = mask.with(Capability::CLIENT_REREGISTER);
+    }
     match role {
         PortRole::Adapter => mask.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
         _ => mask.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),

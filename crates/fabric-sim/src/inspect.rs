@@ -306,6 +306,11 @@ impl Fabric {
         self.port(port).guid
     }
 
+    /// The alias GUIDs that a port holds, in the order of its GUID table.
+    pub fn aliases_of(&self, port: PortId) -> impl Iterator<Item = Guid> {
+        self.port(port).aliases.filled().filter_map(|(_, guid)| guid)
+    }
+
     /// The GID of a port from its own GUID.
     pub fn gid_of(&self, port: PortId) -> Gid {
         Gid::unicast(self.port(port).info.gid_prefix, self.port(port).guid)

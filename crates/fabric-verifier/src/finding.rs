@@ -43,6 +43,11 @@ pub enum Finding {
     /// `planned` and `found` are the other end of the cable.
     #[error("port {port} is cabled to {}, but the plan says {}", or(.found, "nothing"), or(.planned, "nothing"))]
     CableDiffers { port: PortName, planned: Option<PortName>, found: Option<PortName> },
+    #[error("entry {index} of the GUID table of port {port} differs from the intents")]
+    AliasDiffers { port: Guid, index: u8 },
+    /// `first` and `second` are the port GUIDs of the owners.
+    #[error("alias GUID {alias} of port {second} is also an address of port {first}")]
+    AliasShared { alias: Guid, first: Guid, second: Guid },
 
     #[error("forwarding loop: packets to LID {lid} pass {} again and again", list(.cycle))]
     ForwardingLoop { lid: Lid, cycle: Vec<SwitchExit> },

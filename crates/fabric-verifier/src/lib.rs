@@ -20,6 +20,7 @@
 //! ```
 
 mod addresses;
+mod aliases;
 mod bits;
 mod bounded;
 mod capacities;
@@ -107,7 +108,9 @@ impl<'a> Reading<'a> {
 
     fn check(&self, rule: Rule) -> Vec<Finding> {
         match rule {
-            Rule::Addresses => addresses::check(self),
+            Rule::Addresses => {
+                [addresses::check(self), aliases::check(self.intents, self.network.plan)].concat()
+            }
             Rule::Forwarding => {
                 forwarding::check(self, forwarding::lids(self)).into_values().flatten().collect()
             }

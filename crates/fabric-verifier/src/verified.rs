@@ -20,7 +20,9 @@ use crate::isolation::Keys;
 use crate::network::{Cables, ExitColumns, PlannedNetwork};
 use crate::plan_changes::PlanChanges;
 use crate::sharing::Ports;
-use crate::{Finding, Reading, addresses, credit_loops, forwarding, multicast, partition_owners, sharing};
+use crate::{
+    Finding, Reading, addresses, aliases, credit_loops, forwarding, multicast, partition_owners, sharing,
+};
 use clusters::Clusters;
 
 /// A plan with all its findings, and the intermediate results from which those of the next plan follow.
@@ -52,6 +54,8 @@ pub struct Verified {
     /// Class weights of the intents, by cluster.
     classes: ClassWeights,
     addresses: Vec<Finding>,
+    /// Findings about alias GUIDs.
+    aliases: Vec<Finding>,
     columns: BTreeMap<Lid, Vec<Finding>>,
     /// `None` while there is a credit loop.
     order: Option<LinkOrder>,
@@ -106,6 +110,7 @@ impl Verified {
         let multicast = self.groups.iter().chain(self.trees.values().flatten());
         let sharing = self.ports.findings().chain(&self.paths);
         (self.addresses.iter())
+            .chain(&self.aliases)
             .chain(self.columns.values().flatten())
             .chain(&self.loops)
             .chain(&self.isolation)
@@ -136,6 +141,7 @@ impl Verified {
             routed: routed(intents),
             classes: intents.class_weights.clone(),
             addresses: addresses::check(&read),
+            aliases: aliases::check(intents, &plan),
             columns,
             order,
             loops,
@@ -203,6 +209,7 @@ impl Verified {
             routed,
             classes: intents.class_weights.clone(),
             addresses,
+            aliases: aliases::check(intents, &plan),
             columns,
             order,
             loops,

@@ -89,6 +89,12 @@ impl MulticastLid {
     pub const fn table_index(self) -> usize {
         (self.0 - Self::MIN) as usize
     }
+
+    /// The LID with an index in multicast forwarding tables; `None` beyond the last.
+    pub fn from_table_index(index: usize) -> Option<Self> {
+        let raw = index.checked_add(usize::from(Self::MIN))?;
+        u16::try_from(raw).ok().and_then(Self::from_wire)
+    }
 }
 
 identifier_wire_value!(MulticastLid, u16, optional);

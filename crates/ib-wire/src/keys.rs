@@ -72,6 +72,8 @@ impl fmt::Debug for SmKey {
 pub struct PartitionNumber(u16);
 
 impl PartitionNumber {
+    /// The lowest number, 1.
+    pub const MIN: Self = Self(1);
     /// The default partition, 0x7FFF, of which every port is a member when it comes up.
     pub const DEFAULT: Self = Self(0x7fff);
 

@@ -30,7 +30,7 @@ impl Mad {
         CLASS.put(&mut mad.0, u64::from(class.0));
         CLASS_VERSION.put(&mut mad.0, u64::from(class.version()));
         mad.set_method(method);
-        ATTRIBUTE.put(&mut mad.0, u64::from(attribute.0));
+        mad.set_attribute(attribute);
         mad.set_modifier(modifier);
         mad
     }
@@ -89,6 +89,12 @@ impl Mad {
     #[inline]
     pub fn attribute(&self) -> Attribute {
         Attribute(ATTRIBUTE.get(&self.0) as u16)
+    }
+
+    /// Sets the attribute; nothing else changes.
+    #[inline]
+    pub fn set_attribute(&mut self, attribute: Attribute) {
+        ATTRIBUTE.put(&mut self.0, u64::from(attribute.0));
     }
 
     /// The attribute modifier, bytes 20 to 23; its meaning depends on the attribute.
@@ -219,10 +225,13 @@ named_numbers! {
 }
 
 impl Method {
+    /// The bit of a method that marks responses.
+    pub const RESPONSE_BIT: u8 = 0x80;
+
     /// Whether bit 7 marks a response. TrapRepress, which responds to a trap, does not have it.
     #[inline]
     pub const fn is_response(self) -> bool {
-        self.0 & 0x80 != 0
+        self.0 & Self::RESPONSE_BIT != 0
     }
 }
 
@@ -310,5 +319,6 @@ impl Attribute {
     pub const PATH_RECORD: Self = Self(0x0035);
     pub const VL_ARBITRATION_RECORD: Self = Self(0x0036);
     pub const MC_MEMBER_RECORD: Self = Self(0x0038);
+    pub const MULTI_PATH_RECORD: Self = Self(0x003a);
     pub const INFORM_INFO_RECORD: Self = Self(0x00f3);
 }

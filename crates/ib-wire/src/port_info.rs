@@ -7,6 +7,7 @@ use crate::bits::{Field, WireValue, bits, bytes};
 use crate::keys::MKey;
 use crate::lanes::{DataLanes, ServiceLevel};
 use crate::link::{ExtendedSpeed, LinkDownDefault, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortState};
+use crate::mad::{Attribute, Mad};
 use crate::rate::Rate;
 
 layout! {
@@ -110,6 +111,12 @@ layout! {
 impl PortInfo {
     /// Bit 31 of the modifier: the requester understands the extended speed fields.
     pub const EXTENDED_SPEEDS_KNOWN: u32 = 1 << 31;
+
+    /// Whether a Set asks software at a port to register again at subnet administration (ClientReregister).
+    pub fn asks_to_register(mad: &Mad) -> bool {
+        mad.attribute() == Attribute::PORT_INFO
+            && Self::decode(mad.smp_data()).is_ok_and(|info| info.client_reregister)
+    }
 
     /// The rate of the link: active width times nominal active speed, rounded down to a rate that has a code. `None` if width
     /// or speed is empty.

@@ -11,9 +11,9 @@ use ib_wire::notice::{
 use ib_wire::perf::{PortCounters, PortCountersExtended};
 use ib_wire::rmpp::RmppHeader;
 use ib_wire::sa::{
-    GuidInfoRecord, LinearForwardingRecord, LinkRecord, McMemberRecord, MulticastForwardingRecord,
-    NodeRecord, PathRecord, PkeyTableRecord, PortInfoRecord, ServiceRecord, SlToVlRecord, SmInfoRecord,
-    SwitchInfoRecord, VlArbitrationRecord,
+    GuidInfoRecord, LinearForwardingRecord, LinkRecord, McMemberRecord, MultiPathRecord,
+    MulticastForwardingRecord, NodeRecord, PathRecord, PkeyTableRecord, PortInfoRecord, ServiceRecord,
+    SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
 };
 use ib_wire::{
     AdaptiveRoutingInfo, ClassPortInfo, Field, MlnxExtPortInfo, NodeInfo, PortInfo, SmInfo, SwitchInfo,
@@ -60,6 +60,7 @@ layouts!(
     LocalChange,
     McMemberRecord,
     MlnxExtPortInfo,
+    MultiPathRecord,
     MulticastForwardingRecord,
     NodeInfo,
     NodeRecord,

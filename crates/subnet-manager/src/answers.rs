@@ -36,6 +36,7 @@ impl Manager {
                 | Purpose::Recheck { target }
                 | Purpose::Write { target }
                 | Purpose::Verify { target }
+                | Purpose::Register { target }
                 | Purpose::ActivationCheck { target, .. } => self.handle_silent_attribute(now, target),
             }
         }
@@ -106,6 +107,11 @@ impl Manager {
                 if !is_active {
                     self.report_refusal(target, Some(refusal));
                 }
+            }
+            Purpose::Register { target } => {
+                self.record_asked(target);
+                let understood = is_ok && self.record(target, data);
+                self.check_understood(understood, target, mad);
             }
             Purpose::Verify { target } => {
                 self.check_read_back_answer(target, mad);

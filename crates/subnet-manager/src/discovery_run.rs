@@ -6,6 +6,7 @@ use ib_wire::{
     NodeKind, PortInfo, PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
+use fabric_model::intent::PortName;
 use fabric_model::{LinkRate, NODES_MAX, Speed};
 
 use crate::adaptive_routing::may_route_adaptively;
@@ -86,7 +87,8 @@ impl Manager {
             None => unreachable!(),
         };
         let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
-        mad.set_m_key(expected.and_then(|guid| self.secret.as_ref().map(|secret| secret.key(guid))));
+        let key = |guid| self.secret.as_ref().map(|secret| self.bound.key_at(secret, from, guid));
+        mad.set_m_key(expected.and_then(key));
         let near = from.map_or(NOBODY, |location| location.near);
         self.window.request(near, mad, Purpose::Probe { from, route, expected });
     }
@@ -105,13 +107,17 @@ impl Manager {
         if known.is_none() && self.observed.nodes.len() >= NODES_MAX {
             return;
         }
-        if self.is_stranger(guid, entered, from, expected) {
+        let is_late = self.is_late_port(&info, from, expected);
+        if !is_late && self.is_stranger(guid, entered, from, expected) {
             if self.unresolved.insert(from, Some(guid)) != Some(Some(guid)) {
                 self.emit(SmEvent::Stranger { location: from, claims: guid });
             }
             return;
         }
         self.forget_unresolved(from);
+        if let Some(location) = from.filter(|_| is_late) {
+            self.bound.bind_late_port(location, PortName { node: guid, port: entered });
+        }
         self.state_is_new |= self.bound.bind(from, guid);
         if from.is_none() {
             self.observed.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
@@ -150,6 +156,22 @@ impl Manager {
         } else if is_new_adapter_port {
             self.read((guid, entered, port_info_key(entered)));
         }
+    }
+
+    /// Whether a device without an M_Key is a port of a known adapter that was never connected before. No key of the adapter
+    /// is presented to it: it gets one of its own.
+    fn is_late_port(&self, info: &NodeInfo, from: Option<Location>, expected: Option<Guid>) -> bool {
+        let own_end = Location { near: info.node_guid, port: info.local_port };
+        self.secret.is_some()
+            && info.kind != NodeKind::Switch
+            && expected.is_none()
+            && from.is_some_and(|from| self.bound.node(Some(from)).is_none())
+            && self.bound.is_sealed(info.node_guid)
+            && self.bound.node(Some(own_end)).is_none()
+            && !self
+                .observed
+                .own
+                .is_some_and(|own| (own.node, own.number) == (info.node_guid, info.local_port))
     }
 
     /// Whether a device without the M_Key claims the GUID of a node that is bound to another location.
@@ -199,6 +221,11 @@ impl Manager {
     /// Records PortInfo and follows the cable of the port if that is new.
     fn record_port(&mut self, guid: Guid, number: PortNum, info: PortInfo) {
         self.notice_restart(guid, number, &info);
+        // A device may repeat the bit of a request; it is no state.
+        let info = PortInfo { client_reregister: false, ..info };
+        if info.state != PortState::Active {
+            self.registration.forget(PortName { node: guid, port: number });
+        }
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         let (is_up, state, is_manager) = (is_up(&info), info.state, info.capability.has(Capability::IS_SM));
         self.facts_are_new |= node.ports.get(&number) != Some(&info);

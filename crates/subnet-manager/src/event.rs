@@ -72,6 +72,11 @@ pub enum SmEvent {
         node: Guid,
         trap: Trap,
     },
+    /// A port asks subnet administration for more than its share and gets BUSY. Reported at most once a minute for each port.
+    PortOverload {
+        /// GUID of the port.
+        port: Guid,
+    },
     /// Another subnet manager runs on the fabric, or its state or priority changed.
     ForeignManager {
         node: Guid,

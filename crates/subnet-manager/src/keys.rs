@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use fabric_model::intent::PortName;
 use hmac::{Hmac, KeyInit, Mac};
 use ib_wire::{Guid, MKey, PortNum};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,17 @@ impl SiteSecret {
         // A key of 0 means no key; the next round is used for 1 in 2^64 nodes.
         (0..=u8::MAX)
             .find_map(|round| self.candidate(guid, round))
+            .expect("one of 256 random numbers is not 0")
+    }
+
+    /// The M_Key of a port of an adapter that was connected after the adapter got its key, so that a device which claims to be
+    /// that port learns no key that another port holds.
+    pub fn port_key(&self, guid: Guid, port: PortNum) -> MKey {
+        let parts = (guid.to_wire().to_be_bytes(), port.to_wire());
+        (0..=u8::MAX)
+            .find_map(|round| {
+                MKey::from_wire(self.number(&[b"heddle port M_Key 1", &parts.0, &[parts.1], &[round]]))
+            })
             .expect("one of 256 random numbers is not 0")
     }
 
@@ -78,6 +90,9 @@ pub struct Location {
 pub struct Bindings {
     own: Option<Guid>,
     nodes: Vec<(Location, Guid)>,
+    /// Ports of adapters that have a key of their own, by location.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late_ports: Vec<(Location, PortName)>,
 }
 
 impl Bindings {
@@ -90,11 +105,26 @@ impl Bindings {
     }
 }
 
+/// The M_Keys of all ports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyRing<'a> {
+    pub secret: &'a SiteSecret,
+    pub bound: &'a BoundNodes,
+}
+
+impl KeyRing<'_> {
+    pub fn key(&self, port: PortName) -> MKey {
+        self.bound.key(self.secret, port)
+    }
+}
+
 /// [`Bindings`] in the form that is used while running.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BoundNodes {
     own: Option<Guid>,
     nodes: BTreeMap<Location, Guid>,
+    /// Ports of adapters that were connected after the adapter got its key.
+    late_ports: BTreeMap<Location, PortName>,
     /// Nodes that hold their M_Key, or were bound before the start.
     sealed: BTreeSet<Guid>,
     /// Nodes bound since the last [`BoundNodes::seal`].
@@ -112,6 +142,7 @@ impl BoundNodes {
         for (location, node) in &bindings.nodes {
             bound.bind(Some(*location), *node);
         }
+        bound.late_ports = bindings.late_ports.iter().copied().collect();
         bound.seal();
         bound
     }
@@ -148,10 +179,34 @@ impl BoundNodes {
         is_new
     }
 
+    /// Binds a port of an adapter that holds its key already. The port gets a key of its own.
+    pub fn bind_late_port(&mut self, location: Location, port: PortName) {
+        self.late_ports.retain(|_, known| *known != port);
+        self.late_ports.insert(location, port);
+        self.listed = None;
+    }
+
+    /// The M_Key of a node's port under a secret.
+    pub fn key(&self, secret: &SiteSecret, port: PortName) -> MKey {
+        match self.late_ports.values().any(|late| *late == port) {
+            true => secret.port_key(port.node, port.port),
+            false => secret.key(port.node),
+        }
+    }
+
+    /// The M_Key of the node that was last seen at a location.
+    pub fn key_at(&self, secret: &SiteSecret, location: Option<Location>, node: Guid) -> MKey {
+        let late = location.and_then(|location| self.late_ports.get(&location));
+        late.filter(|port| port.node == node).map_or_else(|| secret.key(node), |port| self.key(secret, *port))
+    }
+
     pub fn list(&mut self) -> Bindings {
-        let (own, nodes) = (self.own, &self.nodes);
-        let all =
-            || Bindings { own, nodes: nodes.iter().map(|(location, node)| (*location, *node)).collect() };
+        let (own, nodes, late_ports) = (self.own, &self.nodes, &self.late_ports);
+        let all = || Bindings {
+            own,
+            nodes: nodes.iter().map(|(location, node)| (*location, *node)).collect(),
+            late_ports: late_ports.iter().map(|(location, port)| (*location, *port)).collect(),
+        };
         self.listed.get_or_insert_with(all).clone()
     }
 }
@@ -171,6 +226,10 @@ mod tests {
             for node in 1..=1000 {
                 assert!(keys.insert(secret(site).key(Guid::from_wire(node).unwrap()).to_wire()));
             }
+        }
+        for port in 1..=2 {
+            let key = secret(0).port_key(Guid::from_wire(7).unwrap(), PortNum::new(port).unwrap());
+            assert!(keys.insert(key.to_wire()), "nor do late ports share one");
         }
         let guid = Guid::from_wire(7).unwrap();
         assert_eq!(secret(1).key(guid), secret(1).key(guid), "and always the same");

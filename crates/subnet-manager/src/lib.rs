@@ -24,6 +24,7 @@
 //! | `persistence` | the state that must be stored before anything is written |
 //! | `survey`, `read_back` | reading the tables of the fabric without writing |
 //! | `verification` | reading back what was written, and what follows if it is not there |
+//! | `registration` | asking ports to register at subnet administration |
 //! | `entry_class` | what an entry is for: isolation, guarantee or other |
 //! | `lacks` | entries of the first two classes that devices do not take |
 //! | `unsupported` | bits that devices do not support |
@@ -39,6 +40,7 @@ mod discovery_run;
 mod entry_class;
 mod event;
 mod foreign_managers;
+mod group_trees;
 mod keys;
 mod lacks;
 mod lifetimes;
@@ -49,6 +51,7 @@ mod persistence;
 mod program;
 mod programming;
 mod read_back;
+mod registration;
 mod sa;
 mod scope;
 mod survey;

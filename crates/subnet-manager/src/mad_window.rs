@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, TransactionId};
+use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, PortInfo, TransactionId};
 
 /// Limits on outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,10 @@ impl AdaptiveWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadCounts {
     pub gets: u64,
+    /// Sets that write configuration.
     pub sets: u64,
+    /// Sets that ask software at a port to register again, and write nothing.
+    pub registrations: u64,
     pub retries: u64,
 }
 
@@ -216,6 +219,7 @@ impl<P> MadWindow<P> {
         self.transactions = self.transactions.wrapping_add(1).max(1);
         request.mad.set_transaction(TransactionId(self.transactions.into()));
         match request.mad.method() {
+            Method::SET if PortInfo::asks_to_register(&request.mad) => self.counts.registrations += 1,
             Method::SET => self.counts.sets += 1,
             _ => self.counts.gets += 1,
         }
@@ -378,6 +382,6 @@ mod tests {
         let again = window.poll_transmit(Duration::from_secs(1)).unwrap();
         assert_eq!(window.lost(again.mad.transaction()), Some(7), "given up");
         assert!(window.is_idle());
-        assert_eq!(window.counts, MadCounts { gets: 2, sets: 0, retries: 1 });
+        assert_eq!(window.counts, MadCounts { gets: 2, retries: 1, ..MadCounts::default() });
     }
 }

@@ -7,21 +7,23 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
 use ib_wire::{
-    Datagram, DirectedRoute, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey, Status,
-    TransactionId,
+    Datagram, DirectedRoute, Gid, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey,
+    Status, TransactionId,
 };
 
 use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
-use crate::keys::{BoundNodes, Location, SiteSecret};
+use crate::group_trees::GroupTrees;
+use crate::keys::{BoundNodes, KeyRing, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
 use crate::lifetimes::DRAIN_TIME;
 use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
 use crate::persistence::{Persistence, PersistentState};
 use crate::program::{Comparison, Stage, WeightWrite};
+use crate::registration::Registration;
 use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
 use crate::sweep::{SweepSchedule, SweepSettings};
@@ -39,6 +41,8 @@ pub struct ManagerSettings {
     /// SM_Key in SMInfo, with which subnet managers recognise each other. It protects nothing, because every
     /// port can read it.
     pub sm_key: Option<SmKey>,
+    /// GID prefix of the subnet, with which the GIDs of all ports begin.
+    pub gid_prefix: u64,
     /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
     /// that could deadlock with them.
     pub drain_time: Duration,
@@ -49,7 +53,7 @@ impl Default for ManagerSettings {
         let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
         // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, sweeps, priority: 15, sm_key, drain_time: DRAIN_TIME }
+        Self { limits, sweeps, priority: 15, sm_key, gid_prefix: Gid::DEFAULT_PREFIX, drain_time: DRAIN_TIME }
     }
 }
 
@@ -172,6 +176,8 @@ pub struct Manager {
     /// Whether the state differs from what was last persisted.
     pub(crate) state_is_new: bool,
     pub(crate) persistence: Persistence,
+    pub(crate) registration: Registration,
+    pub(crate) group_trees: GroupTrees,
     pub(crate) sa: SubnetAdministration,
     /// The directory that subnet administration answers from, or will after the change.
     pub(crate) directory: Option<Arc<Directory>>,
@@ -205,6 +211,8 @@ pub(crate) enum Phase {
     Writing(Stage),
     /// Reading back what was written.
     Verifying,
+    /// Asking ports to register at subnet administration.
+    Registering,
 }
 
 /// What a request is for.
@@ -250,6 +258,10 @@ pub(crate) enum Purpose {
     /// Does a switch route adaptively? Switches without the vendor attribute refuse, which is no fault.
     AdaptiveRouting {
         node: Guid,
+    },
+    /// Ask the software at a port to register at subnet administration.
+    Register {
+        target: AttributeRef,
     },
     /// Query another subnet manager.
     ForeignManager {
@@ -301,7 +313,9 @@ impl Manager {
             managers: BTreeMap::new(),
             state_is_new: true,
             persistence: Persistence::default(),
-            sa: SubnetAdministration::new(),
+            registration: Registration::default(),
+            group_trees: GroupTrees::new(state.multicast_blocks),
+            sa: SubnetAdministration::with_group_trees(),
             directory: None,
             facts_are_new: true,
             has_learned: false,
@@ -327,7 +341,9 @@ impl Manager {
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.state_is_new |= before != Some(plan.decisions());
         self.distrust_interrupted_run();
+        self.group_trees.is_only_change = false;
         self.plan = Some(plan);
+        self.add_group_trees();
         if !matches!(self.phase, Phase::Discovering) {
             self.window.drop_waiting();
             self.backlog.clear();
@@ -335,6 +351,11 @@ impl Manager {
             self.begin_programming();
         }
         self.proceed(now);
+    }
+
+    /// Names the ports that may subscribe to notices about all devices, besides the manager's own, by GUID.
+    pub fn set_event_ports(&mut self, ports: BTreeSet<Guid>) {
+        self.sa.set_event_ports(ports);
     }
 
     /// Discovers the whole fabric again. Has no effect unless the manager is idle.
@@ -358,7 +379,11 @@ impl Manager {
         self.now = now;
         let mad = &datagram.mad;
         if mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
-            return self.sa.handle_datagram(now, datagram);
+            self.sa.handle_datagram(now, datagram);
+            while let Some(port) = self.sa.poll_greedy() {
+                self.emit(SmEvent::PortOverload { port });
+            }
+            return;
         }
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
@@ -405,7 +430,8 @@ impl Manager {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
         let retry = self.lack_retry.poll_timeout().filter(|_| self.phase == Phase::Idle);
-        let others = [watch, retry, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
+        let trees = self.group_trees_timeout();
+        let others = [watch, retry, trees, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
         self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -452,15 +478,19 @@ impl Manager {
                 Phase::Writing(_) if self.drained_at.is_some_and(|drained_at| now < drained_at) => return,
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
                 Phase::Verifying => self.conclude_verification(now),
+                Phase::Registering => self.conclude_registration(now),
             }
         }
     }
 
-    /// Starts what is due while idle: a held-back plan, rechecks or a sweep. Returns whether there was
+    /// Starts what is due while idle: a held-back plan, trees of groups, rechecks or a sweep. Returns whether there was
     /// anything.
     fn start_due_work(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
+            return true;
+        }
+        if self.begin_group_trees(now) {
             return true;
         }
         if self.lack_retry.take(now) {
@@ -524,10 +554,12 @@ impl Manager {
             plan,
             scope,
             nodes: &self.observed.nodes,
-            secret: self.secret.as_ref(),
+            keys: self.secret.as_ref().map(|secret| KeyRing { secret, bound: &self.bound }),
             unsupported: &self.unsupported,
             lacks: &self.lacks,
             own: self.observed.own,
+            gid_prefix: self.settings.gid_prefix,
+            joined_blocks: self.group_trees.blocks_used(),
         }
     }
 
@@ -551,19 +583,25 @@ impl Manager {
         self.request(Method::GET, target, [0; SMP_DATA_LEN], purpose);
     }
 
-    fn request(&mut self, method: Method, target: AttributeRef, data: [u8; SMP_DATA_LEN], purpose: Purpose) {
+    pub(crate) fn request(
+        &mut self,
+        method: Method,
+        target: AttributeRef,
+        data: [u8; SMP_DATA_LEN],
+        purpose: Purpose,
+    ) {
         let (node, port, key) = target;
         let Some(seen) = self.observed.nodes.get(&node) else { return };
         let Some(route) = seen.route(port) else { return };
         let mut mad = Mad::directed(method, key.0, seen.request_modifier(key), route);
         *mad.smp_data_mut() = data;
-        mad.set_m_key(self.key_of(node));
+        mad.set_m_key(self.key_of(PortName { node, port }));
         self.window.request(node, mad, purpose);
     }
 
     /// The M_Key to present. A node without a key accepts any.
-    pub(crate) fn key_of(&self, node: Guid) -> Option<MKey> {
-        self.secret.as_ref().map(|secret| secret.key(node))
+    pub(crate) fn key_of(&self, port: PortName) -> Option<MKey> {
+        self.secret.as_ref().map(|secret| self.bound.key(secret, port))
     }
 
     pub(crate) fn emit(&mut self, event: SmEvent) {

@@ -33,8 +33,15 @@ pub struct PersistentState {
     /// What devices did not take although tenants or guarantees need it.
     #[serde(skip_serializing_if = "Lacks::is_empty")]
     pub lacks: Lacks,
+    /// Number of blocks of multicast forwarding tables that groups of ports have used.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub multicast_blocks: u16,
     /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
     pub secret: Option<u64>,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 /// How much of the state is stored.
@@ -153,6 +160,7 @@ impl Manager {
             bindings: self.bound.list(),
             unsupported: self.unsupported.clone(),
             lacks: self.lacks.clone(),
+            multicast_blocks: self.group_trees.blocks_used(),
             secret: self.secret.as_ref().map(SiteSecret::fingerprint),
         }
     }

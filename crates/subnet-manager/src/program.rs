@@ -9,19 +9,20 @@ use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
 use fabric_model::plan::{AdapterPortPlan, Enforcement, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Guid, MKeyProtection, MulticastBlock, PortInfo, PortNum, SMP_DATA_LEN, VlArbBlock, VlArbPart,
+    Attribute, Guid, Lid, MKeyProtection, MulticastBlock, PortInfo, PortNum, SMP_DATA_LEN, VlArbBlock,
+    VlArbPart,
 };
 
 use crate::attribute_key::{AttributeKey, AttributeRef};
-use crate::keys::SiteSecret;
+use crate::keys::KeyRing;
 use crate::lacks::Lacks;
 use crate::observed::{ObservedNode, OwnPort, is_host};
 use crate::scope::Scope;
 use crate::transition::{self, BlockWrite, HeldRoutes, LINEAR_BLOCK, RouteStep, lanes};
 use crate::unsupported::Unsupported;
 use attributes::{
-    address, carries_data, enforced_ports, enforces, group_blocks, keys, low_first, port_info, queue_life,
-    shared_ports, shrunk_keys, step, switch_info, switch_life,
+    address, carries_data, enforced_ports, enforces, group_blocks, guids, keys, low_first, port_info,
+    queue_life, shared_ports, shrunk_guids, shrunk_keys, step, switch_info, switch_life,
 };
 pub(crate) use attributes::{close, raw_filters, without_state};
 pub(crate) use sl_to_vl::hops;
@@ -33,7 +34,7 @@ pub(crate) use sl_to_vl::hops;
 pub(crate) enum Stage {
     /// Links that are not in the plan stop carrying data.
     Closed,
-    /// P_Keys, multicast groups and SLtoVL maps are reduced to what is both held and wanted.
+    /// P_Keys, alias GUIDs, multicast groups and SLtoVL maps are reduced to what is both held and wanted.
     Shrunk,
     /// LIDs, MasterSMLID and M_Keys.
     Addresses,
@@ -54,6 +55,7 @@ pub(crate) enum Stage {
     /// Linear forwarding tables, in steps of their own.
     Routes,
     Groups,
+    /// P_Key tables and alias GUIDs, complete.
     Keys,
     /// Ports stop enforcing partitions where the plan has no enforcement.
     Released,
@@ -142,10 +144,14 @@ pub(crate) struct Comparison<'a> {
     pub scope: &'a Scope,
     pub nodes: &'a BTreeMap<Guid, ObservedNode>,
     /// The source of M_Keys, if nodes get any.
-    pub secret: Option<&'a SiteSecret>,
+    pub keys: Option<KeyRing<'a>>,
     pub unsupported: &'a Unsupported,
     pub lacks: &'a Lacks,
     pub own: Option<OwnPort>,
+    /// PortInfo:GidPrefix of end ports.
+    pub gid_prefix: u64,
+    /// Number of multicast blocks that groups of ports may use.
+    pub joined_blocks: u16,
 }
 
 impl Comparison<'_> {
@@ -322,9 +328,9 @@ impl Comparison<'_> {
             }
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
-                    address(info, plan.lid, self.plan.manager().lid);
+                    self.address(info, plan.lid);
                     info.master_sm_sl = self.plan.management_service_level();
-                    self.guard(info, plan.guid);
+                    self.guard(info, PortName { node: plan.guid, port: PortNum::MANAGEMENT });
                 };
                 writes.extend(port_info(node, PortNum::MANAGEMENT, wanted).map(own));
             }
@@ -346,7 +352,7 @@ impl Comparison<'_> {
             }
             Stage::Groups => {
                 let positions = node.info.port_count / 16 + 1;
-                for block in 0..group_blocks(plan, node) {
+                for block in 0..group_blocks(plan, node, self.joined_blocks) {
                     writes.extend((0..positions).map(|position| {
                         let modifier = MulticastBlock::to_modifier(block, position);
                         let data = plan.multicast_block(block, position).encode();
@@ -380,8 +386,8 @@ impl Comparison<'_> {
         match stage {
             Stage::Addresses => {
                 let wanted = |info: &mut PortInfo| {
-                    address(info, plan.lid, self.plan.manager().lid);
-                    self.guard(info, plan.name.node);
+                    self.address(info, plan.lid);
+                    self.guard(info, plan.name);
                     (info.neighbor_mtu, info.operational_vls) = (plan.mtu, plan.lanes);
                     low_first(info, plan.qos.as_deref());
                     // A port that carries data may send a request at any time, and its new service level has
@@ -405,7 +411,10 @@ impl Comparison<'_> {
             Stage::Lanes => {
                 writes.extend(plan.qos.as_ref().map(|sharing| own(lanes::injection(sharing))));
             }
-            Stage::Keys => writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own)),
+            Stage::Keys => {
+                writes.extend(keys(&plan.pkeys, 0, node.info.partition_capacity).map(own));
+                writes.extend(guids(plan, node).map(own));
+            }
             Stage::Armed | Stage::Active if self.is_adapter_closed(plan) => {}
             Stage::Armed | Stage::Active => writes.extend(step(node, port, stage).map(own)),
             _ => {}
@@ -470,7 +479,7 @@ impl Comparison<'_> {
         let mut writes = self.shrunk_lanes();
         for switch in self.scope.switches.iter().filter_map(|guid| self.plan.switch(*guid)) {
             if let Some(node) = self.nodes.get(&switch.guid) {
-                shrink_switch(switch, node, &mut writes);
+                shrink_switch(switch, node, self.joined_blocks, &mut writes);
             }
         }
         for port in self.scope.adapter_ports.iter().filter_map(|guid| self.plan.adapter_port(*guid)) {
@@ -479,6 +488,7 @@ impl Comparison<'_> {
             if let Some(node) = self.nodes.get(&guid).filter(|node| carries_data(node, number)) {
                 let capacity = node.info.partition_capacity;
                 let shrunk = shrunk_keys(node, number, 0, &port.pkeys, capacity);
+                let shrunk = shrunk.chain(shrunk_guids(port, node));
                 writes.extend(shrunk.map(|(key, data)| Write { node: guid, port: number, key, data }));
             }
         }
@@ -496,10 +506,16 @@ impl Comparison<'_> {
         shrunk.collect()
     }
 
+    /// Sets the addresses of an end port, and that of the manager.
+    fn address(&self, info: &mut PortInfo, lid: Lid) {
+        address(info, lid, self.plan.manager().lid);
+        info.gid_prefix = self.gid_prefix;
+    }
+
     /// Sets M_Key, protection level and an unlimited lease.
-    fn guard(&self, info: &mut PortInfo, node: Guid) {
-        if let Some(secret) = self.secret {
-            info.m_key = Some(secret.key(node));
+    fn guard(&self, info: &mut PortInfo, port: PortName) {
+        if let Some(keys) = &self.keys {
+            info.m_key = Some(keys.key(port));
             info.m_key_protection = MKeyProtection::Closed;
             info.m_key_lease_period_s = 0;
         }
@@ -518,14 +534,14 @@ impl HeldRoutes for Comparison<'_> {
     }
 }
 
-fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, writes: &mut Vec<Write>) {
+fn shrink_switch(plan: &SwitchPlan, node: &ObservedNode, joined_blocks: u16, writes: &mut Vec<Write>) {
     let own = |(key, data)| Write { node: plan.guid, port: PortNum::MANAGEMENT, key, data };
     let table = |key| node.tables.get(&(PortNum::MANAGEMENT, key));
     let held = |block, position| {
         let modifier = MulticastBlock::to_modifier(block, position);
         table((Attribute::MULTICAST_FORWARDING, modifier)).map(MulticastBlock::decode)
     };
-    let blocks = group_blocks(plan, node);
+    let blocks = group_blocks(plan, node, joined_blocks);
     let groups = transition::groups(held, &plan.multicast, blocks, node.info.port_count).shrink;
     writes.extend(groups.into_iter().map(|it| {
         let modifier = MulticastBlock::to_modifier(it.block, it.position);

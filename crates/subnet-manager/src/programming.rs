@@ -9,7 +9,7 @@ use ib_wire::Guid;
 
 use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
-use crate::manager::{Manager, Phase};
+use crate::manager::{Manager, ManagerSettings, Phase};
 use crate::observed::ObservedNode;
 use crate::program::{Stage, WeightWrite, without_state};
 use crate::sa::{Directory, ManagerFacts};
@@ -83,6 +83,9 @@ impl Manager {
 
     /// Restricts subnet administration to what the plan in force and the next plan both allow.
     fn announce(&mut self) {
+        if self.group_trees.is_only_change {
+            return;
+        }
         if let (Some(directory), Some(plan), true) = (&self.directory, &self.plan, self.plan_is_new()) {
             let next = Arc::new(directory.after(Arc::clone(plan)));
             self.sa.announce(Arc::clone(&next));
@@ -93,8 +96,17 @@ impl Manager {
     /// Subnet administration answers from the plan now.
     pub(crate) fn publish(&mut self) {
         let Some(plan) = &self.plan else { return };
+        if let (Some(directory), true) = (&self.directory, self.group_trees.is_only_change) {
+            let amended = Arc::new(directory.with_multicast_tables_of(Arc::clone(plan)));
+            self.directory = Some(Arc::clone(&amended));
+            self.sa.amend(amended);
+            if !self.facts_are_new {
+                return;
+            }
+        }
         if std::mem::take(&mut self.facts_are_new) || self.directory.is_none() {
-            let facts = ManagerFacts { priority: self.settings.priority, activity: self.activity };
+            let ManagerSettings { priority, gid_prefix, .. } = self.settings;
+            let facts = ManagerFacts { priority, activity: self.activity, gid_prefix };
             let nodes = self.observed.nodes.values().filter_map(ObservedNode::facts);
             self.directory = Some(Arc::new(Directory::new(Arc::clone(plan), facts, nodes)));
         }
@@ -217,8 +229,11 @@ impl Manager {
             self.sweeps.put_off_sweep(now);
         }
         // If a device did not take what the plan needs, another plan follows.
-        if !self.settle_lacks(now) && is_new {
+        let is_only_trees = std::mem::take(&mut self.group_trees.is_only_change);
+        if !self.settle_lacks(now) && is_new && !is_only_trees {
             self.emit(SmEvent::Programmed(self.window.counts));
         }
+        self.ask_evicted();
+        self.begin_registration();
     }
 }

@@ -16,6 +16,7 @@ use ib_wire::{
 
 use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
+use crate::group_trees;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
 use crate::program::raw_filters;
@@ -44,7 +45,7 @@ impl Manager {
         if std::mem::take(&mut self.is_reading_back)
             && let Some(plan) = &self.in_force
         {
-            let held = held(plan, &self.observed.nodes);
+            let held = group_trees::without_joined(held(plan, &self.observed.nodes), plan);
             self.emit(SmEvent::ReadBack(Box::new(held)));
         }
     }
@@ -133,9 +134,7 @@ fn multicast(node: &ObservedNode) -> MulticastTable {
     for (modifier, data) in node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING) {
         let (block, position) = MulticastBlock::from_modifier(modifier);
         for (target, mask) in MulticastBlock::decode(data).0.iter().enumerate() {
-            let group =
-                usize::from(MulticastLid::MIN) + usize::from(block) * MulticastBlock::ENTRIES + target;
-            let group = u16::try_from(group).ok().and_then(MulticastLid::from_wire);
+            let group = MulticastLid::from_table_index(usize::from(block) * MulticastBlock::ENTRIES + target);
             let ports = (0..16).filter(|bit| mask.0 & 1 << bit != 0);
             for port in ports.filter_map(|bit| PortNum::new(16 * position + bit)) {
                 group.into_iter().for_each(|group| exits.entry(group).or_default().insert(port));

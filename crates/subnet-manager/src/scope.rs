@@ -112,6 +112,7 @@ fn same_port(old: &AdapterPortPlan, new: &AdapterPortPlan) -> bool {
     (old.name, old.lid, old.mtu, old.lanes) == (new.name, new.lid, new.mtu, new.lanes)
         && same(&old.pkeys, &new.pkeys)
         && same_some(&old.qos, &new.qos)
+        && same(&old.aliases, &new.aliases)
 }
 
 fn same_some<T: PartialEq>(old: &Option<Arc<T>>, new: &Option<Arc<T>>) -> bool {

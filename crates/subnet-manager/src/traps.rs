@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use fabric_model::FabricPlan;
+use fabric_model::intent::PortName;
 use ib_wire::notice::Notice;
-use ib_wire::{Attribute, Datagram, Guid, LidAddress, Mad, ManagementClass, Method, SmInfo, SmState, Status};
+use ib_wire::{
+    Attribute, Datagram, LidAddress, Mad, ManagementClass, Method, PortNum, SmInfo, SmState, Status,
+};
 
 use crate::event::SmEvent;
 use crate::manager::Manager;
@@ -26,18 +29,20 @@ impl Manager {
     /// Handles a trap. It only causes a recheck of the node, because anybody can send one.
     fn handle_trap(&mut self, now: Duration, datagram: &Datagram) {
         let Some(plan) = &self.plan else { return };
-        let (Some(node), Ok(notice)) =
-            (node_of(plan, datagram.slid), Notice::decode_smp(datagram.mad.smp_data()))
+        let (Some(port), Ok(notice)) =
+            (port_of(plan, datagram.slid), Notice::decode_smp(datagram.mad.smp_data()))
         else {
             return;
         };
+        let node = port.node;
         let manager = LidAddress::Unicast(plan.manager().lid);
         let mut mad = datagram.mad.clone();
         mad.set_method(Method::TRAP_REPRESS);
         // Devices check the key of a TrapRepress as that of a Set (A-TRAP-6). The owner of the source LID gets its own key.
-        mad.set_m_key(self.key_of(node));
+        mad.set_m_key(self.key_of(port));
         self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
         self.sweeps.schedule_recheck(now, node);
+        self.sa.forward(&notice);
         if let Some(trap) = notice.trap() {
             self.emit(SmEvent::TrapReceived { node, trap: trap.clone() });
         }
@@ -71,13 +76,16 @@ impl Manager {
     }
 }
 
-/// The node that owns a LID.
-fn node_of(plan: &FabricPlan, lid: LidAddress) -> Option<Guid> {
+/// The end port that owns a LID.
+fn port_of(plan: &FabricPlan, lid: LidAddress) -> Option<PortName> {
     let LidAddress::Unicast(lid) = lid else { return None };
     let owner = plan.lid_owner(lid)?;
     match plan.adapter_port(owner) {
-        Some(port) => Some(port.name.node),
+        Some(port) => Some(port.name),
         // The port GUID of switch port 0 usually equals the node GUID, but need not.
-        None => plan.switches().find(|switch| switch.port_guid == owner).map(|switch| switch.guid),
+        None => plan
+            .switches()
+            .find(|switch| switch.port_guid == owner)
+            .map(|switch| PortName { node: switch.guid, port: PortNum::MANAGEMENT }),
     }
 }

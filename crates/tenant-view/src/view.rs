@@ -427,7 +427,7 @@ impl View {
             return;
         }
         let facts = self.fabric.device_ids().filter_map(|device| node_facts(&self.fabric, device));
-        let manager = ManagerFacts { priority: 0, activity: 0 };
+        let manager = ManagerFacts::default();
         let directory = Directory::new(Arc::clone(&self.plan), manager, facts.collect::<Vec<_>>());
         self.sa.publish(Arc::new(directory.open()));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_compiler::{CompileError, partitions_conf, recompile};
-use fabric_model::intent::ClusterIntent;
+use fabric_model::intent::{ClusterIntent, PortAliases};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
 use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
@@ -23,6 +23,7 @@ pub struct RunningManager {
     pub discovery: Option<Discovery>,
     pub partitions: String,
     pub clusters: Vec<ClusterIntent>,
+    pub aliases: PortAliases,
     /// Whether a plan that does not compile is kept in `refusal` instead of ending the test.
     pub may_be_refused: bool,
     pub refusal: Option<CompileError>,
@@ -79,6 +80,7 @@ impl RunningManager {
             discovery,
             partitions,
             clusters: Vec::new(),
+            aliases: PortAliases::new(),
             may_be_refused: false,
             refusal: None,
             events,
@@ -196,6 +198,7 @@ impl RunningManager {
         intents.capabilities = discovery.capabilities.clone();
         intents.partitions = partitions_conf::parse(&self.partitions).unwrap();
         intents.clusters.clone_from(&self.clusters);
+        intents.aliases.clone_from(&self.aliases);
         let plan = match &self.plan {
             Some(plan) => recompile(&discovery.topology, &intents, plan),
             None => fabric_compiler::compile(&discovery.topology, &intents, &self.kept.decisions),

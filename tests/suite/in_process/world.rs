@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_compiler::{compile, partitions_conf};
+use fabric_model::intent::PortAliases;
 use fabric_model::plan::Enforcement;
 use fabric_model::{FabricPlan, Intents, NodeIndex, Topology};
 use fabric_sim::{BuiltInProfile, DeviceId, Fabric, FabricOutput, PortId};
-use ib_wire::{Datagram, Guid, Method, PortState};
+use ib_wire::{Datagram, Guid, Mad, ManagementClass, Method, Pkey, PortState};
 use subnet_manager::{
     Discovery, MadLimits, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
 };
@@ -18,6 +19,9 @@ use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation}
 
 /// Steps of one run, so that a manager that never ends fails a test instead of stopping it.
 const STEPS_MAX: usize = 200_000;
+
+/// Time after the last step of [`World::play`]: longer than the manager collects joins.
+const AFTERWARDS: Duration = Duration::from_secs(3);
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +108,20 @@ pub struct World {
     pub judging: bool,
     /// Datagrams that managers sent.
     pub sent: usize,
+    /// Alias GUIDs of the next plan.
+    aliases: PortAliases,
+    discovery: Option<Discovery>,
+    /// Datagrams of subnet administration that arrived at ports other than the manager's.
+    pub heard: Vec<(PortId, Datagram)>,
+}
+
+/// What happens after a fabric is programmed for the first time.
+#[derive(Clone)]
+pub enum Step {
+    /// A port sends a request to subnet administration.
+    Ask(PortId, Mad),
+    /// Ports get other aliases.
+    Aliases(PortAliases),
 }
 
 impl World {
@@ -131,6 +149,9 @@ impl World {
             judge: Judge::default(),
             judging: true,
             sent: 0,
+            aliases: PortAliases::new(),
+            discovery: None,
+            heard: Vec::new(),
         }
     }
 
@@ -140,8 +161,23 @@ impl World {
         &mut self,
         partitions: &str,
         kill_after: Option<usize>,
+        meanwhile: impl FnMut(&mut Fabric, Duration, usize),
+    ) -> Ended {
+        self.play(partitions, &[], kill_after, meanwhile)
+    }
+
+    /// As [`World::configure`]; then the steps happen, each when the manager has nothing more to send, and what follows from
+    /// them in the seconds after.
+    pub fn play(
+        &mut self,
+        partitions: &str,
+        steps: &[Step],
+        kill_after: Option<usize>,
         mut meanwhile: impl FnMut(&mut Fabric, Duration, usize),
     ) -> Ended {
+        let mut steps = steps.iter();
+        let mut is_up = false;
+        let mut end = None;
         let secret = SiteSecret::new(vec![0x5a; SECRET_LEN_MIN]).unwrap();
         let mut manager = Manager::new(self.settings, Some(secret), &self.kept);
         let (mut sent, mut troubles) = (0, 0);
@@ -153,7 +189,8 @@ impl World {
             while let Some(event) = manager.poll_event() {
                 match event {
                     SmEvent::Discovered(discovery) => self.decide(&mut manager, *discovery, partitions),
-                    SmEvent::Programmed(_) => return self.settle(troubles),
+                    SmEvent::Programmed(_) if steps.len() == 0 && !is_up => return self.settle(troubles),
+                    SmEvent::Programmed(_) => is_up = true,
                     SmEvent::LocalNodeSilent | SmEvent::Inconsistent(_) => return Ended::GaveUp,
                     _ => troubles += 1,
                 }
@@ -169,9 +206,15 @@ impl World {
                 }
                 meanwhile(&mut self.fabric, self.now, sent);
                 self.deliver(&mut manager);
+            } else if let Some(step) = if is_up { steps.next() } else { None } {
+                self.take(step, &mut manager, partitions);
+                self.deliver(&mut manager);
             } else {
                 let due = [manager.poll_timeout(), self.fabric.poll_timeout()].into_iter().flatten().min();
                 let Some(due) = due else { return Ended::GaveUp };
+                if is_up && due > *end.get_or_insert(self.now + AFTERWARDS) {
+                    return self.settle(troubles);
+                }
                 self.now = self.now.max(due);
                 self.fabric.handle_timeout(self.now);
                 self.deliver(&mut manager);
@@ -181,10 +224,28 @@ impl World {
         panic!("a manager that does not come to an end");
     }
 
+    fn take(&mut self, step: &Step, manager: &mut Manager, partitions: &str) {
+        match step {
+            Step::Ask(port, mad) => {
+                let lid = |port| self.fabric.port_forwarding(port).lid.unwrap().into();
+                let key = Pkey::from_wire(0x7fff).unwrap();
+                let datagram = Datagram::general_management(lid(*port), lid(self.port), key, mad.clone());
+                self.fabric.handle_datagram(self.now, *port, datagram);
+            }
+            Step::Aliases(aliases) => {
+                self.aliases.clone_from(aliases);
+                let discovery = self.discovery.clone().unwrap();
+                self.decide(manager, discovery, partitions);
+            }
+        }
+    }
+
     fn decide(&mut self, manager: &mut Manager, discovery: Discovery, partitions: &str) {
+        self.discovery = Some(discovery.clone());
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities;
         intents.partitions = partitions_conf::parse(partitions).unwrap();
+        intents.aliases.clone_from(&self.aliases);
         let previous = &self.kept.decisions;
         let plan = Arc::new(compile(&discovery.topology, &intents, previous).unwrap());
         let before = std::mem::take(&mut self.allowed);
@@ -244,10 +305,11 @@ impl World {
     /// Losses are not reported: a manager has to notice them by itself.
     fn deliver(&mut self, manager: &mut Manager) {
         while let Some(output) = self.fabric.poll_output() {
-            if let FabricOutput::Deliver { port, datagram } = output
-                && port == self.port
-            {
+            let FabricOutput::Deliver { port, datagram } = output else { continue };
+            if port == self.port {
                 manager.handle_datagram(self.now, &datagram);
+            } else if datagram.mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
+                self.heard.push((port, datagram));
             }
         }
     }

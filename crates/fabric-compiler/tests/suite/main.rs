@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adoption;
+mod aliases;
 mod arbitration_orders;
 mod arrangement;
 mod balance;

@@ -141,6 +141,15 @@ impl Ends {
             }
             ends.highest_lid = ends.highest_lid.max(lid);
         }
+        let mut addresses: HashSet<Guid> = ends.lids.keys().copied().collect();
+        for port in &document.adapter_ports {
+            for (index, alias) in &port.aliases {
+                if *index == 0 || !addresses.insert(alias.guid) {
+                    let duplicate = PlanProblem::Duplicate(format!("alias GUID {}", alias.guid));
+                    return Err(duplicate.at(format_args!("end port {}", port.guid)));
+                }
+            }
+        }
         for switch in &document.switches {
             if !ends.switches.insert(switch.guid) {
                 return Err(PlanProblem::Duplicate(format!("node GUID {}", switch.guid)).at("switches"));
@@ -262,10 +271,10 @@ fn pkeys(tables: &Tables, index: usize, location: impl fmt::Display) -> Result<A
 }
 
 fn adapter_port(entry: AdapterPortEntry, tables: &Tables) -> Result<AdapterPortPlan, PlanError> {
-    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index, qos: shared } = entry;
+    let AdapterPortEntry { guid, name, peer, lid, mtu, lanes, pkeys: index, qos: shared, aliases } = entry;
     let pkeys = pkeys(tables, index, format_args!("adapter port {guid}"))?;
     let qos = qos(tables, shared, format_args!("adapter port {guid}"))?;
-    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys, qos })
+    Ok(AdapterPortPlan { guid, name, peer, lid, mtu, lanes, pkeys, qos, aliases: Arc::new(aliases) })
 }
 
 fn switch(

@@ -15,7 +15,7 @@ use super::{
     SwitchPlan, SwitchPortPlan,
 };
 use crate::decisions::Decisions;
-use crate::intent::PortName;
+use crate::intent::{AliasTable, PortName};
 use crate::packed;
 use crate::serde_with::known;
 
@@ -88,6 +88,8 @@ pub(super) struct AdapterPortEntry {
     /// Index into `qos_tables`.
     #[serde(rename = "sharing", default, skip_serializing_if = "Option::is_none")]
     pub qos: Option<usize>,
+    #[serde(default, skip_serializing_if = "AliasTable::is_empty")]
+    pub aliases: AliasTable,
 }
 
 impl Serialize for FabricPlan {
@@ -162,6 +164,7 @@ impl AdapterPortEntry {
             lanes: port.lanes,
             pkeys: tables.pkey_index(&port.pkeys),
             qos: port.qos.as_ref().map(|qos| tables.qos_index(qos)),
+            aliases: AliasTable::clone(&port.aliases),
         }
     }
 }

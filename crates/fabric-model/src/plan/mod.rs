@@ -32,7 +32,7 @@ use crate::decisions::Decisions;
 pub use crate::packed::UnpackError;
 pub use crate::tables::{LINEAR_BYTES_MAX, LinearTable, MulticastTable, PkeyTable, PortSet};
 
-use crate::intent::{MulticastScope, PortName, Role};
+use crate::intent::{AliasTable, MulticastScope, PortName, Role};
 use crate::serde_with::{known, qkey};
 use crate::shared_map::SharedMap;
 
@@ -304,6 +304,8 @@ pub struct AdapterPortPlan {
     pub pkeys: Arc<PkeyTable>,
     /// SL-to-VL maps and arbitration tables for what the port sends; `None` leaves the device's own tables in place.
     pub qos: Option<Arc<PortQos>>,
+    /// Further addresses of the port.
+    pub aliases: Arc<AliasTable>,
 }
 
 impl AdapterPortPlan {

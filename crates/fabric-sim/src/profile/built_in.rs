@@ -64,6 +64,7 @@ impl BuiltInProfile {
 fn ibsim() -> DeviceProfile {
     let strict = DeviceProfile::default();
     DeviceProfile {
+        adapters: AdapterProfile { client_reregister: false, ..strict.adapters },
         switches: SwitchProfile {
             arbitration_at_port_0: true,
             inbound_enforcement: false,
@@ -87,6 +88,7 @@ fn connectx3_switchx() -> DeviceProfile {
             mtu: Mtu::B4096,
             speed_max: Speed::Fdr,
             sl_to_vl: true,
+            client_reregister: true,
             description: AdapterDescription::Mlx4,
         },
         switches: SwitchProfile {
@@ -122,6 +124,7 @@ fn connectx6_quantum() -> DeviceProfile {
             mtu: Mtu::B4096,
             speed_max: Speed::Hdr,
             sl_to_vl: true,
+            client_reregister: true,
             description: AdapterDescription::Mlx5,
         },
         switches: SwitchProfile {
@@ -161,6 +164,7 @@ fn old_and_odd() -> DeviceProfile {
             mtu: Mtu::B4096,
             speed_max: Speed::Fdr,
             sl_to_vl: true,
+            client_reregister: true,
             description: AdapterDescription::TwoPerHost,
         },
         switches: SwitchProfile {

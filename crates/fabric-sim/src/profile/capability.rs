@@ -30,6 +30,8 @@ pub enum DeviceCapability {
     AdapterPkeys,
     /// More than one GUID at an adapter port.
     AliasGuids,
+    /// Software at adapter ports registers again on request.
+    ClientReregister,
     MulticastTable,
     /// Writable HOQLife, VLStallCount and LifeTimeValue.
     Lifetimes,
@@ -47,7 +49,7 @@ pub struct UnknownCapability {
 }
 
 impl DeviceCapability {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::EnforcementTable,
         Self::InboundEnforcement,
         Self::OutboundEnforcement,
@@ -62,6 +64,7 @@ impl DeviceCapability {
         Self::AdapterLanes,
         Self::AdapterPkeys,
         Self::AliasGuids,
+        Self::ClientReregister,
         Self::MulticastTable,
         Self::Lifetimes,
         Self::ManagementKeys,
@@ -86,6 +89,7 @@ impl DeviceCapability {
             Self::AdapterLanes => "adapter-lanes",
             Self::AdapterPkeys => "adapter-pkeys",
             Self::AliasGuids => "alias-guids",
+            Self::ClientReregister => "client-reregister",
             Self::MulticastTable => "multicast-table",
             Self::Lifetimes => "lifetimes",
             Self::ManagementKeys => "management-keys",
@@ -131,6 +135,7 @@ impl DeviceProfile {
             DeviceCapability::AdapterLanes => adapters.lanes = DataLanes::One,
             DeviceCapability::AdapterPkeys => adapters.pkeys = 1,
             DeviceCapability::AliasGuids => adapters.guids = 1,
+            DeviceCapability::ClientReregister => adapters.client_reregister = false,
             DeviceCapability::MulticastTable => switches.multicast_forwarding = 0,
             DeviceCapability::Lifetimes => switches.writable_lifetimes = false,
             DeviceCapability::ManagementKeys => behaviour.management_keys = false,

@@ -59,7 +59,15 @@ pub struct AdapterProfile {
     /// Whether ports have an SLtoVLMappingTable. Without it, all service levels use lane 0, and requests are
     /// refused.
     pub sl_to_vl: bool,
+    /// Whether software at a port registers again when a subnet manager asks for it (IsClientReregistrationSupported).
+    #[serde(default = "default_client_reregister")]
+    pub client_reregister: bool,
     pub description: AdapterDescription,
+}
+
+/// Profiles of former versions do not have it, and every adapter of the field does.
+fn default_client_reregister() -> bool {
+    true
 }
 
 /// A kind of switch.
@@ -207,6 +215,7 @@ impl From<Capacities> for DeviceProfile {
                 mtu: sizes.mtu,
                 speed_max: Speed::Ndr,
                 sl_to_vl: true,
+                client_reregister: true,
                 description: AdapterDescription::Topology,
             },
             switches: SwitchProfile {

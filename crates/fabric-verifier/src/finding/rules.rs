@@ -13,7 +13,9 @@ impl Finding {
             | Self::PortMissing { .. }
             | Self::PortUnknown { .. }
             | Self::GuidDiffers { .. }
-            | Self::CableDiffers { .. } => Rule::Addresses,
+            | Self::CableDiffers { .. }
+            | Self::AliasDiffers { .. }
+            | Self::AliasShared { .. } => Rule::Addresses,
             Self::ForwardingLoop { .. }
             | Self::ExitWithoutCable { .. }
             | Self::NotForwarded { .. }

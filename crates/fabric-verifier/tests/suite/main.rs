@@ -1,6 +1,7 @@
 //! What the verifier reports, and that it reports nothing where nothing is wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod aliases;
 mod clean;
 mod delta;
 mod guarantees;

@@ -88,6 +88,11 @@ impl Receiver {
         self.reply.take()
     }
 
+    /// The datagram that ends a transfer which began with `mad`, for a receiver that does not accept it.
+    pub fn refusal(mad: &Mad, status: RmppStatus) -> Mad {
+        stop_or_abort(mad, status)
+    }
+
     /// Handles a response in one datagram, without RMPP.
     fn single(&mut self, mad: &Mad) -> Option<RmppMessage> {
         if self.state == State::Done || self.received > 0 {

@@ -15,7 +15,7 @@ use std::ops::BitOr;
 
 pub use inventory::{GuidInfoRecord, LinkRecord, NodeRecord, PortInfoRecord, SmInfoRecord, SwitchInfoRecord};
 pub use multicast::{JoinState, McMemberRecord};
-pub use path::{PathRecord, Selector};
+pub use path::{MultiPathRecord, PathRecord, Selector};
 pub use pattern::{Matcher, Pattern};
 pub use service::{ServiceKey, ServiceRecord};
 pub use tables::{
@@ -86,6 +86,8 @@ pub mod capability2 {
     pub const PORT_INFO_CAPABILITY2_MATCH: C = C(1 << 10);
     /// The attribute PortInfoExtended is supported.
     pub const PORT_INFO_EXTENDED: C = C(1 << 11);
+    /// Ports may join multicast groups as send-only full members.
+    pub const SEND_ONLY_FULL_MEMBERS: C = C(1 << 12);
 }
 
 /// The fields of a record that a request selects: one bit per component of the record.

@@ -1,11 +1,12 @@
 //! PathRecord: addresses, service level and limits of a path between two ports.
 
-use super::record;
+use super::{SA_DATA_LEN, record};
 use crate::address::{Gid, LidAddress};
 use crate::bits::{bits, bits_from, bytes, field_named};
 use crate::keys::Pkey;
 use crate::lanes::ServiceLevel;
 use crate::link::Mtu;
+use crate::mad::Mad;
 use crate::rate::Rate;
 
 layout! {
@@ -73,6 +74,64 @@ record!(PathRecord, PATH_RECORD {
     PACKET_LIFE_TIME = 21 => field_named(PathRecord::FIELDS, "packet_life_time"),
     PREFERENCE = 22 => field_named(PathRecord::FIELDS, "preference"),
 });
+
+layout! {
+    /// MultiPathRecord (attribute 0x003a): a request for paths between groups of ports. The GIDs of the sources, then those of
+    /// the destinations follow it ([`MultiPathRecord::gids`]). The response has PathRecords.
+    pub struct MultiPathRecord[24] {
+        is_raw: bool = bits(0, 7, 7),
+        flow_label: u32 = bits_from(0, 3, 20),
+        hop_limit: u8 = bytes(3, 1),
+        traffic_class: u8 = bytes(4, 1),
+        is_reversible: bool = bits(5, 7, 7),
+        /// NumbPath: the most paths in the response, 7 bits.
+        path_count: u8 = bits(5, 6, 0),
+        pkey: Option<Pkey> = bytes(6, 2),
+        qos_class: u16 = bits_from(8, 7, 12),
+        sl: ServiceLevel = bits(9, 3, 0),
+        mtu_selector: Selector = bits(10, 7, 6),
+        mtu: Mtu = bits(10, 5, 0),
+        rate_selector: Selector = bits(11, 7, 6),
+        rate: Rate = bits(11, 5, 0),
+        packet_life_time_selector: Selector = bits(12, 7, 6),
+        packet_life_time: u8 = bits(12, 5, 0),
+        /// The number of source GIDs.
+        source_count: u8 = bytes(15, 1),
+        /// The number of destination GIDs.
+        destination_count: u8 = bytes(16, 1),
+    }
+}
+
+record!(MultiPathRecord, MULTI_PATH_RECORD {
+    IS_RAW = 0 => field_named(MultiPathRecord::FIELDS, "is_raw"),
+    FLOW_LABEL = 2 => field_named(MultiPathRecord::FIELDS, "flow_label"),
+    HOP_LIMIT = 3 => field_named(MultiPathRecord::FIELDS, "hop_limit"),
+    TRAFFIC_CLASS = 4 => field_named(MultiPathRecord::FIELDS, "traffic_class"),
+    IS_REVERSIBLE = 5 => field_named(MultiPathRecord::FIELDS, "is_reversible"),
+    PATH_COUNT = 6 => field_named(MultiPathRecord::FIELDS, "path_count"),
+    PKEY = 7 => field_named(MultiPathRecord::FIELDS, "pkey"),
+    QOS_CLASS = 8 => field_named(MultiPathRecord::FIELDS, "qos_class"),
+    SL = 9 => field_named(MultiPathRecord::FIELDS, "sl"),
+    MTU_SELECTOR = 10 => field_named(MultiPathRecord::FIELDS, "mtu_selector"),
+    MTU = 11 => field_named(MultiPathRecord::FIELDS, "mtu"),
+    RATE_SELECTOR = 12 => field_named(MultiPathRecord::FIELDS, "rate_selector"),
+    RATE = 13 => field_named(MultiPathRecord::FIELDS, "rate"),
+    PACKET_LIFE_TIME_SELECTOR = 14 => field_named(MultiPathRecord::FIELDS, "packet_life_time_selector"),
+    PACKET_LIFE_TIME = 15 => field_named(MultiPathRecord::FIELDS, "packet_life_time"),
+    SOURCE_COUNT = 19 => field_named(MultiPathRecord::FIELDS, "source_count"),
+    DESTINATION_COUNT = 20 => field_named(MultiPathRecord::FIELDS, "destination_count"),
+});
+
+impl MultiPathRecord {
+    /// The number of GIDs in a request of one datagram.
+    pub const GIDS_MAX: usize = (SA_DATA_LEN - Self::LEN) / size_of::<Gid>();
+
+    /// The GIDs that follow the record in a request of one datagram, whether they are in use or not.
+    pub fn gids(request: &Mad) -> impl Iterator<Item = Gid> {
+        let (gids, _) = request.sa_data()[Self::LEN..].as_chunks::<16>();
+        gids.iter().map(|raw| Gid(*raw))
+    }
+}
 
 wire_enum! {
     /// How a request compares MTU, rate or packet lifetime.

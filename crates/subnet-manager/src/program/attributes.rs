@@ -1,9 +1,11 @@
 //! Attribute values that a plan wants, derived from the observed ones.
 
+use std::collections::BTreeSet;
+
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum,
-    PortState, SMP_DATA_LEN, SwitchInfo,
+    Attribute, GuidBlock, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo,
+    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 use super::Stage;
@@ -50,11 +52,13 @@ pub(crate) fn raw_filters(node: &ObservedNode) -> RawFilters {
     }
 }
 
-/// Number of multicast blocks that may be in use: by the plan, by the device, and at least one.
-pub(super) fn group_blocks(plan: &SwitchPlan, node: &ObservedNode) -> u16 {
+/// Number of multicast blocks that may be in use: by the plan, by the device, by groups of ports, and at least one.
+pub(super) fn group_blocks(plan: &SwitchPlan, node: &ObservedNode, joined: u16) -> u16 {
     let tables = node.tables_of(PortNum::MANAGEMENT, Attribute::MULTICAST_FORWARDING);
     let seen = tables.map(|(modifier, _)| MulticastBlock::from_modifier(modifier).0 + 1);
-    seen.max().unwrap_or(1).max(plan.multicast.block_count())
+    let capacity = node.switch.as_ref().map_or(0, |switch| switch.multicast_fdb_capacity);
+    let joined = joined.min(capacity.div_ceil(MulticastBlock::ENTRIES as u16));
+    seen.max().unwrap_or(1).max(plan.multicast.block_count()).max(joined)
 }
 
 /// The blocks of a P_Key table that have to shrink. `port` is the port number in the modifier.
@@ -69,6 +73,43 @@ pub(super) fn shrunk_keys(
     let held = |block| node.tables.get(&(reached, key(block))).map(PkeyBlock::decode);
     let writes = transition::pkeys(held, wanted, capacity).shrink;
     writes.into_iter().map(move |write| (key(write.block), write.keys.encode()))
+}
+
+/// The blocks of the GUID table of an adapter port that hold aliases, in the plan or in the device as far as it was read.
+pub(super) fn guids(
+    plan: &AdapterPortPlan,
+    node: &ObservedNode,
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
+    let port = plan.name.port;
+    let capacity = node.ports.get(&port).map_or(0, |info| info.guid_cap);
+    let planned = plan.aliases.keys().filter(|index| **index < capacity);
+    let planned = planned.map(|index| u32::from(*index) / GuidBlock::ENTRIES as u32);
+    let held = node.tables_of(port, Attribute::GUID_INFO).map(|(block, _)| block);
+    let blocks: BTreeSet<u32> = planned.chain(held).collect();
+    let data = move |block| guid_block(plan, block, capacity).encode();
+    blocks.into_iter().map(move |block| ((Attribute::GUID_INFO, block), data(block)))
+}
+
+/// The blocks of the GUID table of an adapter port without the aliases that it loses.
+pub(super) fn shrunk_guids(
+    plan: &AdapterPortPlan,
+    node: &ObservedNode,
+) -> impl Iterator<Item = (AttributeKey, [u8; SMP_DATA_LEN])> {
+    let port = plan.name.port;
+    let capacity = node.ports.get(&port).map_or(0, |info| info.guid_cap);
+    node.tables_of(port, Attribute::GUID_INFO).filter_map(move |(block, data)| {
+        let (held, wanted) = (GuidBlock::decode(data), guid_block(plan, block, capacity));
+        let kept = std::array::from_fn(|i| held.0[i].filter(|guid| wanted.0[i] == Some(*guid)));
+        (kept != held.0).then(|| ((Attribute::GUID_INFO, block), GuidBlock(kept).encode()))
+    })
+}
+
+fn guid_block(plan: &AdapterPortPlan, block: u32, capacity: u8) -> GuidBlock {
+    let entry = |i: usize| {
+        let index = u8::try_from(block as usize * GuidBlock::ENTRIES + i).ok().filter(|it| *it < capacity)?;
+        if index == 0 { Some(plan.guid) } else { plan.aliases.get(&index).map(|alias| alias.guid) }
+    };
+    GuidBlock(std::array::from_fn(entry))
 }
 
 pub(super) fn carries_data(node: &ObservedNode, port: PortNum) -> bool {

@@ -33,19 +33,30 @@ pub struct ManagerFacts {
     pub priority: u8,
     /// ActCount in SMInfo records.
     pub activity: u32,
+    /// GID prefix of the subnet.
+    pub gid_prefix: u64,
+}
+
+/// Priority 0, and the prefix of link-local GIDs.
+impl Default for ManagerFacts {
+    fn default() -> Self {
+        Self { priority: 0, activity: 0, gid_prefix: Gid::DEFAULT_PREFIX }
+    }
 }
 
 /// An index over a plan: end ports, partition membership and paths. Immutable; a new plan needs a new
 /// directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Directory {
     pub(super) plan: Arc<FabricPlan>,
     pub(super) manager: ManagerFacts,
     pub(super) nodes: Arc<BTreeMap<Guid, NodeFacts>>,
     pub(super) routes: Arc<Routes>,
-    /// In ascending order of their LIDs.
-    ports: Vec<EndPort>,
-    /// Index into `ports` by LID, or [`NO_INDEX`].
+    /// End ports in ascending order of their LIDs, then their aliases.
+    addresses: Vec<EndPort>,
+    /// The number of end ports among the addresses.
+    port_count: usize,
+    /// Index into `addresses` by LID, or [`NO_INDEX`].
     by_lid: Vec<u32>,
     by_guid: HashMap<Guid, u32>,
     /// The distinct P_Key sets; end ports refer to them by index.
@@ -74,23 +85,37 @@ fn same_routes(old: &FabricPlan, new: &FabricPlan) -> bool {
         && old.adapter_ports().map(index).eq(new.adapter_ports().map(index))
 }
 
-/// An adapter port, or port 0 of a switch.
+/// An address: an adapter port, port 0 of a switch, or an alias of an adapter port. An alias differs from its port in its
+/// GUID and its partitions only.
 #[derive(Clone, Debug)]
 pub(super) struct EndPort {
     pub guid: Guid,
+    /// GUID of the port itself.
+    pub port_guid: Guid,
     pub lid: Lid,
     pub node: Guid,
     pub number: PortNum,
     pub is_switch: bool,
     pub pkeys: Arc<PkeyTable>,
     pub start: PathStart,
+    gid_prefix: u64,
     keys: u32,
 }
 
 impl EndPort {
     #[inline]
     pub fn gid(&self) -> Gid {
-        Gid::unicast(Gid::DEFAULT_PREFIX, self.guid)
+        Gid::unicast(self.gid_prefix, self.guid)
+    }
+
+    pub fn is_alias(&self) -> bool {
+        self.guid != self.port_guid
+    }
+
+    /// Whether software that speaks for this address also speaks for another: for itself, and that of a port for its aliases.
+    #[inline]
+    pub fn speaks_for(&self, other: &Self) -> bool {
+        self.guid == other.guid || self.guid == other.port_guid
     }
 }
 
@@ -126,6 +151,11 @@ impl Directory {
         Self { is_open, ..Self::of(plan, self.manager, Arc::clone(&self.nodes), routes) }
     }
 
+    /// The directory of a plan that differs in multicast forwarding tables only.
+    pub(crate) fn with_multicast_tables_of(&self, plan: Arc<FabricPlan>) -> Self {
+        Self { plan, ..self.clone() }
+    }
+
     fn of(
         plan: Arc<FabricPlan>,
         manager: ManagerFacts,
@@ -135,33 +165,45 @@ impl Directory {
         let levels = service_levels(&plan);
         let mut sets = KeySets::default();
         let mut ports = Vec::with_capacity(plan.adapter_ports().len() + plan.switches().len());
+        let mut aliases = Vec::new();
         for port in plan.adapter_ports() {
             let Some(start) = routes.start_of_adapter(port.lid) else { continue };
-            ports.push(EndPort {
+            let keys = KeySet::of(&port.pkeys, &levels);
+            let end = EndPort {
                 guid: port.guid,
+                port_guid: port.guid,
                 lid: port.lid,
                 node: port.name.node,
                 number: port.name.port,
                 is_switch: false,
                 pkeys: Arc::clone(&port.pkeys),
                 start,
-                keys: sets.intern(KeySet::of(&port.pkeys, &levels)),
-            });
+                gid_prefix: manager.gid_prefix,
+                keys: sets.intern(keys.clone()),
+            };
+            for alias in port.aliases.values() {
+                let keys = sets.intern(keys.within(&alias.partitions));
+                aliases.push(EndPort { guid: alias.guid, keys, ..end.clone() });
+            }
+            ports.push(end);
         }
         for (switch, index) in plan.switches().zip(0..) {
             ports.push(EndPort {
                 guid: switch.port_guid,
+                port_guid: switch.port_guid,
                 lid: switch.lid,
                 node: switch.guid,
                 number: PortNum::MANAGEMENT,
                 is_switch: true,
                 pkeys: Arc::clone(&switch.pkeys),
                 start: PathStart::Switch(index),
+                gid_prefix: manager.gid_prefix,
                 keys: sets.intern(KeySet::of(&switch.pkeys, &levels)),
             });
         }
         let groups = plan.groups().cloned().collect();
         let service_levels = ServiceLevels::of(&plan);
+        ports.append(&mut aliases);
         Self { levels: service_levels, ..Self::indexed(plan, manager, nodes, routes, ports, sets, groups) }
     }
 
@@ -171,11 +213,10 @@ impl Directory {
     pub fn restricted_to(&self, next: &Self) -> Self {
         let mut sets = KeySets::default();
         let mut both: HashMap<(u32, u32), u32> = HashMap::new();
-        let mut ports = Vec::with_capacity(self.ports.len());
-        for port in &self.ports {
-            let Some(after) = next.port_by_lid(port.lid).filter(|after| after.guid == port.guid) else {
-                continue;
-            };
+        let mut ports = Vec::with_capacity(self.addresses.len());
+        for port in &self.addresses {
+            let is_same = |after: &&EndPort| (after.lid, after.port_guid) == (port.lid, port.port_guid);
+            let Some(after) = next.port_by_guid(port.guid).filter(is_same) else { continue };
             let keys = *both
                 .entry((port.keys, after.keys))
                 .or_insert_with(|| sets.intern(self.keys(port).intersection(next.keys(after))));
@@ -197,16 +238,19 @@ impl Directory {
         manager: ManagerFacts,
         nodes: Arc<BTreeMap<Guid, NodeFacts>>,
         routes: Arc<Routes>,
-        mut ports: Vec<EndPort>,
+        mut addresses: Vec<EndPort>,
         sets: KeySets,
         groups: Vec<GroupPlan>,
     ) -> Self {
-        ports.sort_by_key(|port| port.lid);
-        let top = ports.last().map_or(0, |port| usize::from(port.lid.to_wire()));
+        addresses.sort_by_key(|port| (port.is_alias(), port.lid));
+        let port_count = addresses.partition_point(|port| !port.is_alias());
+        let top = addresses.iter().map(|port| usize::from(port.lid.to_wire())).max().unwrap_or(0);
         let mut by_lid = vec![NO_INDEX; top + 1];
-        let mut by_guid = HashMap::with_capacity(ports.len());
-        for (port, index) in ports.iter().zip(0..) {
-            by_lid[usize::from(port.lid.to_wire())] = index;
+        let mut by_guid = HashMap::with_capacity(addresses.len());
+        for (port, index) in addresses.iter().zip(0..) {
+            if !port.is_alias() {
+                by_lid[usize::from(port.lid.to_wire())] = index;
+            }
             by_guid.insert(port.guid, index);
         }
         Self {
@@ -214,7 +258,8 @@ impl Directory {
             manager,
             nodes,
             routes,
-            ports,
+            addresses,
+            port_count,
             by_lid,
             by_guid,
             key_sets: sets.sets,
@@ -224,27 +269,34 @@ impl Directory {
         }
     }
 
+    /// The end ports, without aliases, in ascending order of their LIDs.
     pub(super) fn ports(&self) -> &[EndPort] {
-        &self.ports
+        self.addresses.get(..self.port_count).unwrap_or_default()
     }
 
     #[inline]
     pub(super) fn port_by_lid(&self, lid: Lid) -> Option<&EndPort> {
         let index = *self.by_lid.get(usize::from(lid.to_wire()))?;
-        self.ports.get(index as usize)
+        self.addresses.get(index as usize)
     }
 
+    /// The end port or alias with a GUID.
     #[inline]
     pub(super) fn port_by_guid(&self, guid: Guid) -> Option<&EndPort> {
-        self.ports.get(*self.by_guid.get(&guid)? as usize)
+        self.addresses.get(*self.by_guid.get(&guid)? as usize)
     }
 
     #[inline]
     pub(super) fn port_by_gid(&self, gid: Gid) -> Option<&EndPort> {
-        if gid.prefix() != Gid::DEFAULT_PREFIX {
+        if !self.is_in_subnet(gid) {
             return None;
         }
         self.port_by_guid(gid.guid()?)
+    }
+
+    /// Whether a unicast GID has the prefix of the subnet.
+    pub(super) fn is_in_subnet(&self, gid: Gid) -> bool {
+        gid.prefix() == self.manager.gid_prefix
     }
 
     pub(super) fn manager_port(&self) -> Option<&EndPort> {
@@ -259,6 +311,47 @@ impl Directory {
     /// In ascending order of their GIDs.
     pub(super) fn groups(&self) -> &[GroupPlan] {
         &self.groups
+    }
+
+    /// The groups of the plan with a GID, at most one for each partition.
+    pub(super) fn groups_of(&self, mgid: Gid) -> &[GroupPlan] {
+        let start = self.groups.partition_point(|group| group.mgid < mgid);
+        let end = self.groups.partition_point(|group| group.mgid <= mgid);
+        self.groups.get(start..end).unwrap_or_default()
+    }
+
+    /// The number of groups that every switch has room for.
+    pub(super) fn multicast_capacity(&self) -> usize {
+        let switches = self.nodes.values().filter_map(|node| node.switch.as_ref());
+        switches.map(|switch| usize::from(switch.multicast_fdb_capacity)).min().unwrap_or(0)
+    }
+
+    /// The broadcast group of a partition.
+    pub(super) fn broadcast_group(&self, partition: PartitionNumber) -> Option<&GroupPlan> {
+        self.groups.iter().find(|group| group.partition == partition)
+    }
+
+    /// Whether a port may know of a partition: it is a member, or it sees everything.
+    pub(super) fn may_see_partition(&self, viewer: Guid, partition: PartitionNumber) -> bool {
+        self.sees_all(viewer)
+            || self.port_by_guid(viewer).is_some_and(|viewer| self.is_member(viewer, partition))
+    }
+
+    /// The ports that a port may see.
+    pub(super) fn visible_to(&self, viewer: Guid) -> impl Iterator<Item = &EndPort> {
+        self.addresses.iter().filter(move |port| self.is_visible_to(viewer, port.guid))
+    }
+
+    /// Whether a port may see another: they can communicate, or it sees everything.
+    pub(super) fn is_visible_to(&self, viewer: Guid, port: Guid) -> bool {
+        let (Some(viewer), Some(port)) = (self.port_by_guid(viewer), self.port_by_guid(port)) else {
+            return false;
+        };
+        viewer.speaks_for(port) || self.sees_all(viewer.guid) || self.shared(viewer, port).is_some()
+    }
+
+    fn sees_all(&self, viewer: Guid) -> bool {
+        self.is_open || viewer == self.plan.manager().guid
     }
 
     /// The partition for packets between two ports, see [`KeySet::shared`].
@@ -300,11 +393,11 @@ impl Directory {
     ) -> ServiceLevel {
         let manager = self.plan.manager().guid;
         let is_management = shared.key.partition() == PartitionNumber::DEFAULT
-            && (from.guid == manager || to.guid == manager);
+            && (from.port_guid == manager || to.port_guid == manager);
         if let Some(level) = self.plan.decisions().management_sl.filter(|_| is_management) {
             return level;
         }
-        self.levels.between(from.guid, to.guid).unwrap_or(shared.sl)
+        self.levels.between(from.port_guid, to.port_guid).unwrap_or(shared.sl)
     }
 
     pub(super) fn is_member(&self, port: &EndPort, partition: PartitionNumber) -> bool {

@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 
 use fabric_model::intent::PortName;
 use ib_wire::sa::{
-    self, ComponentMask, GuidInfoRecord, LinkRecord, Matcher, NodeRecord, Pattern, PortInfoRecord, Record,
-    SmInfoRecord, SwitchInfoRecord,
+    self, ComponentMask, LinkRecord, Matcher, NodeRecord, Pattern, PortInfoRecord, Record, SmInfoRecord,
+    SwitchInfoRecord,
 };
 use ib_wire::{
-    Capability, ClassCapability2, ClassPortInfo, Gid, Guid, GuidBlock, Lid, LidAddress, NodeInfo, PortInfo,
-    PortNum, QKey, QueuePair, ServiceLevel, SmInfo, SmState,
+    Capability, ClassCapability2, ClassPortInfo, Gid, Guid, Lid, LidAddress, NodeInfo, PortInfo, PortNum,
+    QKey, QueuePair, ServiceLevel, SmInfo, SmState,
 };
 
 use super::directory::EndPort;
@@ -30,10 +30,15 @@ pub(super) fn class_port_info(answer: &mut Answer) {
     let info = ClassPortInfo {
         base_version: 1,
         class_version: 2,
-        capability: sa::capability::PORT_INFO_CAPABILITY_MATCH,
+        capability: sa::capability::PORT_INFO_CAPABILITY_MATCH
+            .with(sa::capability::OPTIONAL_RECORDS)
+            .with(sa::capability::MULTI_PATH)
+            .with(sa::capability::MULTICAST),
         capability2: ClassCapability2::default()
+            .with(sa::capability2::ALIAS_GUIDS)
             .with(sa::capability2::FULL_PORT_INFO)
             .with(sa::capability2::EXTENDED_SPEEDS)
+            .with(sa::capability2::SEND_ONLY_FULL_MEMBERS)
             .with(sa::capability2::PORT_INFO_CAPABILITY2_MATCH),
         response_time: RESPONSE_TIME,
         redirect_gid: no_gid,
@@ -58,7 +63,11 @@ pub(super) fn class_port_info(answer: &mut Answer) {
 }
 
 /// The end ports that the LID component of a request leaves.
-fn ports<'a, R: Record>(query: &Query<'a>, pattern: &Pattern<'_, R>, lid: ComponentMask) -> &'a [EndPort] {
+pub(super) fn ports<'a, R: Record>(
+    query: &Query<'a>,
+    pattern: &Pattern<'_, R>,
+    lid: ComponentMask,
+) -> &'a [EndPort] {
     query.ports_at(pattern.value::<Option<LidAddress>>(lid).flatten(), !pattern.selects(lid))
 }
 
@@ -153,27 +162,6 @@ pub(super) fn managers(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()
     };
     let record = SmInfoRecord { lid: Some(port.lid.into()), sm_info };
     add_if(&Pattern::<SmInfoRecord>::of(query.request).matcher(), &record.encode(), answer)
-}
-
-/// GUIDInfoRecord: as many blocks as the port can hold. Only entry 0, the port's own GUID, is set.
-pub(super) fn guids(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
-    let pattern = Pattern::<GuidInfoRecord>::of(query.request);
-    let matcher = pattern.matcher();
-    for port in ports(query, &pattern, GuidInfoRecord::LID) {
-        answer.examine()?;
-        let info = query.directory.facts(port.node).and_then(|facts| facts.ports.get(&port.number));
-        let Some(info) = info.filter(|_| query.sees(port)) else { continue };
-        for block in 0..info.guid_cap.div_ceil(GuidBlock::ENTRIES as u8).max(1) {
-            answer.examine()?;
-            let mut guids = GuidBlock([None; GuidBlock::ENTRIES]);
-            if block == 0 {
-                guids.0[0] = Some(port.guid);
-            }
-            let record = GuidInfoRecord { lid: Some(port.lid.into()), block, guids };
-            add_if(&matcher, &record.encode(), answer)?;
-        }
-    }
-    ControlFlow::Continue(())
 }
 
 /// SwitchInfoRecord, for the manager's own port only.

@@ -1,7 +1,7 @@
 //! Partition membership of ports.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric_model::plan::PkeyTable;
 use ib_wire::{Membership, PartitionNumber, Pkey, ServiceLevel};
@@ -73,6 +73,12 @@ impl KeySet {
             Some(HeldPartition { limited, ..both })
         });
         Self { held: kept.collect() }
+    }
+
+    /// The keys of some partitions.
+    pub fn within(&self, partitions: &BTreeSet<PartitionNumber>) -> Self {
+        let kept = self.held.iter().filter(|held| partitions.contains(&held.partition));
+        Self { held: kept.copied().collect() }
     }
 
     pub fn has(&self, partition: PartitionNumber) -> bool {

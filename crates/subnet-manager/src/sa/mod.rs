@@ -1,7 +1,8 @@
 //! Subnet administration (SA): answers queries of ports about the subnet.
 //!
 //! A [`SubnetAdministration`] is a state machine without I/O. It answers from a [`Directory`], which is made
-//! from a plan and never changes. The requester is identified by the source LID of the datagram. It must be a
+//! from a plan and never changes, and from what ports registered: membership in multicast groups, and
+//! subscriptions to notices. The requester is identified by the source LID of the datagram. It must be a
 //! port of the plan and a member of the partition of the datagram; other datagrams are dropped. A port that
 //! shares no partition with the requester is treated as if it did not exist. Only the subnet manager's own
 //! port sees everything; an SM_Key proves nothing. In a subnet with a single owner every port sees everything
@@ -13,48 +14,63 @@
 //! | `membership` | partitions that two ports share |
 //! | `service_levels` | service levels of guaranteed clusters |
 //! | `routes` | paths, and what their links can carry |
+//! | `requester`, `budget` | the sender of a request, and the work that it may cause |
 //! | `query` | a request, its requester, and the records found so far |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
+//! | `guid_records` | GUIDs of ports, and requests for aliases |
+//! | `joins` | members of multicast groups, and the groups that they create |
+//! | `subscriptions` | subscriptions to notices, and reports |
 //! | `transfers` | RMPP responses of several datagrams |
 
+mod budget;
 mod directory;
 mod groups;
+mod guid_records;
 mod inventory;
+mod joins;
 mod membership;
 mod paths;
 mod query;
+mod requester;
 mod routes;
 mod service_levels;
+mod subscriptions;
 mod tables;
 mod transfers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ib_wire::rmpp::{RmppFlags, RmppKind, SEGMENT_DATA_LEN, Sender};
-use ib_wire::{
-    Attribute, Datagram, Grh, Guid, LidAddress, Mad, ManagementClass, Method, Pkey, QKey, QueuePair, Status,
-};
+use ib_wire::notice::{GidEvent, Notice, Trap};
+use ib_wire::rmpp::{Receiver, RmppFlags, RmppKind, RmppStatus, SEGMENT_DATA_LEN, Sender};
+use ib_wire::sa::McMemberRecord;
+use ib_wire::{Attribute, Datagram, Gid, Guid, LidAddress, Mad, Method, Status};
+
+use serde::Serialize;
 
 pub use directory::{Directory, ManagerFacts, NodeFacts};
+pub(crate) use joins::{JoinedGroup, MemberKind};
 
+use budget::QueryBudget;
 use directory::EndPort;
+use joins::{GroupEvent, Joins};
 use query::{Answer, Query};
+use requester::Requester;
+use subscriptions::{Reportable, Subscriptions};
 use transfers::Transfers;
 
 /// Limit on queued responses. Callers send after each datagram; further requests are dropped, and the
 /// requester retries.
 const ANSWERS_MAX: usize = 4096;
-/// Records that one port may have examined per second: 19 queries for all ports of 11,664 hosts. Further
-/// queries are answered with BUSY, so that no port uses up the time of others.
-const PORT_EXAMINED_MAX: usize = 1 << 18;
-/// Queries that examine at most this many records are not accounted.
-const EXAMINED_FREE: usize = 64;
+/// A port that asks for more than its share is named once in this time.
+const GREEDY_INTERVAL: Duration = Duration::from_secs(60);
+/// Limit on ports that are remembered as named.
+const GREEDY_MAX: usize = 4096;
 
 /// Counters of subnet administration since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SaCounts {
     /// Requests from ports of the plan.
     pub requests: u64,
@@ -72,6 +88,14 @@ pub struct SaCounts {
     pub transfers: u64,
     /// RMPP transfers that were aborted or timed out.
     pub transfers_failed: u64,
+    /// Requests to join or leave a multicast group, or to subscribe or unsubscribe, that were granted.
+    pub registrations: u64,
+    /// Those that were refused.
+    pub registrations_refused: u64,
+    /// Reports that were sent to subscribers, repetitions included.
+    pub reports: u64,
+    /// Reports that no subscriber answered, or that had no room.
+    pub reports_dropped: u64,
 }
 
 /// Subnet administration as a state machine. After every `handle_` verb call `poll_transmit` until `None`,
@@ -84,18 +108,55 @@ pub struct SubnetAdministration {
     /// The published directory, or what it has in common with the announced one.
     directory: Option<Arc<Directory>>,
     announced: Option<Arc<Directory>>,
+    /// The directory that was published last.
+    published: Option<Arc<Directory>>,
+    joins: Joins,
+    subscriptions: Subscriptions,
+    /// Ports that may subscribe to notices about devices.
+    event_ports: BTreeSet<Guid>,
     answers: VecDeque<Datagram>,
     transfers: Transfers,
     /// Its memory is reused between requests.
     answer: Answer,
     work: QueryBudget,
+    /// Ports that asked for more than their share, and when that was noticed.
+    greedy: BTreeMap<Guid, Duration>,
+    /// Those that were not polled yet.
+    new_greedy: VecDeque<Guid>,
     counts: SaCounts,
 }
 
 impl SubnetAdministration {
-    /// A subnet administration without directory.
+    /// A subnet administration without directory. Every multicast group of a partition has the multicast LID of its broadcast
+    /// group.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A subnet administration that gives groups multicast LIDs of their own. The caller programs their trees.
+    pub(crate) fn with_group_trees() -> Self {
+        Self { joins: Joins::with_trees(), ..Self::default() }
+    }
+
+    /// How often the groups with a multicast LID of their own, or their members, changed since the start.
+    pub(crate) fn tree_changes(&self) -> u64 {
+        self.joins.tree_changes()
+    }
+
+    /// The groups with a multicast LID of their own.
+    pub(crate) fn joined_groups(&self) -> Vec<JoinedGroup> {
+        self.directory.as_ref().map_or(Vec::new(), |directory| self.joins.joined_groups(directory))
+    }
+
+    /// Takes the ports that should be asked to join their groups again.
+    pub(crate) fn take_evicted(&mut self) -> BTreeSet<Guid> {
+        self.joins.take_evicted()
+    }
+
+    /// Answers from a directory that differs from the current one in multicast forwarding tables only. Transfers go on.
+    pub(crate) fn amend(&mut self, directory: Arc<Directory>) {
+        self.published = Some(Arc::clone(&directory));
+        self.directory = Some(directory);
     }
 
     /// Answers from this directory from now on. Aborts transfers unless the directory was announced.
@@ -105,6 +166,12 @@ impl SubnetAdministration {
             // Transfers in progress may contain what must no longer be disclosed.
             self.transfers.abort_all();
         }
+        self.joins.restrict_to(&directory);
+        self.subscriptions.restrict_to(&directory);
+        if let Some(before) = self.published.replace(Arc::clone(&directory)) {
+            self.report_ports(&before, &directory);
+        }
+        self.report_groups(&directory);
         self.directory = Some(directory);
     }
 
@@ -126,36 +193,71 @@ impl SubnetAdministration {
             self.counts.dropped += 1;
             return;
         };
-        if is_about_transfer(&datagram.mad) {
+        if datagram.mad.method() == Method::REPORT_RESP {
+            self.subscriptions.answered(requester.port.guid, &datagram.mad);
+        } else if is_about_transfer(&datagram.mad) {
             self.transfers.handle(now, (requester.port.guid, datagram.mad.transaction()), &datagram.mad);
         } else if !is_request(datagram.mad.method()) || self.answers.len() >= ANSWERS_MAX {
             self.counts.dropped += 1;
-        } else {
+        } else if self.accept_segment(&directory, &requester, datagram) {
             self.handle_request(now, &directory, &requester, datagram);
         }
+    }
+
+    /// Acknowledges a request that is sent with RMPP, as GetMulti is. Returns whether it is complete: requests of several
+    /// segments are refused.
+    fn accept_segment(
+        &mut self,
+        directory: &Directory,
+        requester: &Requester<'_>,
+        datagram: &Datagram,
+    ) -> bool {
+        let header = datagram.mad.rmpp();
+        if !header.flags.has(RmppFlags::ACTIVE) {
+            return true;
+        }
+        let mut receiver = Receiver::new();
+        let (is_complete, control) = if header.flags.has(RmppFlags::LAST) {
+            let message = receiver.handle(&datagram.mad);
+            (matches!(message, Ok(Some(_))), receiver.poll_transmit())
+        } else {
+            (false, Some(Receiver::refusal(&datagram.mad, RmppStatus::ResourcesExhausted)))
+        };
+        self.counts.dropped += u64::from(!is_complete);
+        if let Some(mad) = control {
+            self.answers.push_back(Datagram { mad, ..requester.reply(directory, datagram) });
+        }
+        is_complete
     }
 
     /// Retransmits or aborts transfers that were not acknowledged in time.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.transfers.handle_timeout(now);
+        self.subscriptions.handle_timeout(now);
     }
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        self.answers.pop_front().or_else(|| match self.transfers.len() {
+        let answer = self.answers.pop_front().or_else(|| match self.transfers.len() {
             0 => None,
             _ => self.transfers.poll_transmit(now),
-        })
+        });
+        answer.or_else(|| self.subscriptions.poll_transmit(now, self.directory.as_deref()?))
     }
 
     /// When [`SubnetAdministration::handle_timeout`] must be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.transfers.poll_timeout()
+        self.transfers.poll_timeout().into_iter().chain(self.subscriptions.poll_timeout()).min()
     }
 
     /// Counters since the start.
     pub fn counts(&self) -> SaCounts {
-        SaCounts { transfers_failed: self.transfers.failed(), ..self.counts }
+        SaCounts {
+            transfers_failed: self.transfers.failed(),
+            reports: self.subscriptions.reports_sent(),
+            reports_dropped: self.subscriptions.reports_dropped(),
+            ..self.counts
+        }
     }
 
     fn handle_request(
@@ -166,11 +268,35 @@ impl SubnetAdministration {
         datagram: &Datagram,
     ) {
         self.counts.requests += 1;
-        self.counts.path_requests += u64::from(datagram.mad.attribute() == Attribute::PATH_RECORD);
+        let is_path =
+            matches!(datagram.mad.attribute(), Attribute::PATH_RECORD | Attribute::MULTI_PATH_RECORD);
+        self.counts.path_requests += u64::from(is_path);
         let request = &datagram.mad;
-        let sees_all = requester.is_manager || directory.is_open;
-        let query = Query { directory, requester: requester.port, is_manager: sees_all, request };
-        let budget = if requester.is_manager { usize::MAX } else { self.work.left(now, requester.port.guid) };
+        let headers = requester.reply(directory, datagram);
+        let budget = match requester.is_manager {
+            true => Ok(usize::MAX),
+            false => self.work.left(now, requester.port.port_guid),
+        };
+        let budget = match budget {
+            Ok(budget) => budget,
+            Err(status) => {
+                self.note_greedy(now, requester.port.port_guid);
+                return self.refuse(headers, status);
+            }
+        };
+        if is_registration(request) {
+            self.work.spend(now, requester.port.port_guid, 0);
+            return self.register(directory, requester, request, headers);
+        }
+        let query = Query {
+            directory,
+            joins: &self.joins,
+            subscriptions: &self.subscriptions,
+            requester: requester.port,
+            is_manager: requester.is_manager || directory.is_open,
+            request,
+        };
+        let wants_table = query.wants_table();
         // For a Get, two records are already too many. Of paths, any one is sufficient.
         let enough = match (query.wants_table(), request.attribute()) {
             (true, _) => usize::MAX,
@@ -180,16 +306,34 @@ impl SubnetAdministration {
         self.answer.start(enough, budget);
         let found = find(&query, &mut self.answer);
         if !requester.is_manager {
-            self.work.spend(now, requester.port.guid, self.answer.examined());
+            self.work.spend(now, requester.port.port_guid, self.answer.examined());
         }
-        let headers = requester.reply(directory, datagram);
-        let sent = found.and_then(|()| match query.wants_table() {
+        let sent = found.and_then(|()| match wants_table {
             true => self.send_table(now, requester.port, headers.clone()),
             false => self.send_one(headers.clone()),
         });
         if let Err(status) = sent {
+            if status == Status::BUSY {
+                self.note_greedy(now, requester.port.port_guid);
+            }
             self.refuse(headers, status);
         }
+    }
+
+    /// Names a port that asks for more than its share, once in [`GREEDY_INTERVAL`].
+    fn note_greedy(&mut self, now: Duration, port: Guid) {
+        let is_known = |since: &Duration| now < *since + GREEDY_INTERVAL;
+        if self.greedy.get(&port).is_some_and(is_known) || self.greedy.len() >= GREEDY_MAX {
+            self.greedy.retain(|_, since| is_known(since));
+            return;
+        }
+        self.greedy.insert(port, now);
+        self.new_greedy.push_back(port);
+    }
+
+    /// The next port that asked for more than its share.
+    pub(crate) fn poll_greedy(&mut self) -> Option<Guid> {
+        self.new_greedy.pop_front()
     }
 
     /// Responds to a Get.
@@ -217,6 +361,10 @@ impl SubnetAdministration {
         if let Some(status) = self.answer.excess() {
             return Err(status);
         }
+        if headers.mad.attribute() == Attribute::MULTI_PATH_RECORD {
+            // IBA o15-0.2.7: its response has PathRecords.
+            headers.mad.set_attribute(Attribute::PATH_RECORD);
+        }
         headers.mad.set_sa_record_len(self.answer.record_len());
         let records = self.answer.records() as u64;
         if self.answer.data().len() <= SEGMENT_DATA_LEN {
@@ -237,12 +385,127 @@ impl SubnetAdministration {
         Ok(())
     }
 
+    /// Responds to a request that changes what ports registered.
+    fn register(
+        &mut self,
+        directory: &Directory,
+        requester: &Requester<'_>,
+        request: &Mad,
+        mut headers: Datagram,
+    ) {
+        let port = requester.port;
+        let is_known = request.has_known_versions();
+        let data = match (request.method(), request.attribute()) {
+            _ if !is_known => Err(Status::BAD_VERSION),
+            (_, Attribute::INFORM_INFO) => self
+                .subscriptions
+                .set(port, request, requester.queue_pair)
+                .map(|inform| inform.encode().to_vec()),
+            (_, Attribute::GUID_INFO_RECORD) => {
+                guid_records::claim(directory, port, request).map(|record| record.encode().to_vec())
+            }
+            (Method::SET, _) => self.joins.join(directory, port, request).map(encoded),
+            _ => self.joins.leave(directory, port, request).map(encoded),
+        };
+        match data {
+            Ok(data) => {
+                // InformInfo is not a record: its response has no AttributeOffset.
+                if request.attribute() != Attribute::INFORM_INFO {
+                    headers.mad.set_sa_record_len(data.len());
+                }
+                headers.mad.sa_data_mut()[..data.len()].copy_from_slice(&data);
+                self.counts.registrations += 1;
+                self.answers.push_back(headers);
+            }
+            Err(status) => {
+                self.counts.registrations_refused += 1;
+                self.refuse(headers, status);
+            }
+        }
+        self.report_groups(directory);
+    }
+
     fn refuse(&mut self, mut headers: Datagram, status: Status) {
         self.counts.refused += 1;
         self.counts.busy += u64::from(status == Status::BUSY);
         headers.mad.set_status(status);
         self.answers.push_back(headers);
     }
+}
+
+/// Reports to subscribers.
+impl SubnetAdministration {
+    /// Names the ports that may subscribe to notices about devices, besides the manager's own.
+    pub fn set_event_ports(&mut self, ports: BTreeSet<Guid>) {
+        self.event_ports = ports;
+    }
+
+    /// Forwards a notice of a device to the subscribers that may know about devices.
+    pub fn forward(&mut self, notice: &Notice) {
+        let (Some(directory), Some(trap)) = (self.directory.clone(), notice.trap()) else { return };
+        let Some(manager) = directory.manager_port() else { return };
+        let issuer = match notice.issuer_lid {
+            Some(LidAddress::Unicast(lid)) => directory.port_by_lid(lid),
+            _ => None,
+        };
+        let issuer_gid = issuer.map_or(Gid::default(), EndPort::gid);
+        let what = Reportable { notice: Notice { issuer_gid, ..notice.clone() }, about: notice.issuer_lid };
+        let subscribers: Vec<Guid> = self.subscriptions.subscribers(trap.number()).collect();
+        for port in subscribers {
+            if port == manager.guid || self.event_ports.contains(&port) {
+                self.subscriptions.report(port, &what);
+            }
+        }
+    }
+
+    /// Reports ports that came and went, to those who may see them.
+    fn report_ports(&mut self, before: &Directory, after: &Directory) {
+        let [came, went] = [Trap::GidInService, Trap::GidOutOfService];
+        for (trap, from, to) in [(came as fn(GidEvent) -> Trap, before, after), (went, after, before)] {
+            let number = trap(GidEvent { gid: Gid::default() }).number();
+            let subscribers: Vec<Guid> = self.subscriptions.subscribers(number).collect();
+            for subscriber in subscribers {
+                let new = to.visible_to(subscriber).filter(|port| !from.is_visible_to(subscriber, port.guid));
+                for port in new {
+                    self.report_gid(after, subscriber, trap(GidEvent { gid: port.gid() }));
+                }
+            }
+        }
+    }
+
+    /// Reports groups that were created and deleted, to members of their partitions.
+    fn report_groups(&mut self, directory: &Directory) {
+        while let Some(GroupEvent { mgid, partition, exists }) = self.joins.poll_event() {
+            let event = GidEvent { gid: mgid };
+            let trap = if exists { Trap::GroupCreated(event) } else { Trap::GroupDeleted(event) };
+            let subscribers: Vec<Guid> = self.subscriptions.subscribers(trap.number()).collect();
+            for subscriber in subscribers {
+                if directory.may_see_partition(subscriber, partition) {
+                    self.report_gid(directory, subscriber, trap.clone());
+                }
+            }
+        }
+    }
+
+    /// Reports a GID. The manager is the issuer.
+    fn report_gid(&mut self, directory: &Directory, subscriber: Guid, trap: Trap) {
+        let Some(manager) = directory.manager_port() else { return };
+        let notice = Notice { issuer_gid: manager.gid(), ..Notice::generic(trap, Some(manager.lid.into())) };
+        self.subscriptions.report(subscriber, &Reportable { notice, about: None });
+    }
+}
+
+/// Whether a request changes what ports registered.
+fn is_registration(request: &Mad) -> bool {
+    matches!(
+        (request.method(), request.attribute()),
+        (Method::SET | Method::DELETE, Attribute::MC_MEMBER_RECORD | Attribute::GUID_INFO_RECORD)
+            | (Method::SET, Attribute::INFORM_INFO)
+    )
+}
+
+fn encoded(record: McMemberRecord) -> Vec<u8> {
+    record.encode().to_vec()
 }
 
 /// Finds the records for a request.
@@ -256,21 +519,32 @@ fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
             inventory::class_port_info(answer);
             return Ok(());
         }
+        (Method::GET_MULTI, Attribute::MULTI_PATH_RECORD) => return paths::find_multi(query, answer),
         (Method::GET | Method::GET_TABLE, _) => {}
         (Method::SET | Method::DELETE, _) => return Err(Status::UNSUPPORTED_ATTRIBUTE),
         _ => return Err(Status::UNSUPPORTED_METHOD),
     }
     let hidden = !query.is_manager;
+    // OpenSM answers this query only with its SM_Key, and clients present one. It proves nothing here.
+    if hidden && request.attribute() == Attribute::PKEY_TABLE_RECORD && request.sm_key().is_none() {
+        return Err(Status::SA_REQUEST_INVALID);
+    }
     let _ = match request.attribute() {
         Attribute::PATH_RECORD => return paths::find(query, answer),
         Attribute::NODE_RECORD => inventory::nodes(query, answer),
         Attribute::PORT_INFO_RECORD => inventory::port_infos(query, answer),
         Attribute::SM_INFO_RECORD => inventory::managers(query, answer),
-        Attribute::GUID_INFO_RECORD => inventory::guids(query, answer),
+        Attribute::GUID_INFO_RECORD => guid_records::records(query, answer),
         Attribute::PKEY_TABLE_RECORD => tables::pkey_tables(query, answer),
         Attribute::MC_MEMBER_RECORD => groups::members(query, answer),
+        Attribute::INFORM_INFO_RECORD => subscriptions::records(query, answer),
         // Tenants must not see the physical topology: for them there are no such records.
-        Attribute::SWITCH_INFO_RECORD | Attribute::LINK_RECORD | Attribute::LINEAR_FORWARDING_RECORD
+        Attribute::SWITCH_INFO_RECORD
+        | Attribute::LINK_RECORD
+        | Attribute::LINEAR_FORWARDING_RECORD
+        | Attribute::MULTICAST_FORWARDING_RECORD
+        | Attribute::SL_TO_VL_RECORD
+        | Attribute::VL_ARBITRATION_RECORD
             if hidden =>
         {
             ControlFlow::Continue(())
@@ -278,6 +552,9 @@ fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
         Attribute::SWITCH_INFO_RECORD => inventory::switches(query, answer),
         Attribute::LINK_RECORD => inventory::links(query, answer),
         Attribute::LINEAR_FORWARDING_RECORD => tables::linear_tables(query, answer),
+        Attribute::MULTICAST_FORWARDING_RECORD => tables::multicast_tables(query, answer),
+        Attribute::SL_TO_VL_RECORD => tables::lane_maps(query, answer),
+        Attribute::VL_ARBITRATION_RECORD => tables::arbitration_tables(query, answer),
         _ => return Err(Status::UNSUPPORTED_ATTRIBUTE),
     };
     Ok(())
@@ -294,91 +571,4 @@ fn is_about_transfer(mad: &Mad) -> bool {
 fn is_request(method: Method) -> bool {
     !method.is_response()
         && !matches!(method, Method::SEND | Method::TRAP | Method::REPORT | Method::TRAP_REPRESS)
-}
-
-/// The sender of a request.
-#[derive(Debug)]
-struct Requester<'a> {
-    port: &'a EndPort,
-    is_manager: bool,
-    /// The P_Key of the response.
-    key: Pkey,
-}
-
-impl<'a> Requester<'a> {
-    /// Identifies the sender; `None` for an unknown one. It must be a port of the plan by LID, and by GID if
-    /// the datagram has a GRH, and a member of the partition of the datagram. Only the partition counts: if
-    /// the P_Key comes from an index into the receiver's table, its membership bit is the receiver's.
-    fn of(directory: &'a Directory, datagram: &Datagram) -> Option<Self> {
-        if datagram.mad.class() != ManagementClass::SUBNET_ADMINISTRATION {
-            return None;
-        }
-        let LidAddress::Unicast(lid) = datagram.slid else { return None };
-        let port = directory.port_by_lid(lid)?;
-        let manager = directory.manager_port()?;
-        if let Some(grh) = datagram.grh
-            && directory.port_by_gid(grh.source)?.guid != port.guid
-        {
-            return None;
-        }
-        let partition = datagram.pkey.partition();
-        let is_manager = port.guid == manager.guid;
-        let key = match directory.shared_in(manager, port, partition) {
-            Some(shared) => shared.key,
-            // A port may send to itself in any of its partitions.
-            None if is_manager && directory.is_member(port, partition) => datagram.pkey,
-            None => return None,
-        };
-        Some(Self { port, is_manager, key })
-    }
-
-    /// The response to a request, without records.
-    fn reply(&self, directory: &Directory, request: &Datagram) -> Datagram {
-        let requested = &request.mad;
-        let method = Method(requested.method().0 | Method::GET_RESP.0 & !Method::GET.0);
-        let mut mad = Mad::new(requested.class(), method, requested.attribute(), requested.modifier());
-        mad.set_transaction(requested.transaction());
-        mad.set_component_mask(requested.component_mask());
-        let manager = directory.plan.manager();
-        let source = ib_wire::Gid::unicast(ib_wire::Gid::DEFAULT_PREFIX, manager.guid);
-        Datagram {
-            slid: manager.lid.into(),
-            dlid: request.slid,
-            sl: request.sl,
-            grh: request.grh.map(|grh| Grh { source, destination: grh.source, hop_limit: u8::MAX, ..grh }),
-            pkey: self.key,
-            qkey: QKey::GENERAL_MANAGEMENT,
-            sqp: QueuePair::GENERAL_MANAGEMENT,
-            dqp: request.sqp,
-            mad,
-        }
-    }
-}
-
-/// Records examined for each port in the current second.
-#[derive(Debug, Default)]
-struct QueryBudget {
-    second: u64,
-    spent: BTreeMap<Guid, usize>,
-}
-
-impl QueryBudget {
-    /// The number of records that may still be examined for a port.
-    fn left(&mut self, now: Duration, port: Guid) -> usize {
-        if self.spent.is_empty() {
-            return PORT_EXAMINED_MAX;
-        }
-        if self.second != now.as_secs() {
-            self.spent.clear();
-        }
-        PORT_EXAMINED_MAX.saturating_sub(self.spent.get(&port).copied().unwrap_or(0)).max(EXAMINED_FREE)
-    }
-
-    /// Accounts for examined records.
-    fn spend(&mut self, now: Duration, port: Guid, examined: usize) {
-        if examined > EXAMINED_FREE {
-            self.second = now.as_secs();
-            *self.spent.entry(port).or_default() += examined;
-        }
-    }
 }

@@ -1,8 +1,8 @@
-//! PathRecord: the path between two ports. By far the most frequent query.
+//! PathRecord: the path between two ports. By far the most frequent query. MultiPathRecord: paths between groups of ports.
 
 use std::ops::ControlFlow;
 
-use ib_wire::sa::{ComponentMask, PathRecord, Pattern, Selector};
+use ib_wire::sa::{ComponentMask, MultiPathRecord, PathRecord, Pattern, Selector};
 use ib_wire::{Gid, LidAddress, Mtu, Pkey, Rate, ServiceLevel, Status};
 
 use crate::lifetimes::SUBNET_TIMEOUT;
@@ -21,6 +21,44 @@ pub(super) fn find(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status>
     let to = ends(query, &pattern, PathRecord::DGID, PathRecord::DLID)?;
     if let Some(criteria) = PathCriteria::read(query, &pattern) {
         let _ = collect(query, &criteria, from, to, answer);
+    }
+    Ok(())
+}
+
+/// Finds paths from several ports to several others, each pair once, as many as the request allows. Independence of paths is
+/// not considered: there is one path between two ports.
+pub(super) fn find_multi(query: &Query<'_>, answer: &mut Answer) -> Result<(), Status> {
+    type M = MultiPathRecord;
+    let pattern = Pattern::<M>::of(query.request);
+    let count = |component| usize::from(pattern.value::<u8>(component).unwrap_or(0));
+    let (sources, destinations) = (count(M::SOURCE_COUNT), count(M::DESTINATION_COUNT));
+    if sources == 0 || destinations == 0 {
+        return Err(Status::SA_INSUFFICIENT_COMPONENTS);
+    }
+    if sources + destinations > M::GIDS_MAX {
+        return Err(Status::SA_NO_RESOURCES);
+    }
+    let mut ends: Vec<Option<&EndPort>> = Vec::with_capacity(sources + destinations);
+    for gid in M::gids(query.request).take(sources + destinations) {
+        if !query.directory.is_in_subnet(gid) {
+            return Err(Status::SA_INVALID_GID);
+        }
+        ends.push(query.directory.port_by_gid(gid));
+    }
+    let Some(criteria) = PathCriteria::read_multi(&pattern) else { return Ok(()) };
+    let most = pattern.value::<u8>(M::PATH_COUNT).map_or(usize::MAX, usize::from);
+    let (from, to) = ends.split_at(sources);
+    for source in from.iter().flatten().filter(|source| query.sees(source)) {
+        for destination in to.iter().flatten() {
+            if answer.records() >= most || answer.examine().is_break() {
+                return Ok(());
+            }
+            if let Some(record) = path(query, &criteria, source, destination)
+                && answer.add(&record.encode()).is_break()
+            {
+                return Ok(());
+            }
+        }
     }
     Ok(())
 }
@@ -60,7 +98,7 @@ fn ends<'a>(
         return Ok(query.ports_at(at(), !pattern.selects(lid)));
     }
     let gid: Gid = pattern.value(gid).unwrap_or_default();
-    if gid.prefix() != Gid::DEFAULT_PREFIX && !gid.is_multicast() {
+    if !query.directory.is_in_subnet(gid) && !gid.is_multicast() {
         return Err(Status::SA_INVALID_GID);
     }
     let port = query.directory.port_by_gid(gid);
@@ -73,7 +111,7 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
     let directory = query.directory;
     // For its own paths a requester sees all partitions shared by the ends; for other paths only those that
     // it is in.
-    let is_own = query.is_manager || [from.guid, to.guid].contains(&query.requester.guid);
+    let is_own = query.is_manager || [from, to].iter().any(|end| query.requester.speaks_for(end));
     let shared = match criteria.pkey {
         Some(key) if is_own || directory.is_member(query.requester, key.partition()) => {
             directory.shared_in(from, to, key.partition())?
@@ -82,14 +120,14 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
         None if is_own => directory.shared(from, to)?,
         None => directory.shared_before(query.requester, from, to)?,
     };
-    if from.guid != query.requester.guid && !query.sees(to) {
+    if !query.requester.speaks_for(from) && !query.sees(to) {
         return None;
     }
     let sl = directory.service_level(from, to, shared);
     if criteria.sl.is_some_and(|wanted| wanted != sl) {
         return None;
     }
-    let is_loopback = from.guid == to.guid;
+    let is_loopback = from.lid == to.lid;
     let (capability, is_reversible) = if is_loopback {
         (directory.routes.own(from.start), true)
     } else {
@@ -174,6 +212,26 @@ impl PathCriteria {
         })
     }
 
+    /// Reads the criteria of a request for paths between groups; `None` if no path can meet them.
+    fn read_multi(pattern: &Pattern<'_, MultiPathRecord>) -> Option<Self> {
+        type M = MultiPathRecord;
+        if pattern.value(M::IS_RAW) == Some(true) {
+            return None;
+        }
+        let pkey = match pattern.selects(M::PKEY) {
+            true => Some(pattern.value::<Option<Pkey>>(M::PKEY).flatten()?),
+            false => None,
+        };
+        Some(Self {
+            pkey,
+            sl: pattern.value(M::SL),
+            reversible: pattern.value(M::IS_REVERSIBLE) == Some(true),
+            mtu: both(pattern.value(M::MTU_SELECTOR), pattern.value(M::MTU)),
+            rate: both(pattern.value(M::RATE_SELECTOR), pattern.value(M::RATE)),
+            life_time: both(pattern.value(M::PACKET_LIFE_TIME_SELECTOR), pattern.value(M::PACKET_LIFE_TIME)),
+        })
+    }
+
     /// The properties of a path under these criteria; `None` if it cannot meet them. A path can be used with
     /// a smaller MTU and a lower rate, but its packet lifetime is fixed.
     fn offer(&self, capability: PathCapability, life_time: u8) -> Option<Offer> {
@@ -208,13 +266,13 @@ pub(super) fn is_selected<T: Ord>(value: T, selector: Selector, wanted: T) -> bo
 }
 
 /// The largest MTU up to `capability` that a selector permits.
-fn lower_mtu(capability: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
+pub(super) fn lower_mtu(capability: Mtu, selector: Selector, wanted: Mtu) -> Option<Mtu> {
     let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
     highest(&sizes, capability, selector, wanted, |mtu| mtu.bytes().into())
 }
 
 /// The highest rate up to `capability` that a selector permits.
-fn lower_rate(capability: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
+pub(super) fn lower_rate(capability: Rate, selector: Selector, wanted: Rate) -> Option<Rate> {
     highest(&Rate::SLOWEST_FIRST, capability, selector, wanted, Rate::nominal_mbps)
 }
 

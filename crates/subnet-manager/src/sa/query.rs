@@ -6,6 +6,8 @@ use ib_wire::rmpp::RECEIVE_MAX;
 use ib_wire::{LidAddress, Mad, Method, Status};
 
 use super::directory::{Directory, EndPort};
+use super::joins::Joins;
+use super::subscriptions::Subscriptions;
 
 /// Limit on records examined for one request. Enough for all 71,604 ports of 11,664 hosts, the largest table
 /// of such a fabric; not for all pairs of more than 362 ports, which have to be queried port by port.
@@ -15,6 +17,8 @@ pub(super) const EXAMINED_MAX: usize = 1 << 17;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<'a> {
     pub directory: &'a Directory,
+    pub joins: &'a Joins,
+    pub subscriptions: &'a Subscriptions,
     pub requester: &'a EndPort,
     /// Whether the requester sees everything: the subnet manager's own port, or any port of an open
     /// directory.
@@ -27,13 +31,13 @@ impl<'a> Query<'a> {
     #[inline]
     pub fn sees(&self, port: &EndPort) -> bool {
         self.is_manager
-            || port.guid == self.requester.guid
+            || self.requester.speaks_for(port)
             || self.directory.shared(self.requester, port).is_some()
     }
 
-    /// Whether the request is a GetTable.
+    /// Whether the response has any number of records: to a GetTable or GetMulti.
     pub fn wants_table(&self) -> bool {
-        self.request.method() == Method::GET_TABLE
+        matches!(self.request.method(), Method::GET_TABLE | Method::GET_MULTI)
     }
 
     /// The end ports that a LID component selects: all if it was `not_asked`.

@@ -9,7 +9,7 @@ use fabric_model::tenancy::PairServiceLevel;
 use ib_wire::{Guid, ServiceLevel};
 
 /// The service levels of guaranteed clusters, by port.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ServiceLevels {
     ports: HashMap<Guid, ClusterPort>,
 }

@@ -3,12 +3,16 @@
 use fabric_model::decisions::ClusterDecision;
 use fabric_model::generate::FatTree;
 use fabric_model::tenancy::{Bandwidth, Class, LinkGrant, PairServiceLevel, SlMode};
-use ib_wire::sa::{ComponentMask, PathRecord, Selector};
-use ib_wire::{Gid, Guid, LinkWidth, Method, Mtu, Rate, ServiceLevel, ServiceLevelSet, Status, VirtualLane};
+use ib_wire::rmpp::{Receiver, RmppKind, Sender};
+use ib_wire::sa::{ComponentMask, MultiPathRecord, PathRecord, Selector};
+use ib_wire::{
+    Attribute, Datagram, Gid, Guid, LinkWidth, Mad, Method, Mtu, Rate, ServiceLevel, ServiceLevelSet, Status,
+    VirtualLane,
+};
 use subnet_manager::{Directory, ManagerFacts, SubnetAdministration};
 
 use crate::visibility::overlapping;
-use crate::world::{World, get, query, request, table};
+use crate::world::{NOW, World, get, plain, query, request, table};
 
 type P = PathRecord;
 
@@ -50,6 +54,90 @@ fn a_path_record_follows_the_plan_and_its_links() {
     assert!(found.is_reversible);
     let selectors = [found.mtu_selector, found.rate_selector, found.packet_life_time_selector];
     assert_eq!(selectors, [Selector::Exactly; 3]);
+}
+
+/// A GetMulti from one host for the paths between two groups of hosts, as clients send it: with RMPP.
+fn multi(world: &World, sources: &[u16], destinations: &[u16], mask: ComponentMask, count: u8) -> Mad {
+    type M = MultiPathRecord;
+    let mut mad = query::<M>(Method::GET_MULTI, &[(5, &[count])], mask);
+    (mad.sa_data_mut()[15], mad.sa_data_mut()[16]) = (sources.len() as u8, destinations.len() as u8);
+    for (place, host) in sources.iter().chain(destinations).enumerate() {
+        mad.sa_data_mut()[24 + 16 * place..][..16].copy_from_slice(&world.gid(*host).0);
+    }
+    let data = mad.sa_data().to_vec();
+    Sender::new(mad, data).unwrap().poll_transmit().unwrap()
+}
+
+/// The acknowledgement of a GetMulti, and the records of its response.
+fn ask_multi(sa: &mut SubnetAdministration, from: u16, mad: Mad) -> Result<Vec<PathRecord>, Status> {
+    let datagram = request(from, 0x7fff, mad);
+    sa.handle_datagram(NOW, &datagram);
+    let acknowledgement = sa.poll_transmit(NOW).unwrap().mad;
+    assert_eq!((acknowledgement.rmpp().kind, acknowledgement.rmpp().segment), (RmppKind::Ack, 1));
+    let mut receiver = Receiver::new();
+    loop {
+        let answer = sa.poll_transmit(NOW).expect("an answer").mad;
+        assert_eq!(answer.method(), Method::GET_MULTI_RESP);
+        if answer.status() != Status::OK {
+            return Err(answer.status());
+        }
+        assert_eq!(answer.attribute(), Attribute::PATH_RECORD);
+        let message = receiver.handle(&answer).unwrap();
+        if let Some(mad) = receiver.poll_transmit() {
+            sa.handle_datagram(NOW, &Datagram { mad, ..datagram.clone() });
+        }
+        if let Some(message) = message {
+            let records = ib_wire::sa::records(&message.data, message.header.sa_record_len());
+            return Ok(records.collect::<Result<_, _>>().unwrap());
+        }
+    }
+}
+
+#[test]
+fn paths_between_groups_of_ports_are_found() {
+    type M = MultiPathRecord;
+    let world = one_partition();
+    let mut sa = world.sa();
+    let both = M::SOURCE_COUNT | M::DESTINATION_COUNT;
+    let pairs = |records: Vec<PathRecord>| -> Vec<(Gid, Gid)> {
+        records.into_iter().map(|record| (record.sgid, record.dgid)).collect()
+    };
+    let found = ask_multi(&mut sa, 2, multi(&world, &[2, 3], &[9, 16], both, 0)).unwrap();
+    let gid = |host| world.gid(host);
+    let all = [(gid(2), gid(9)), (gid(2), gid(16)), (gid(3), gid(9)), (gid(3), gid(16))];
+    assert_eq!(pairs(found.clone()), all);
+    assert_eq!(Ok(found[1].clone()), path(&mut sa, 2, 16), "each is the one that a single query finds");
+    let two = ask_multi(&mut sa, 2, multi(&world, &[2, 3], &[9, 16], both | M::PATH_COUNT, 2)).unwrap();
+    assert_eq!(pairs(two), all[..2]);
+    for mask in [ComponentMask::NONE, M::SOURCE_COUNT, M::DESTINATION_COUNT] {
+        let refused = ask_multi(&mut sa, 2, multi(&world, &[2], &[9], mask, 0));
+        assert_eq!(refused, Err(Status::SA_INSUFFICIENT_COMPONENTS));
+    }
+    let mut foreign = multi(&world, &[2], &[9], both, 0);
+    foreign.sa_data_mut()[24] = 0xff;
+    assert_eq!(ask_multi(&mut sa, 2, foreign), Err(Status::SA_INVALID_GID));
+}
+
+#[test]
+fn paths_to_ports_of_other_partitions_are_not_found() {
+    type M = MultiPathRecord;
+    let world = overlapping();
+    let ends = multi(&world, &[2, 6], &[3, 6], M::SOURCE_COUNT | M::DESTINATION_COUNT, 0);
+    let found = ask_multi(&mut world.sa(), 2, ends).unwrap();
+    let found: Vec<(Gid, Gid)> = found.into_iter().map(|record| (record.sgid, record.dgid)).collect();
+    assert_eq!(found, [(world.gid(2), world.gid(3))], "port 6 is treated as if it did not exist");
+}
+
+#[test]
+fn requests_of_several_segments_are_refused() {
+    let world = one_partition();
+    let mut sa = world.sa();
+    let mad = plain(Method::GET_MULTI, Attribute::MULTI_PATH_RECORD);
+    let first = Sender::new(mad, vec![0; 400]).unwrap().poll_transmit().unwrap();
+    sa.handle_datagram(NOW, &request(2, 0x7fff, first));
+    assert_eq!(sa.poll_transmit(NOW).unwrap().mad.rmpp().kind, RmppKind::Stop);
+    assert_eq!(sa.poll_transmit(NOW), None);
+    assert_eq!(sa.counts().dropped, 1);
 }
 
 #[test]
@@ -173,7 +261,7 @@ fn a_path_has_the_smallest_mtu_and_the_slowest_rate() {
     let slow = world.topology.end_nodes().nth(15).unwrap().1;
     let slow_facts = facts.iter_mut().find(|facts| facts.info.node_guid == slow.guid).unwrap();
     slow_facts.ports.values_mut().for_each(|info| info.link_width_active = LinkWidth::X1);
-    let manager = ManagerFacts { priority: 0, activity: 0 };
+    let manager = ManagerFacts::default();
     let mut sa = SubnetAdministration::new();
     sa.publish(Directory::new(world.plan().into(), manager, facts).into());
     let mut able = |from, to| path(&mut sa, from, to).map(|path| (path.mtu, path.rate)).unwrap();
@@ -203,7 +291,7 @@ fn without_forwarding_entries_there_is_no_path() {
         exits[15] = switch.ports.last().unwrap().number.to_wire();
         switch.linear = fabric_model::plan::LinearTable::from_exits(exits).into();
     }
-    let manager = ManagerFacts { priority: 0, activity: 0 };
+    let manager = ManagerFacts::default();
     let plan = fabric_model::FabricPlan::from_parts(plan);
     let mut sa = SubnetAdministration::new();
     sa.publish(Directory::new(plan.into(), manager, world.facts()).into());

@@ -182,24 +182,31 @@ fn a_port_beyond_its_budget_gets_busy() {
     let nothing =
         query::<PathRecord>(Method::GET_TABLE, &[(54, &[0x05])], PathRecord::MTU | PathRecord::MTU_SELECTOR);
     let mut statuses = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..60 {
         statuses.push(
             table::<PathRecord>(&mut sa, &request(2, 0x7fff, nothing.clone())).map(|paths| paths.len()),
         );
     }
     let answered = statuses.iter().filter(|status| **status == Ok(0)).count();
-    assert_eq!(answered, (1 << 18) / (128 * 152 + 24), "the first ones");
+    assert_eq!(answered, (1 << 20) / (128 * 152 + 24 + 4), "the first ones");
     assert!(statuses[answered..].iter().all(|status| *status == Err(Status::BUSY)));
     let one = query::<PathRecord>(
         Method::GET_TABLE,
         &[(40, &[0, 3]), (42, &[0, 2])],
         PathRecord::SLID | PathRecord::DLID,
     );
-    assert_eq!(table::<PathRecord>(&mut sa, &request(2, 0x7fff, one)).map(|paths| paths.len()), Ok(1));
+    let soon = NOW + Duration::from_millis(1);
+    sa.handle_datagram(soon, &request(2, 0x7fff, one));
+    assert_eq!(
+        sa.poll_transmit(soon).unwrap().mad.status(),
+        Status::OK,
+        "small ones are answered a moment later"
+    );
     assert!(table::<PathRecord>(&mut sa, &request(3, 0x7fff, nothing.clone())).is_ok(), "another port");
     sa.handle_datagram(NOW + Duration::from_secs(1), &request(2, 0x7fff, nothing));
     let later = sa.poll_transmit(NOW + Duration::from_secs(1)).unwrap();
     assert_eq!(later.mad.status(), Status::OK, "a second later");
+    assert!(sa.counts().busy >= 7);
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn only_the_managers_port_sees_the_physical_topology() {
 #[test]
 fn in_an_open_subnet_every_port_sees_the_topology() {
     let world = overlapping();
-    let manager = subnet_manager::ManagerFacts { priority: 0, activity: 0 };
+    let manager = subnet_manager::ManagerFacts::default();
     let directory = subnet_manager::Directory::new(world.plan().into(), manager, world.facts()).open();
     let mut sa = SubnetAdministration::new();
     sa.publish(directory.into());
@@ -221,16 +221,41 @@ fn groups_are_visible_in_their_partition_only() {
     assert_eq!(groups(9, 0, &[], ComponentMask::NONE), [(0xffff, nobody)]);
     assert_eq!(groups(9, 1, &[], ComponentMask::NONE), [(0xffff, nobody)], "an SM_Key proves nothing");
     assert_eq!(groups(1, 0, &[], ComponentMask::NONE).len(), 2);
-    assert_eq!(groups(1, 1, &[], ComponentMask::NONE).len(), 4 + 16, "members, to the manager's port");
-    let member = |lid: u16| world.gid(lid).0;
-    let named = McMemberRecord::PORT_GID;
-    assert_eq!(groups(4, 0, &[(16, &member(2))], named), [(0x8101, world.gid(2)), (0xffff, world.gid(2))]);
-    assert_eq!(groups(4, 0, &[(16, &member(5))], named), [], "limited members are hidden from each other");
     let mgid = [0xff, 0x12, 0xff, 0xff, 0x81, 0x01];
     assert_eq!(groups(4, 0, &[(0, &mgid), (6, &[0xff; 10])], McMemberRecord::MGID), [(0x8101, nobody)]);
     assert_eq!(groups(9, 0, &[(0, &mgid), (6, &[0xff; 10])], McMemberRecord::MGID), []);
     assert_eq!(groups(4, 0, &[(38, &[0x03])], McMemberRecord::MTU | McMemberRecord::MTU_SELECTOR).len(), 2);
     assert_eq!(groups(4, 0, &[(38, &[0x04])], McMemberRecord::MTU | McMemberRecord::MTU_SELECTOR), []);
+}
+
+#[test]
+fn members_of_groups_are_visible_to_ports_that_reach_them() {
+    let mut world = overlapping();
+    world.groups = vec![(0x101, 3), (0x7fff, 0)];
+    let mut sa = world.sa();
+    for (port, partition) in [(2, 0x8101), (5, 0x8101), (2, 0xffff)] {
+        let mgid =
+            world.plan().groups().find(|group| group.partition.to_wire() == partition & 0x7fff).unwrap().mgid;
+        let pattern: [(usize, &[u8]); 3] = [(0, &mgid.0), (16, &world.gid(port).0), (48, &[1])];
+        let mask = McMemberRecord::MGID | McMemberRecord::PORT_GID | McMemberRecord::JOIN_STATE;
+        let joined =
+            exchange(&mut sa, &request(port, 0x7fff, query::<McMemberRecord>(Method::SET, &pattern, mask)));
+        assert_eq!(joined.unwrap().mad.status(), Status::OK);
+    }
+    let mut members = |requester: u16, sm_key: u64, named: Option<u16>| {
+        let gid = named.map(|lid| world.gid(lid).0).unwrap_or_default();
+        let mask = named.map_or(ComponentMask::NONE, |_| McMemberRecord::PORT_GID);
+        let mut mad = query::<McMemberRecord>(Method::GET_TABLE, &[(16, &gid)], mask);
+        mad.set_sm_key(SmKey::from_wire(sm_key));
+        let records = table::<McMemberRecord>(&mut sa, &request(requester, 0x7fff, mad)).unwrap();
+        let told = records.iter().map(|group| (group.pkey.unwrap().to_wire(), group.port_gid));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(members(1, 1, None).len(), 3, "all, to the manager's port");
+    assert_eq!(members(4, 0, Some(2)), [(0x8101, world.gid(2)), (0xffff, world.gid(2))]);
+    assert_eq!(members(4, 0, Some(5)), [], "limited members are hidden from each other");
+    assert_eq!(members(2, 0, Some(5)), [(0x8101, world.gid(5))]);
+    assert_eq!(members(6, 0, Some(2)), [], "no port of its partitions");
 }
 
 #[test]

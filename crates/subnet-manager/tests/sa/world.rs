@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_model::intent::{MulticastScope, PortName};
+use fabric_model::intent::{AliasTable, MulticastScope, PortName};
 use fabric_model::plan::{
     AdapterPortPlan, Enforcement, GroupPlan, LinearTable, ManagerPort, PkeyTable, PlanParts, SwitchPlan,
     SwitchPortPlan,
@@ -17,7 +17,7 @@ use ib_wire::sa::{self, ComponentMask, Record};
 use ib_wire::{
     Attribute, DataLanes, Datagram, ExtendedSpeed, Gid, Guid, Lid, LidAddress, LinkSpeed, LinkWidth, Mad,
     ManagementClass, Method, Mtu, MulticastLid, NodeDescription, NodeInfo, PartitionNumber, Pkey, PortInfo,
-    PortNum, QKey, Rate, ServiceLevel, Status, SwitchInfo, TransactionId,
+    PortNum, QKey, Rate, ServiceLevel, SmKey, Status, SwitchInfo, TransactionId,
 };
 use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
 
@@ -34,6 +34,8 @@ pub struct World {
     /// MTU between switches.
     pub trunk_mtu: Mtu,
     pub groups: Vec<(u16, u8)>,
+    /// Alias GUIDs of hosts, by LID.
+    pub aliases: BTreeMap<u16, AliasTable>,
     pub decisions: Decisions,
 }
 
@@ -50,6 +52,7 @@ impl World {
             keys,
             trunk_mtu: Mtu::B2048,
             groups: Vec::new(),
+            aliases: BTreeMap::new(),
             decisions: Decisions::default(),
         }
     }
@@ -63,7 +66,7 @@ impl World {
     }
 
     pub fn directory(&self) -> Arc<Directory> {
-        let manager = ManagerFacts { priority: 5, activity: 227 };
+        let manager = ManagerFacts { priority: 5, activity: 227, ..ManagerFacts::default() };
         Arc::new(Directory::new(Arc::new(self.plan()), manager, self.facts()))
     }
 
@@ -114,6 +117,7 @@ impl World {
                 lanes: DataLanes::Eight,
                 pkeys: keys(lid_of(index)),
                 qos: None,
+                aliases: Arc::new(self.aliases.get(&lid_of(index).to_wire()).cloned().unwrap_or_default()),
             });
         }
         let switches = self.topology.switches().map(|(index, node)| SwitchPlan {
@@ -282,6 +286,9 @@ pub fn query<R: Record>(method: Method, pattern: &[(usize, &[u8])], mask: Compon
 pub fn plain(method: Method, attribute: Attribute) -> Mad {
     let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, method, attribute, 0);
     mad.set_transaction(TransactionId(0x1234));
+    if attribute == Attribute::PKEY_TABLE_RECORD {
+        mad.set_sm_key(SmKey::from_wire(1));
+    }
     mad
 }
 

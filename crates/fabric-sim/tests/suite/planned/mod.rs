@@ -101,6 +101,7 @@ impl Design {
                 lanes: self.lanes,
                 pkeys: self.pkeys(index),
                 qos: self.sharing.clone(),
+                aliases: Arc::default(),
             }
         });
         FabricPlan::from_parts(PlanParts {

@@ -1,0 +1,89 @@
+//! ClientReregister: software at a port is asked to register anew what subnet administration does not know: membership in
+//! multicast groups, and subscriptions.
+//!
+//! Registrations are not persisted. Every manager asks each adapter port once, as soon as subnet administration answers from
+//! the plan, and again after its link was down: so a restart, a takeover from another manager and a port that comes need no
+//! rules of their own. Until software has registered again nothing is cut off, because no table depends on registrations.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fabric_model::intent::PortName;
+use fabric_model::plan::AdapterPortPlan;
+use ib_wire::{Attribute, Capability, Method, PortInfo, PortState};
+
+use crate::attribute_key::AttributeRef;
+use crate::manager::{Manager, Phase, Purpose};
+use crate::program::without_state;
+
+/// Which ports were asked to register.
+#[derive(Debug, Default)]
+pub(crate) struct Registration {
+    /// Ports that still have to be asked.
+    pending: BTreeSet<PortName>,
+    asked: BTreeSet<PortName>,
+}
+
+impl Registration {
+    /// The link of a port is not active: whatever its software registered is void.
+    pub fn forget(&mut self, port: PortName) {
+        self.pending.remove(&port);
+        self.asked.remove(&port);
+    }
+}
+
+impl Manager {
+    /// Asks the active adapter ports of the current run that were not asked yet.
+    pub(crate) fn begin_registration(&mut self) {
+        let Some(plan) = self.plan.clone() else { return };
+        let ports = self.scope.adapter_ports.iter().filter_map(|guid| plan.adapter_port(*guid));
+        let unasked = ports.map(|port| port.name).filter(|name| !self.registration.asked.contains(name));
+        let unasked: Vec<PortName> = unasked.filter(|name| self.can_be_asked(*name)).collect();
+        self.registration.pending.extend(unasked);
+        let pending: Vec<PortName> = self.registration.pending.iter().copied().collect();
+        for name in pending {
+            let node = self.observed.nodes.get(&name.node);
+            let Some(info) = node.and_then(|node| node.ports.get(&name.port)) else { continue };
+            let info = PortInfo { client_reregister: true, ..info.clone() };
+            let target: AttributeRef =
+                (name.node, name.port, (Attribute::PORT_INFO, name.port.to_wire().into()));
+            self.phase = Phase::Registering;
+            self.request(Method::SET, target, without_state(info.encode()), Purpose::Register { target });
+        }
+    }
+
+    /// Asks ports again whose membership in groups ended with a plan.
+    pub(crate) fn ask_evicted(&mut self) {
+        let evicted = self.sa.take_evicted();
+        let Some(plan) = self.plan.as_ref().filter(|_| !evicted.is_empty()) else { return };
+        let has_evicted = |port: &&AdapterPortPlan| {
+            evicted.contains(&port.guid) || port.aliases.values().any(|alias| evicted.contains(&alias.guid))
+        };
+        let names: Vec<PortName> = plan.adapter_ports().filter(has_evicted).map(|port| port.name).collect();
+        let open: Vec<PortName> = names.into_iter().filter(|name| self.can_be_asked(*name)).collect();
+        self.registration.pending.extend(open);
+    }
+
+    /// Whether a port is active and takes the request.
+    fn can_be_asked(&self, name: PortName) -> bool {
+        let node = self.observed.nodes.get(&name.node);
+        node.and_then(|node| node.ports.get(&name.port)).is_some_and(|info| {
+            info.state == PortState::Active && info.capability.has(Capability::CLIENT_REREGISTER)
+        })
+    }
+
+    /// A port answered, whatever it thinks of the request.
+    pub(crate) fn record_asked(&mut self, (node, port, _): AttributeRef) {
+        let name = PortName { node, port };
+        self.registration.pending.remove(&name);
+        self.registration.asked.insert(name);
+    }
+
+    /// All ports answered, or were given up and are asked again after the next programming run.
+    pub(crate) fn conclude_registration(&mut self, now: Duration) {
+        self.phase = Phase::Idle;
+        for node in std::mem::take(&mut self.silent) {
+            self.sweeps.schedule_recheck(now, node);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How much work a port may cause: a token bucket for each.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ib_wire::{Guid, Status};
+
+/// Work units that a port may use per second in the long run. Examining a record is one: this is enough for 65,536 path
+/// queries, or for 3 tables of all ports of 11,664 hosts.
+const RATE: u64 = 1 << 18;
+/// Work units that a port may use at once. Beyond, it gets BUSY, so that no port uses up the time of others.
+const BURST: u64 = 1 << 20;
+/// Work units of a request besides those of its records: receiving and answering it.
+const REQUEST: u64 = 4;
+/// Number of buckets at which those are removed that are full again.
+const BUCKETS_MAX: usize = 1 << 16;
+
+/// The buckets of all ports.
+#[derive(Debug, Default)]
+pub(super) struct QueryBudget {
+    /// What is missing in each bucket; ports that are not listed have a full one.
+    spent: HashMap<Guid, Spent>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    units: u64,
+    /// When it was so.
+    at: Duration,
+}
+
+impl Spent {
+    fn at(self, now: Duration) -> u64 {
+        let refilled = now.saturating_sub(self.at).as_micros() * u128::from(RATE) / 1_000_000;
+        self.units.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
+    }
+}
+
+impl QueryBudget {
+    /// The number of records that may be examined for a request of a port.
+    ///
+    /// # Errors
+    ///
+    /// BUSY if not even the request itself may be handled.
+    pub fn left(&self, now: Duration, port: Guid) -> Result<usize, Status> {
+        let spent = self.spent.get(&port).map_or(0, |spent| spent.at(now));
+        let left = BURST.checked_sub(spent + REQUEST).ok_or(Status::BUSY)?;
+        Ok(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Accounts for a request and the records that were examined for it.
+    pub fn spend(&mut self, now: Duration, port: Guid, examined: usize) {
+        if self.spent.len() >= BUCKETS_MAX && !self.spent.contains_key(&port) {
+            self.spent.retain(|_, spent| spent.at(now) > 0);
+        }
+        let spent = self.spent.entry(port).or_insert(Spent { units: 0, at: now });
+        let units = spent.at(now) + REQUEST + examined as u64;
+        *spent = Spent { units: units.min(BURST), at: now };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: Guid = match Guid::from_wire(7) {
+        Some(guid) => guid,
+        None => unreachable!(),
+    };
+
+    #[test]
+    fn a_port_is_busy_when_its_bucket_is_empty() {
+        let mut budget = QueryBudget::default();
+        let start = Duration::from_secs(100);
+        let mut requests = 0;
+        while budget.left(start, PORT).is_ok() {
+            budget.spend(start, PORT, 0);
+            requests += 1;
+        }
+        assert_eq!(requests, BURST / REQUEST);
+        let other = Guid::from_wire(8).unwrap();
+        assert!(budget.left(start, other).is_ok(), "others are not");
+        let later = start + Duration::from_millis(1);
+        assert_eq!(
+            budget.left(later, PORT),
+            Ok((RATE / 1000 - REQUEST) as usize),
+            "it is refilled at its rate"
+        );
+        let much_later = start + Duration::from_secs(60);
+        assert_eq!(budget.left(much_later, PORT), Ok((BURST - REQUEST) as usize), "and never more than full");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_refills_nothing() {
+        let mut budget = QueryBudget::default();
+        budget.spend(Duration::ZERO, PORT, BURST as usize);
+        assert_eq!(budget.left(Duration::ZERO, PORT), Err(Status::BUSY));
+        budget.spend(Duration::ZERO, PORT, usize::MAX >> 8);
+        assert!(budget.left(Duration::from_secs(1), PORT).is_ok(), "debts are bounded");
+    }
+}

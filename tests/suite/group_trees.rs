@@ -1,0 +1,281 @@
+//! Groups that ports create: their trees reach their members and nobody else, at every instant, whatever is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fabric_model::Topology;
+use fabric_model::generate::{FatTree, Torus};
+use fabric_model::intent::{Alias, PortAliases};
+use fabric_sim::{BuiltInProfile, Fabric, PortId};
+use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Record, Selector};
+use ib_wire::{
+    Gid, Guid, Mad, ManagementClass, Method, Mtu, PartitionNumber, Pkey, QKey, Rate, ServiceLevel, Status,
+};
+
+use crate::in_process::world::{Ended, Step, World};
+
+type M = McMemberRecord;
+
+/// The components of a request that joins a group, and creates it if it does not exist.
+const JOIN: ComponentMask = ComponentMask(
+    M::MGID.0
+        | M::PORT_GID.0
+        | M::JOIN_STATE.0
+        | M::QKEY.0
+        | M::PKEY.0
+        | M::SL.0
+        | M::TRAFFIC_CLASS.0
+        | M::FLOW_LABEL.0,
+);
+const LEAVE: ComponentMask = ComponentMask(M::MGID.0 | M::PORT_GID.0 | M::JOIN_STATE.0);
+
+/// Every partition has full and limited members.
+const PARTITIONS: &str = "Default=0x7fff, ipoib : ALL=full;\n";
+
+fn tree() -> Topology {
+    FatTree { radix: 8, ..FatTree::with_hosts(24) }.generate().unwrap()
+}
+
+fn nothing(_: &mut Fabric, _: Duration, _: usize) {}
+
+/// A group that is not of IP.
+fn group(number: u16) -> Gid {
+    let mut mgid = [0; 16];
+    mgid[..4].copy_from_slice(&[0xff, 0x15, 0x12, 0x34]);
+    mgid[14..].copy_from_slice(&number.to_be_bytes());
+    Gid(mgid)
+}
+
+/// The IPv4 group of a number, in the default partition.
+fn ip_group(number: u16) -> Gid {
+    let mut mgid = [0; 16];
+    mgid[..6].copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff]);
+    mgid[14..].copy_from_slice(&number.to_be_bytes());
+    Gid(mgid)
+}
+
+fn request(method: Method, mgid: Gid, port: Guid, join_state: JoinState) -> Mad {
+    let is_ip = mgid.0[2..4] == [0x40, 0x1b];
+    let record = McMemberRecord {
+        mgid,
+        port_gid: Gid::unicast(Gid::DEFAULT_PREFIX, port),
+        qkey: QKey::from_wire(0x0b1b),
+        mlid: None,
+        mtu_selector: Selector::Exactly,
+        mtu: Mtu::B2048,
+        traffic_class: 0,
+        pkey: Pkey::from_wire(0xffff),
+        rate_selector: Selector::Exactly,
+        rate: Rate::G10,
+        packet_life_time_selector: Selector::Exactly,
+        packet_life_time: 18,
+        sl: ServiceLevel::default(),
+        flow_label: 0,
+        hop_limit: 0,
+        scope: if is_ip { 2 } else { 5 },
+        join_state,
+        proxy_join: false,
+    };
+    let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, method, McMemberRecord::ATTRIBUTE, 0);
+    mad.sa_data_mut()[..McMemberRecord::LEN].copy_from_slice(&record.encode());
+    mad.set_component_mask(if method == Method::SET { JOIN } else { LEAVE });
+    mad
+}
+
+/// The hosts of a world, and the requests of their software.
+struct Hosts(Vec<(PortId, Guid)>);
+
+impl Hosts {
+    fn of(world: &World) -> Self {
+        let fabric = &world.fabric;
+        let ports = fabric.device_ids().flat_map(|device| fabric.ports_of(device));
+        let by_guid: BTreeMap<Guid, PortId> = ports.map(|port| (fabric.guid_of(port), port)).collect();
+        Self(world.host_guids().into_iter().map(|guid| (by_guid[&guid], guid)).collect())
+    }
+
+    fn join(&self, host: usize, mgid: Gid, state: JoinState) -> Step {
+        let (port, guid) = self.0[host];
+        Step::Ask(port, request(Method::SET, mgid, guid, state))
+    }
+
+    fn leave(&self, host: usize, mgid: Gid, state: JoinState) -> Step {
+        let (port, guid) = self.0[host];
+        Step::Ask(port, request(Method::DELETE, mgid, guid, state))
+    }
+}
+
+/// The multicast LIDs of all groups that were answered with one.
+fn mlids(world: &World) -> BTreeMap<Gid, u16> {
+    let records = world.heard.iter().filter(|(_, datagram)| datagram.mad.status() == Status::OK);
+    let records = records.map(|(_, datagram)| McMemberRecord::decode(datagram.mad.sa_data()).unwrap());
+    records.map(|record| (record.mgid, record.mlid.unwrap().to_wire())).collect()
+}
+
+/// The hosts that a packet of a host to a multicast LID reaches. Each at most once.
+fn reached(world: &World, hosts: &Hosts, from: usize, mlid: u16) -> BTreeSet<usize> {
+    let places: BTreeMap<PortId, usize> =
+        hosts.0.iter().zip(0..).map(|((port, _), host)| (*port, host)).collect();
+    let fabric = &world.fabric;
+    let mut found = BTreeSet::new();
+    let mut open = vec![fabric.port_forwarding(hosts.0[from].0).peer.unwrap()];
+    for _ in 0..1000 {
+        let Some(input) = open.pop() else { return found };
+        let device = fabric.device_id_of(input);
+        let groups: BTreeMap<u16, BTreeSet<u8>> = fabric
+            .groups_of(device)
+            .into_iter()
+            .map(|(mlid, ports)| (mlid, ports.into_iter().collect()))
+            .collect();
+        let exits = groups.get(&mlid).cloned().unwrap_or_default();
+        for port in fabric.ports_of(device).filter(|port| *port != input) {
+            let gate = fabric.port_forwarding(port);
+            let Some(peer) = gate.peer.filter(|_| exits.contains(&gate.number.to_wire())) else { continue };
+            match places.get(&peer) {
+                Some(host) => assert!(found.insert(*host), "host {host} gets a packet twice"),
+                None => open.push(peer),
+            }
+        }
+    }
+    panic!("packets to {mlid:#x} go round");
+}
+
+/// All multicast tables.
+fn tables(world: &World) -> BTreeMap<usize, Vec<(u16, BTreeSet<u8>)>> {
+    let tables = world.tables().switches.into_iter().enumerate();
+    tables.map(|(index, switch)| (index, switch.groups.into_iter().collect())).collect()
+}
+
+fn shapes() -> Vec<Topology> {
+    let torus = Torus { hosts_per_switch: 2, ..Torus::new([3, 4]) };
+    vec![
+        tree(),
+        torus.generate().unwrap(),
+        FatTree { radix: 36, ..FatTree::with_hosts(37) }.generate().unwrap(),
+    ]
+}
+
+#[test]
+fn a_tree_reaches_the_members_of_its_group_only() {
+    for topology in shapes() {
+        let mut world = World::new(&topology, BuiltInProfile::Strict, 1);
+        let hosts = Hosts::of(&world);
+        let members = [1, 2, 5, 9, 15, 20];
+        let mut steps: Vec<Step> = members.map(|host| hosts.join(host, group(1), JoinState::FULL)).into();
+        steps.extend([3, 4, 5].map(|host| hosts.join(host, group(2), JoinState::FULL)));
+        steps.push(hosts.join(18, group(1), JoinState::SEND_ONLY_NON_MEMBER));
+        assert_eq!(world.play(PARTITIONS, &steps, None, nothing), Ended::Programmed { troubles: 0 });
+        assert_eq!(world.judge.verdict, None);
+        let mlids = mlids(&world);
+        assert_ne!(mlids[&group(1)], mlids[&group(2)]);
+        let all: BTreeSet<usize> = members.into();
+        for host in members {
+            let others: BTreeSet<usize> = all.iter().copied().filter(|other| *other != host).collect();
+            assert_eq!(reached(&world, &hosts, host, mlids[&group(1)]), others, "from {host}");
+        }
+        assert_eq!(reached(&world, &hosts, 18, mlids[&group(1)]), all, "a port that only sends gets nothing");
+        assert_eq!(reached(&world, &hosts, 4, mlids[&group(2)]), [3, 5].into());
+    }
+}
+
+#[test]
+fn leaves_shrink_a_tree_and_the_last_ends_it() {
+    let mut world = World::new(&tree(), BuiltInProfile::Strict, 1);
+    let hosts = Hosts::of(&world);
+    let full = JoinState::FULL;
+    let joins = [1, 9, 15].map(|host| hosts.join(host, group(1), full));
+    let steps = [joins.to_vec(), vec![hosts.leave(9, group(1), full)]].concat();
+    world.play(PARTITIONS, &steps, None, nothing);
+    let mlid = mlids(&world)[&group(1)];
+    assert_eq!(reached(&world, &hosts, 1, mlid), [15].into());
+    assert_eq!(reached(&world, &hosts, 9, mlid), BTreeSet::new());
+    let rest = [1, 15].map(|host| hosts.leave(host, group(1), full));
+    world.play(PARTITIONS, &[steps, rest.to_vec()].concat(), None, nothing);
+    assert_eq!(world.difference(), None, "the tables of the plan alone are left");
+    assert_eq!(world.judge.verdict, None);
+}
+
+#[test]
+fn joins_of_ip_groups_change_no_table() {
+    let mut world = World::new(&tree(), BuiltInProfile::Strict, 1);
+    let hosts = Hosts::of(&world);
+    let steps: Vec<Step> =
+        (1..9).map(|host| hosts.join(host, ip_group(host as u16), JoinState::FULL)).collect();
+    assert_eq!(world.play(PARTITIONS, &steps, None, nothing), Ended::Programmed { troubles: 0 });
+    let mlids = mlids(&world);
+    assert_eq!(mlids.len(), 8, "all are answered");
+    assert_eq!(mlids.values().collect::<BTreeSet<_>>().len(), 1, "with the LID of the broadcast group");
+    assert_eq!(world.difference(), None);
+}
+
+/// What software at several hosts does: groups come, change and end, and aliases move.
+fn script(hosts: &Hosts) -> Vec<Step> {
+    let full = JoinState::FULL;
+    let alias = |host: usize, index: u8| -> PortAliases {
+        let partitions = BTreeSet::from([PartitionNumber::DEFAULT]);
+        let alias = Alias { guid: Guid::from_wire(0xa11a_0000).unwrap(), partitions };
+        [(hosts.0[host].1, [(index, alias)].into())].into()
+    };
+    let mut steps: Vec<Step> = [1, 6, 12].map(|host| hosts.join(host, group(1), full)).into();
+    steps.push(Step::Aliases(alias(3, 1)));
+    steps.extend([2, 7].map(|host| hosts.join(host, group(2), full)));
+    steps.push(hosts.leave(6, group(1), full));
+    steps.push(Step::Aliases(alias(4, 9)));
+    steps.push(hosts.join(20, group(1), JoinState::NON_MEMBER));
+    steps.extend([2, 7].map(|host| hosts.leave(host, group(2), full)));
+    steps.push(hosts.join(22, ip_group(5), full));
+    steps
+}
+
+/// The aliases that adapters hold.
+fn aliases(world: &World, hosts: &Hosts) -> BTreeMap<usize, Vec<Guid>> {
+    let held = hosts.0.iter().map(|(port, _)| world.fabric.aliases_of(*port).collect::<Vec<Guid>>());
+    held.enumerate().filter(|(_, held)| !held.is_empty()).collect()
+}
+
+/// After a kill the next manager asks all ports to register again, so software goes through its script again.
+#[test]
+fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
+    for (kind, step) in [
+        (BuiltInProfile::Strict, 3),
+        (BuiltInProfile::ConnectX3SwitchX, 29),
+        (BuiltInProfile::ConnectX6Quantum, 31),
+    ] {
+        let bring_up = {
+            let mut world = World::new(&tree(), kind, 1);
+            world.configure(PARTITIONS, None, nothing);
+            world.sent
+        };
+        let mut world = World::new(&tree(), kind, 1);
+        let hosts = Hosts::of(&world);
+        let script = script(&hosts);
+        assert_eq!(world.play(PARTITIONS, &script, None, nothing), Ended::Programmed { troubles: 0 });
+        assert_eq!(world.judge.verdict, None);
+        let (whole, right, held) = (world.sent, tables(&world), aliases(&world, &hosts));
+        assert!(whole > bring_up + 30, "{whole} datagrams, {bring_up} of them before the first step");
+        assert_eq!(held.keys().copied().collect::<Vec<_>>(), [4]);
+        let mut judge = world.judge;
+        let mut kills = 0;
+        for kill in (bring_up + 1..=whole).step_by(step) {
+            let mut world = World::new(&tree(), kind, 1);
+            (world.judge, world.judging) = (judge, false);
+            assert_eq!(world.play(PARTITIONS, &script, Some(kill), nothing), Ended::Killed);
+            let what = format!("{}, killed after {kill} of {whole}", kind.name());
+            assert_eq!(
+                world.play(PARTITIONS, &script, None, nothing),
+                Ended::Programmed { troubles: 0 },
+                "{what}"
+            );
+            assert_eq!(world.judge.verdict, None, "{what}");
+            assert_eq!(tables(&world), right, "{what}");
+            assert_eq!(aliases(&world, &hosts), held, "{what}");
+            judge = world.judge;
+            kills += 1;
+        }
+        println!(
+            "{}: killed at {kills} of {} datagrams: {} Sets judged",
+            kind.name(),
+            whole - bring_up,
+            judge.sets
+        );
+    }
+}
