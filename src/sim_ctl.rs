@@ -61,6 +61,20 @@ enum Action {
         #[arg(long, requires = "port")]
         data: bool,
     },
+    /// Add to the error counters of a port, as a bad cable does.
+    Errors {
+        node: String,
+        port: PortNum,
+        /// Errors to add to SymbolErrorCounter.
+        #[arg(long, default_value_t = 0)]
+        symbol: u64,
+        /// Errors to add to LinkErrorRecoveryCounter.
+        #[arg(long, default_value_t = 0)]
+        recovery: u64,
+        /// Errors to add to PortRcvErrors.
+        #[arg(long, default_value_t = 0)]
+        receive: u64,
+    },
     /// Handle requests twice at random; 0 stops it.
     Duplicate {
         /// Probability for each request, 0 to 1.
@@ -153,6 +167,9 @@ fn request(action: Action) -> anyhow::Result<SimRequest> {
         Action::Rename { node, description } => SimRequest::Rename { node, description },
         Action::Loss { probability, node, port, data } => {
             SimRequest::Loss { probability: probability.into(), node, port, data }
+        }
+        Action::Errors { node, port, symbol, recovery, receive } => {
+            SimRequest::LinkErrors { node, port, symbol, recovery, receive }
         }
         Action::Duplicate { probability } => SimRequest::Duplicate { probability: probability.into() },
         Action::Delay { longest_ms } => SimRequest::Delay { longest_ms },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use control_protocol::SimRequest;
 use fabric_model::FunctionKey;
-use fabric_sim::{DeviceId, Fabric, FunctionId, PortId, Probability, VirtualFunction};
+use fabric_sim::{DeviceId, Fabric, FunctionId, LinkErrors, PortId, Probability, VirtualFunction};
 use ib_transport::{ServerCounters, Waker};
 use ib_wire::PortNum;
 use serde_json::{Value, json};
@@ -112,6 +112,16 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
                 (port, false) => fabric.set_loss(port, probability),
             }
             Ok(json!("loss set"))
+        }
+        SimRequest::LinkErrors { node, port, symbol, recovery, receive } => {
+            let errors = LinkErrors {
+                symbol_errors: symbol,
+                link_recoveries: recovery,
+                receive_errors: receive,
+                ..LinkErrors::default()
+            };
+            fabric.add_link_errors(find_port(fabric, &node, port)?, &errors);
+            Ok(json!("errors counted"))
         }
         SimRequest::Duplicate { probability } => {
             fabric.set_duplication(Probability::try_from(probability)?);

@@ -7,7 +7,7 @@ use control_protocol::{FabricEvent, SmRequest};
 use fabric_model::intent::PortName;
 use fabric_model::{Document, FabricPlan};
 use serde_json::{Value, json};
-use subnet_manager::{Discovery, EntryClass, Lack, Location, SmEvent};
+use subnet_manager::{DampedLinkUse, Discovery, EntryClass, Lack, Location, SmEvent};
 
 use super::daemon::Daemon;
 use super::metrics;
@@ -44,15 +44,24 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
             Ok(plan) => apply(daemon, Ok(plan), answers),
             Err(rejection) => drop(answers.send(Err(rejection.into()))),
         },
-        SmRequest::Reload {} => {
-            let plan = daemon.planner.reread();
-            apply(daemon, plan, answers);
-        }
+        SmRequest::Reload {} => match daemon.reread() {
+            Ok(Some(plan)) => apply(daemon, Ok(plan), answers),
+            Ok(None) => drop(answers.send(Ok(json!("limits of link health read")))),
+            Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
+        },
         SmRequest::ReadBack {} => daemon.read_back.wanted.push(answers),
         SmRequest::Retry {} => {
             let now = daemon.started.elapsed();
             daemon.manager.retry_lacks(now);
             answers.send(Ok(json!("trying again what devices did not take")));
+        }
+        SmRequest::RestoreLink { port } => {
+            let now = daemon.started.elapsed();
+            let answer = match daemon.manager.restore_link(now, port) {
+                Some(link) => Ok(json!(format!("link {link} returns to plans"))),
+                None => Err(format!("no link at {port} is damped").into()),
+            };
+            answers.send(answer);
         }
         SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
@@ -115,6 +124,12 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
         }
         SmEvent::Lacking(lack) => FabricEvent::Lacking(entry_lack(lack)),
         SmEvent::LackEnded(lack) => FabricEvent::LackEnded(entry_lack(lack)),
+        SmEvent::LinkDamped(report) => FabricEvent::LinkDamped {
+            link: report.damped.link.ends(),
+            left_out: report.usage == DampedLinkUse::LeftOut,
+            text: report.to_string(),
+        },
+        SmEvent::LinkRestored { link } => FabricEvent::LinkRestored { link: link.ends() },
         SmEvent::Drift { node, attribute, modifier } => {
             FabricEvent::Drift { node: *node, attribute: attribute.0, modifier: *modifier }
         }

@@ -1,5 +1,6 @@
 //! The daemon loop: moves datagrams, time, plans and control commands between the device and the manager.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use subnet_manager::{Manager, SmEvent};
 
 use super::adoption;
 use super::control;
+use super::link_health;
 use super::metrics;
 use super::planner::PlanProvider;
 use super::progress::Bar;
@@ -43,6 +45,8 @@ pub struct Daemon {
     pub state: State,
     pub stats: SmStatistics,
     pub outputs: Outputs,
+    /// File with the limits of link health.
+    pub link_health: Option<PathBuf>,
     pub started: Instant,
     /// End after the first programming run.
     pub once: bool,
@@ -354,8 +358,9 @@ impl Daemon {
         loop {
             match self.signals.try_recv() {
                 Ok(Signal::Stop) => return Ok(true),
-                Ok(Signal::Reload) => match self.planner.reread() {
-                    Ok(plan) => self.apply(plan)?,
+                Ok(Signal::Reload) => match self.reread() {
+                    Ok(Some(plan)) => self.apply(plan)?,
+                    Ok(None) => {}
                     Err(error) => {
                         crate::print_warning(format_args!("reload failed, nothing was changed: {error:#}"));
                         tracing::error!("reload failed, nothing was changed: {error:#}");
@@ -364,6 +369,20 @@ impl Daemon {
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
             }
         }
+    }
+
+    /// Reads the limits of link health and the partition file again. Returns the resulting plan; `None` if there is no
+    /// partition file, because plans come from a controller. On an error nothing is changed.
+    pub fn reread(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
+        let limits = self.link_health.as_deref().map(link_health::read).transpose()?;
+        let plan = match limits {
+            Some(_) if self.planner.is_external() => None,
+            _ => Some(self.planner.reread()?),
+        };
+        if let Some(limits) = limits {
+            self.manager.set_link_health(limits);
+        }
+        Ok(plan)
     }
 
     fn handle_commands(&mut self) {

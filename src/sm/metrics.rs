@@ -23,6 +23,13 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     count("silent", "Requests without an answer", stats.silent.count);
     count("refused", "Requests rejected by devices", stats.refused.count);
     count("unsupported", "Attributes not supported by devices", stats.unsupported.count);
+    count("counter_reads", "Reads of PortCounters", stats.counter_reads);
+    count(
+        "counter_reads_unanswered",
+        "Reads of PortCounters without an answer",
+        stats.counter_reads_unanswered,
+    );
+    count("counter_resets", "Ports whose saturated error counters were reset", stats.counter_resets);
     count("drift", "Attributes found changed by another writer", stats.drift.count);
     let sa = stats.sa;
     count("sa_requests", "Requests to subnet administration", sa.requests);
@@ -51,9 +58,18 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
         stats.unmet.len(),
     );
     gauge("lacks", "Entries of isolation or guarantees that devices do not take", stats.lacks.len());
+    gauge("damped_links", "Links that flap or whose error counters grow", stats.damped_links.len());
     gauge("foreign_managers", "Other subnet managers in the fabric", stats.foreign_managers.len());
     let unsaved = usize::from(stats.unsaved.is_some());
     gauge("state_unsaved", "1 while the state file cannot be written and the fabric is not changed", unsaved);
+    let damped = Family::<Vec<(String, String)>, Gauge<i64, std::sync::atomic::AtomicI64>>::default();
+    for (link, status) in &stats.damped_links {
+        let left_out = status.left_out.to_string();
+        damped
+            .get_or_create(&vec![("link".to_owned(), link.clone()), ("left_out".to_owned(), left_out)])
+            .set(1);
+    }
+    registry.register("damped_link", "1 for each link that flaps or whose error counters grow", damped);
     let traps = Family::<Vec<(String, String)>, Gauge<i64, std::sync::atomic::AtomicI64>>::default();
     for (number, seen) in &stats.traps {
         let labels = vec![("number".to_owned(), number.to_string())];

@@ -3,6 +3,7 @@
 mod adoption;
 mod control;
 mod daemon;
+mod link_health;
 mod metrics;
 mod planner;
 mod progress;
@@ -42,8 +43,8 @@ use stats::SmStatistics;
 ///     head -c 32 /dev/urandom > site.secret && chmod 600 site.secret
 ///     heddle sm --device ibsim:demo@host-00001 --state fabric.json --secret site.secret
 ///
-/// It runs until SIGTERM or Ctrl-C: it handles traps, sweeps the fabric, repairs drift, and reads `--partitions` again on
-/// SIGHUP. The fabric keeps working after it ends. If the device fails, it exits with status 75.
+/// It runs until SIGTERM or Ctrl-C: it handles traps, sweeps the fabric, repairs drift, and reads `--partitions` and
+/// `--link-health` again on SIGHUP. The fabric keeps working after it ends. If the device fails, it exits with status 75.
 ///
 /// With `--external-plans` it makes no plans: it discovers the fabric, reports it at `--control`, and waits for a plan.
 /// Before the first plan it sends no Set and answers no SA query; a fabric that is configured keeps working. Afterwards
@@ -91,6 +92,13 @@ struct ServeArgs {
     /// They stay without this option, if `--state` remembers them.
     #[arg(long, conflicts_with = "external_plans")]
     qos: bool,
+    /// Limits of link health, a TOML file such as `docs/link-health.toml`. Read again on SIGHUP.
+    ///
+    /// A link that goes down too often, or whose error counters grow too fast, is damped: `heddle sm status` names it, and
+    /// plans leave it out as long as the fabric stays connected without it. Links of hosts stay in use. It returns after a
+    /// quiet time, which doubles each time, or by `heddle sm restore-link`. Without this option, defaults apply.
+    #[arg(long, value_name = "FILE.toml")]
+    link_health: Option<PathBuf>,
     /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
@@ -134,7 +142,7 @@ enum SmCommand {
     ///
     /// Returns when the fabric is programmed.
     Plan(PlanArgs),
-    /// Read the partition file again; returns when the fabric is programmed.
+    /// Read the partition file and the limits of link health again; returns when the fabric is programmed.
     Reload(ControlArgs),
     /// Try again the entries that devices refused or ignored, instead of waiting for the next try.
     ///
@@ -142,6 +150,10 @@ enum SmCommand {
     /// carries guarantees; `heddle sm status` lists them. They are tried again when their device restarts, and after 1, 2,
     /// 4 … up to 60 minutes.
     Retry(ControlArgs),
+    /// Let a damped link return to plans at once, after its cable was replaced for example.
+    ///
+    /// `heddle sm status` lists damped links under `damped_links`.
+    RestoreLink(RestoreLinkArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
     /// Read back every table of the plan in force, and print the plan with the tables that devices hold, as JSON.
@@ -166,6 +178,15 @@ struct ControlArgs {
 struct PlanArgs {
     /// Plan file, as the controller or `heddle sm read-back` writes it.
     file: PathBuf,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Debug, Args)]
+struct RestoreLinkArgs {
+    /// GUID and port of one end of the link, as `heddle sm status` prints it.
+    #[arg(value_name = "GUID[PORT]", value_parser = location)]
+    port: Location,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -246,6 +267,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         sweeps: SweepSettings { interval: Duration::from_secs(args.sweep), ..SweepSettings::default() },
         priority: args.priority,
         gid_prefix: args.gid_prefix,
+        link_health: args.link_health.as_deref().map(link_health::read).transpose()?.unwrap_or_default(),
         ..ManagerSettings::default()
     };
     let mut manager = Manager::new(settings, secret, &memory);
@@ -256,6 +278,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         planner,
         state,
         stats: SmStatistics::default(),
+        link_health: args.link_health,
         outputs: Outputs { report: args.report, metrics: args.metrics },
         started: Instant::now(),
         once: args.once,
@@ -313,6 +336,10 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
             let text = std::fs::read(&args.file).with_context(|| format!("cannot read {place}"))?;
             let plan = serde_json::from_slice(&text).with_context(|| format!("{place} is not a plan"))?;
             (args.control, SmRequest::Plan { plan })
+        }
+        SmCommand::RestoreLink(args) => {
+            let port = PortName { node: args.port.near, port: args.port.port };
+            (args.control, SmRequest::RestoreLink { port })
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };

@@ -139,6 +139,11 @@ impl PlanProvider {
         }
     }
 
+    /// Whether plans come from a controller.
+    pub fn is_external(&self) -> bool {
+        self.source == PlanSource::External
+    }
+
     /// The last discovered fabric.
     pub fn discovery(&self) -> Option<&Discovery> {
         self.discovery.as_deref()

@@ -12,7 +12,7 @@ use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
-use subnet_manager::{Bindings, Lacks, PersistentState, Unsupported};
+use subnet_manager::{Bindings, DampedLink, Lacks, PersistentState, Unsupported};
 
 /// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -46,6 +46,8 @@ struct Change {
     unsupported: Option<Unsupported>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lacks: Option<Lacks>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damped_links: Option<Vec<DampedLink>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<u64>,
 }
@@ -156,6 +158,7 @@ impl Change {
             bindings: changed(&old.bindings, &new.bindings),
             unsupported: changed(&old.unsupported, &new.unsupported),
             lacks: changed(&old.lacks, &new.lacks),
+            damped_links: changed(&old.damped_links, &new.damped_links),
             secret: new.secret.filter(|_| new.secret != old.secret),
         }
     }
@@ -175,6 +178,7 @@ impl Change {
         memory.secret = self.secret.or(memory.secret);
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
+        memory.damped_links = self.damped_links.unwrap_or(mem::take(&mut memory.damped_links));
     }
 }
 
@@ -230,7 +234,9 @@ fn make_private(path: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ib_wire::{Lid, PartitionNumber};
+    use fabric_model::intent::PortName;
+    use ib_wire::{Lid, PartitionNumber, PortNum};
+    use subnet_manager::{DampingReason, LinkName};
 
     fn memory(ports: &[(u64, u16)], partitions: &[(&str, u16)]) -> PersistentState {
         let mut memory = PersistentState::default();
@@ -264,6 +270,25 @@ mod tests {
             assert!(State::at(Some(path.clone())).is_err(), "it is in use");
         }
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3, "only changes are appended");
+    }
+
+    #[test]
+    fn damped_links_are_kept_and_files_without_them_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let plain = memory(&[(1, 1)], &[]);
+        assert!(!serde_json::to_string(&plain).unwrap().contains("damped"), "as earlier versions wrote it");
+        let end = |raw| PortName { node: Guid::from_wire(raw).unwrap(), port: PortNum::new(3).unwrap() };
+        let damped = DampedLink {
+            link: LinkName::new(end(1), end(2)),
+            reason: DampingReason::Flaps { count: 5, window_seconds: 600 },
+            times: 2,
+        };
+        let mut state = State::at(Some(path.clone())).unwrap();
+        for step in [plain.clone(), PersistentState { damped_links: vec![damped], ..plain.clone() }, plain] {
+            state.write(step.clone()).unwrap();
+            assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), step);
+        }
     }
 
     fn mode(path: &Path) -> u32 {

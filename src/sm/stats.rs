@@ -6,7 +6,9 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
-use subnet_manager::{EntryClass, Lack, Location, MadCounts, Manager, SaCounts, SmEvent};
+use subnet_manager::{
+    CounterPollCounts, DampedLinkUse, EntryClass, Lack, Location, MadCounts, Manager, SaCounts, SmEvent,
+};
 
 /// Entries kept of each list; older ones are only counted.
 const LIST_MAX: usize = 256;
@@ -37,6 +39,14 @@ pub struct SmStatistics {
     pub unsupported: List,
     /// Entries of isolation or guarantees that devices do not take, by port.
     pub lacks: BTreeMap<String, String>,
+    /// Links that flap or whose error counters grow, by their ends, with the reason and what becomes of them.
+    pub damped_links: BTreeMap<String, DampedLinkStatus>,
+    /// Reads of PortCounters.
+    pub counter_reads: u64,
+    /// Reads of PortCounters without an answer; a device need not answer.
+    pub counter_reads_unanswered: u64,
+    /// Ports whose saturated error counters were reset.
+    pub counter_resets: u64,
     pub drift: List,
     pub interruptions: u64,
     /// Error of the last write of the state, while it fails: the fabric is not changed meanwhile.
@@ -47,6 +57,15 @@ pub struct SmStatistics {
     pub overload: List,
     /// Counters of subnet administration.
     pub sa: SaCounts,
+}
+
+/// A damped link.
+#[derive(Debug, Serialize)]
+pub struct DampedLinkStatus {
+    /// Whether plans do without it.
+    pub left_out: bool,
+    /// Both ends with their descriptions, the reason and what becomes of it.
+    pub text: String,
 }
 
 /// The last entries of a list, with the number of all.
@@ -140,6 +159,17 @@ impl SmStatistics {
                 tracing::info!(port = %lack.port, attribute = ?lack.attribute, "taken now, or no longer needed");
                 self.lacks.remove(&lack_name(lack));
             }
+            SmEvent::LinkDamped(report) => {
+                tracing::warn!("{report}");
+                crate::print_warning(format_args!("{report}"));
+                let left_out = report.usage == DampedLinkUse::LeftOut;
+                let status = DampedLinkStatus { left_out, text: report.to_string() };
+                self.damped_links.insert(report.damped.link.to_string(), status);
+            }
+            SmEvent::LinkRestored { link } => {
+                tracing::info!(%link, "the link counts as healthy again");
+                self.damped_links.remove(&link.to_string());
+            }
             SmEvent::Drift { node, attribute, modifier } => {
                 tracing::warn!(%node, ?attribute, modifier, "drift: changed by another writer; repairing");
                 self.drift.push(attribute_name(*node, *attribute, *modifier));
@@ -179,6 +209,8 @@ impl SmStatistics {
     pub fn count(&mut self, manager: &Manager) {
         self.count_mads(manager.counts());
         self.sa = manager.sa_counts();
+        let CounterPollCounts { reads, unanswered, resets } = manager.counter_poll_counts();
+        (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) = (reads, unanswered, resets);
     }
 
     fn count_mads(&mut self, counts: MadCounts) {

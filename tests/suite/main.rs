@@ -21,6 +21,7 @@ mod keys_and_partitions;
 mod lacking_capabilities;
 mod lanes;
 mod late_ports;
+mod link_health;
 mod manager_faults;
 mod manager_sweeps;
 mod path_service_levels;

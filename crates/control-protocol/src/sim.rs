@@ -31,6 +31,17 @@ pub enum SimRequest {
         #[serde(default)]
         data: bool,
     },
+    /// Add to the error counters of a port, as a bad cable does.
+    LinkErrors {
+        node: String,
+        port: PortNum,
+        #[serde(default)]
+        symbol: u64,
+        #[serde(default)]
+        recovery: u64,
+        #[serde(default)]
+        receive: u64,
+    },
     /// Process requests twice, with a probability between 0 and 1.
     Duplicate { probability: f64 },
     /// Delay replies by a random time of up to `longest_ms`.

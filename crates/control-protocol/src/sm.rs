@@ -22,12 +22,14 @@ pub enum SmRequest {
     /// Program a plan, and take plans only from this socket from now on. Answered when the fabric equals the plan, also if it
     /// already did. After a [`PlanRejection`], the client has to plan again for the next fabric that a watcher receives.
     Plan { plan: Arc<FabricPlan> },
-    /// Read the partitions file again. Answered when the fabric equals the resulting plan.
+    /// Read the partitions file and the limits of link health again. Answered when the fabric equals the resulting plan.
     Reload {},
     /// A node was moved: its M_Key may be sent to whatever is behind this port; without a port, to the manager's own node.
     AdoptNode { node: Guid, behind: Option<PortName> },
     /// Try again the entries that devices did not take ([`FabricEvent::Lacking`]).
     Retry {},
+    /// Let the damped link at a port return to plans ([`FabricEvent::LinkDamped`]).
+    RestoreLink { port: PortName },
     /// Statistics in the text format of Prometheus.
     Metrics {},
     /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
@@ -42,20 +44,26 @@ struct Fields {
     plan: Option<Arc<FabricPlan>>,
     node: Option<Guid>,
     behind: Option<PortName>,
+    port: Option<PortName>,
 }
 
 /// A request whose command is unknown, or that has other fields than its command needs.
 #[derive(Debug, Error)]
 #[error(
-    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, metrics, read-back"
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, metrics, read-back"
 )]
 struct UnknownRequest(String);
 
 impl TryFrom<Fields> for SmRequest {
     type Error = UnknownRequest;
     fn try_from(fields: Fields) -> Result<Self, UnknownRequest> {
-        let Fields { command, plan, node, behind } = fields;
+        let Fields { command, plan, node, behind, port } = fields;
+        if let ("restore-link", None, None, None, Some(port)) = (command.as_str(), &plan, node, behind, port)
+        {
+            return Ok(Self::RestoreLink { port });
+        }
         match (command.as_str(), plan, node, behind) {
+            _ if port.is_some() => Err(UnknownRequest(command)),
             ("plan", Some(plan), None, None) => Ok(Self::Plan { plan }),
             ("adopt-node", None, Some(node), behind) => Ok(Self::AdoptNode { node, behind }),
             ("ping", None, None, None) => Ok(Self::Ping {}),
@@ -121,6 +129,11 @@ pub enum FabricEvent {
     Lacking(EntryLack),
     /// A device takes an entry that it did not take before, or the entry is not needed any more.
     LackEnded(EntryLack),
+    /// A link flaps, or its error counters grow. With `left_out`, plans do without it: [`FabricEvent::Discovered`] follows.
+    /// Reported again if that changes. `text` is a sentence for operators, with both ends and the reason.
+    LinkDamped { link: [PortName; 2], left_out: bool, text: String },
+    /// A damped link was quiet for long enough, or an operator restored it.
+    LinkRestored { link: [PortName; 2] },
     /// Something other than this manager changed a table; the manager repairs it.
     Drift { node: Guid, attribute: u16, modifier: u32 },
     /// A trap was received.
@@ -203,10 +216,15 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<SmRequest>(text);
         assert!(read(r#"{"command":"ping"}"#).is_ok());
         assert!(read(r#"{"command":"adopt-node","node":"0x0002c90300100000"}"#).is_ok());
+        let port = PortName { node: Guid::from_wire(7).unwrap(), port: PortNum::new(3).unwrap() };
+        let restore = SmRequest::RestoreLink { port };
+        assert_eq!(read(&serde_json::to_string(&restore).unwrap()).unwrap(), restore);
         for text in [
             r#"{"command":"pong"}"#,
             r#"{"command":"plan"}"#,
             r#"{"command":"adopt-node"}"#,
+            r#"{"command":"restore-link"}"#,
+            r#"{"command":"restore-link","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","more":1}"#,
         ] {
@@ -224,6 +242,12 @@ mod tests {
             FabricEvent::SilentLocation { location, last: None },
             FabricEvent::Drift { node: guid, attribute: 0x16, modifier: 1 },
             FabricEvent::ForeignManager { node: guid, port, priority: Some(4) },
+            FabricEvent::LinkDamped {
+                link: [PortName { node: guid, port }; 2],
+                left_out: true,
+                text: "it flaps".to_owned(),
+            },
+            FabricEvent::LinkRestored { link: [PortName { node: guid, port }; 2] },
             FabricEvent::StateUnsaved { error: "no space left on device".to_owned() },
             FabricEvent::Lacking(EntryLack {
                 port: PortName { node: guid, port },

@@ -110,6 +110,10 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
         FabricEvent::LackEnded(EntryLack { port, .. }) => {
             ("fabric.recovered", format!("port {port} takes an entry that it did not take before"))
         }
+        FabricEvent::LinkDamped { text, .. } => ("fabric.link-damped", text.clone()),
+        FabricEvent::LinkRestored { link: [a, b] } => {
+            ("fabric.link-restored", format!("link {a} - {b} counts as healthy again"))
+        }
         FabricEvent::Stranger { location, claims } => (
             "fabric.stranger",
             format!("the device at {} claims to be {claims}, which is elsewhere", at(location)),

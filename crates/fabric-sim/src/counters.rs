@@ -36,6 +36,16 @@ pub struct Counters {
     pub multicast_receive_packets: u64,
 }
 
+/// Errors of a link that a port counts, such as those of a bad cable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkErrors {
+    pub symbol_errors: u64,
+    pub link_recoveries: u64,
+    pub receive_errors: u64,
+    pub local_integrity_errors: u64,
+    pub overrun_errors: u64,
+}
+
 /// Whether a packet has one receiver or a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CastKind {
@@ -56,6 +66,20 @@ fn words(payload: usize) -> u64 {
 }
 
 impl Counters {
+    /// Counts errors of the link.
+    pub(crate) fn add_errors(&mut self, errors: &LinkErrors) {
+        let LinkErrors { symbol_errors, link_recoveries, receive_errors, .. } = *errors;
+        for (counter, more) in [
+            (&mut self.symbol_errors, symbol_errors),
+            (&mut self.link_recoveries, link_recoveries),
+            (&mut self.receive_errors, receive_errors),
+            (&mut self.local_integrity_errors, errors.local_integrity_errors),
+            (&mut self.overrun_errors, errors.overrun_errors),
+        ] {
+            *counter = counter.saturating_add(more);
+        }
+    }
+
     /// Counts a transmitted packet.
     #[inline]
     pub(crate) fn sent(&mut self, cast: CastKind, payload: usize) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, NodeDescription, PhysicalState, PortState};
 
+use crate::counters::LinkErrors;
 use crate::device::{self, Arbitration, DeviceId, PortId};
 use crate::fabric::{Fabric, Timer};
 use crate::rates;
@@ -38,6 +39,11 @@ impl Fabric {
             self.start_timer(self.now + down_for, Timer::LinkUp(port));
         }
         linked
+    }
+
+    /// Lets a port count errors of its link, as with a bad cable. No packet is lost.
+    pub fn add_link_errors(&mut self, port: PortId, errors: &LinkErrors) {
+        self.port_mut(port).counters.add_errors(errors);
     }
 
     /// Restarts a node: tables, LIDs, keys and counters return to factory defaults, and its links train

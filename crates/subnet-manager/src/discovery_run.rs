@@ -15,7 +15,7 @@ use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
 use crate::keys::Location;
 use crate::manager::{Manager, Purpose};
-use crate::observed::{ObservedNode, OwnPort, is_up};
+use crate::observed::{self, ObservedNode, OwnPort, is_up};
 use crate::program::hops;
 
 impl Manager {
@@ -54,6 +54,7 @@ impl Manager {
             self.request_get(target, Purpose::LightSweep { target });
         }
         self.query_managers();
+        self.sweep_counters();
         for (near, port, route) in self.observed.open_ends() {
             self.probe(Some(Location { near, port }), route);
         }
@@ -231,7 +232,9 @@ impl Manager {
         self.facts_are_new |= node.ports.get(&number) != Some(&info);
         let is_qdr = is_up && LinkRate::active(&info, false).is_some_and(|rate| rate.speed == Speed::Qdr);
         let rate_before = node.link_rate(number);
-        let before = node.ports.insert(number, info).map(|before| before.state);
+        let before = node.ports.insert(number, info);
+        let was_up = before.as_ref().is_some_and(observed::is_up);
+        let before = before.map(|before| before.state);
         // A link that trained at another rate is another link for what is planned on it.
         self.observed.changed |= rate_before != node.link_rate(number);
         let has_bounced = before == Some(PortState::Active) && state == PortState::Initialize;
@@ -239,6 +242,9 @@ impl Manager {
             self.record_manager(guid, number, is_manager);
         }
         if !is_up || has_bounced {
+            if was_up {
+                self.note_down(guid, number);
+            }
             self.lose_link(guid, number);
         }
         // An adapter that may hide a faster speed is asked for that first.

@@ -7,6 +7,7 @@ use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
 use crate::keys::Location;
 use crate::lacks::{Lack, Lacks};
+use crate::link_health::{DampedLinkReport, LinkName};
 use crate::mad_window::MadCounts;
 use crate::survey::AttributeDifference;
 
@@ -64,6 +65,11 @@ pub enum SmEvent {
     Lacking(Lack),
     /// A device takes an entry that it did not take before, or the entry is not needed any more.
     LackEnded(Lack),
+    /// A link flaps, or its error counters grow; or what becomes of such a link has changed. If plans do without it,
+    /// [`SmEvent::Discovered`] follows.
+    LinkDamped(Box<DampedLinkReport>),
+    /// A damped link was quiet for long enough, or an operator restored it.
+    LinkRestored { link: LinkName },
     /// Something other than this manager changed an attribute. It will be restored.
     Drift { node: Guid, attribute: Attribute, modifier: u32 },
     /// A node sent a trap. Traps are not authenticated.

@@ -26,6 +26,7 @@
 //! | `verification` | reading back what was written, and what follows if it is not there |
 //! | `registration` | asking ports to register at subnet administration |
 //! | `entry_class` | what an entry is for: isolation, guarantee or other |
+//! | `link_health` | links that flap or whose error counters grow |
 //! | `lacks` | entries of the first two classes that devices do not take |
 //! | `unsupported` | bits that devices do not support |
 //! | `keys` | M_Keys and where each may be presented |
@@ -43,6 +44,7 @@ mod foreign_managers;
 mod group_trees;
 mod keys;
 mod lacks;
+mod link_health;
 mod lifetimes;
 mod mad_window;
 mod manager;
@@ -66,6 +68,10 @@ pub use entry_class::EntryClass;
 pub use event::{Discovery, SmEvent};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use lacks::{Lack, LackAnswer, Lacks};
+pub use link_health::{
+    CounterPollCounts, DampedLink, DampedLinkReport, DampedLinkUse, DampingReason, ErrorCounts,
+    LinkErrorCounter, LinkHealthError, LinkHealthSettings, LinkName,
+};
 pub use mad_window::{MadCounts, MadLimits, MadProgress};
 pub use manager::{Manager, ManagerSettings};
 pub use persistence::PersistentState;

@@ -19,6 +19,7 @@ use crate::group_trees::GroupTrees;
 use crate::keys::{BoundNodes, KeyRing, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
 use crate::lifetimes::DRAIN_TIME;
+use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkHealthSettings, LinkName};
 use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
 use crate::observed::Observed;
 use crate::persistence::{Persistence, PersistentState};
@@ -46,6 +47,8 @@ pub struct ManagerSettings {
     /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
     /// that could deadlock with them.
     pub drain_time: Duration,
+    /// When links are damped.
+    pub link_health: LinkHealthSettings,
 }
 
 impl Default for ManagerSettings {
@@ -53,7 +56,8 @@ impl Default for ManagerSettings {
         let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
         // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
         let sm_key = SmKey::from_wire(1);
-        Self { limits, sweeps, priority: 15, sm_key, gid_prefix: Gid::DEFAULT_PREFIX, drain_time: DRAIN_TIME }
+        let (gid_prefix, link_health) = (Gid::DEFAULT_PREFIX, LinkHealthSettings::default());
+        Self { limits, sweeps, priority: 15, sm_key, gid_prefix, drain_time: DRAIN_TIME, link_health }
     }
 }
 
@@ -81,6 +85,7 @@ impl Default for ManagerSettings {
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
 /// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
+/// | [`restore_link`](Self::restore_link), [`set_link_health`](Self::set_link_health) | let a damped link return; change the limits |
 /// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
 ///
 /// # Order of calls
@@ -141,6 +146,10 @@ pub struct Manager {
     /// What was not there when it was read back, since the last run that ended.
     pub(crate) doubted: BTreeSet<AttributeRef>,
     pub(crate) observed: Observed,
+    pub(crate) health: LinkHealth,
+    pub(crate) counter_poll: CounterPoll,
+    /// The damped links that were reported as events, with what became of them.
+    pub(crate) reported_damped: BTreeMap<LinkName, DampedLinkUse>,
     pub(crate) sweeps: SweepSchedule,
     pub(crate) plan: Option<Arc<FabricPlan>>,
     /// The plan that the fabric was last found to be equal to.
@@ -293,6 +302,9 @@ impl Manager {
             written: Written::default(),
             doubted: BTreeSet::new(),
             observed: Observed::default(),
+            health: LinkHealth::new(settings.link_health, &state.damped_links),
+            counter_poll: CounterPoll::default(),
+            reported_damped: BTreeMap::new(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
             in_force: None,
@@ -374,7 +386,7 @@ impl Manager {
     }
 
     /// Handles a datagram that arrived at the manager's port. Datagrams of other classes than subnet
-    /// management and subnet administration are ignored.
+    /// management, subnet administration and performance management are ignored.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         self.now = now;
         let mad = &datagram.mad;
@@ -384,6 +396,10 @@ impl Manager {
                 self.emit(SmEvent::PortOverload { port });
             }
             return;
+        }
+        if mad.class() == ManagementClass::PERFORMANCE && mad.has_known_versions() {
+            self.handle_counters(now, datagram);
+            return self.proceed(now);
         }
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
@@ -400,6 +416,7 @@ impl Manager {
     /// waiting for its timeout.
     pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
         self.now = now;
+        self.counter_poll.lost(transaction);
         let silent = self.window.lost(transaction);
         self.handle_silence(now, silent);
         self.proceed(now);
@@ -409,15 +426,16 @@ impl Manager {
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
         self.sa.handle_timeout(now);
+        self.counter_poll.handle_timeout(now);
         let silent = self.window.handle_timeout(now);
         self.handle_silence(now, silent);
         self.proceed(now);
     }
 
-    /// The next datagram to send: first responses, then requests as the windows permit.
+    /// The next datagram to send: first responses, then requests as the windows permit, then reads of counters.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         let answer = self.answers.pop_front().or_else(|| self.sa.poll_transmit(now));
-        answer.or_else(|| self.window.poll_transmit(now))
+        answer.or_else(|| self.window.poll_transmit(now)).or_else(|| self.poll_counters(now))
     }
 
     /// The next event, in order of occurrence.
@@ -431,8 +449,11 @@ impl Manager {
         let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
         let retry = self.lack_retry.poll_timeout().filter(|_| self.phase == Phase::Idle);
         let trees = self.group_trees_timeout();
-        let others = [watch, retry, trees, self.drained_at, self.sa.poll_timeout(), self.persist_timeout()];
-        self.window.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
+        let health = self.health.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let counters = self.counter_poll.poll_timeout();
+        let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at];
+        let others = [watch, retry, trees, health, counters].into_iter().chain(served);
+        self.window.poll_timeout().into_iter().chain(others.flatten()).min()
     }
 
     /// Whether an event, a response or a state to persist is waiting. They do not need a datagram or a
@@ -496,6 +517,9 @@ impl Manager {
         if self.lack_retry.take(now) {
             self.forget_lacks(now);
         }
+        if self.settle_link_health(now) {
+            return true;
+        }
         let rechecks = self.sweeps.take_rechecks(now);
         if !rechecks.is_empty() {
             self.begin_discovery_run();
@@ -536,6 +560,7 @@ impl Manager {
         self.changed.extend(self.fresh.iter().copied());
         let mut is_new = false;
         if std::mem::take(&mut self.observed.changed) || !self.fresh.is_empty() {
+            self.review_damped_links();
             self.observed.reroute();
             self.observed.changed = false;
             is_new = self.report_fabric(own.guid);
@@ -576,6 +601,7 @@ impl Manager {
         if matches!(self.phase, Phase::Writing(_)) {
             self.written.note(target);
         }
+        self.excuse_own_down(target, &data);
         self.request(Method::SET, target, data, Purpose::Write { target });
     }
 

@@ -197,6 +197,8 @@ pub(crate) struct OwnPort {
 pub(crate) struct Observed {
     pub nodes: BTreeMap<Guid, ObservedNode>,
     pub own: Option<OwnPort>,
+    /// Ends of links that directed routes take only where nothing else leads.
+    pub avoided: BTreeSet<PortName>,
     /// Whether nodes or cables changed since this was last reset.
     pub changed: bool,
 }
@@ -242,13 +244,14 @@ impl Observed {
     }
 
     /// Computes the shortest directed route to every reachable port by breadth-first search, and forgets
-    /// nodes that are not reachable.
+    /// nodes that are not reachable. Avoided links are followed after all others.
     pub fn reroute(&mut self) {
         let Some(own) = self.own else { return };
         self.nodes.values_mut().for_each(|node| node.routes.clear());
         let mut reached = BTreeSet::new();
         let mut queue = VecDeque::from([(own.node, own.number, DirectedRoute::default())]);
-        while let Some((guid, entered, route)) = queue.pop_front() {
+        let mut later = VecDeque::new();
+        while let Some((guid, entered, route)) = queue.pop_front().or_else(|| later.pop_front()) {
             let Some(node) = self.nodes.get_mut(&guid) else { continue };
             if node.routes.contains_key(&entered) || node.is_switch() && reached.contains(&guid) {
                 continue;
@@ -258,6 +261,8 @@ impl Observed {
             let exits: Vec<_> = node.links.iter().map(|(port, peer)| (*port, *peer)).collect();
             for (port, (peer, peer_port)) in exits {
                 if self.leads_on(guid, port) {
+                    let is_avoided = self.avoided.contains(&PortName { node: guid, port });
+                    let queue = if is_avoided { &mut later } else { &mut queue };
                     queue.extend(route.then(port).map(|route| (peer, peer_port, route)));
                 }
             }

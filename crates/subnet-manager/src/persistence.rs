@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::{Bindings, SiteSecret};
 use crate::lacks::Lacks;
+use crate::link_health::DampedLink;
 use crate::manager::{Manager, Phase};
 use crate::program::Stage;
 use crate::unsupported::Unsupported;
@@ -36,6 +37,10 @@ pub struct PersistentState {
     /// Number of blocks of multicast forwarding tables that groups of ports have used.
     #[serde(skip_serializing_if = "is_zero")]
     pub multicast_blocks: u16,
+    /// Links that flap or whose error counters grow, in the order in which they were damped. Their quiet time
+    /// starts anew with the next manager.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damped_links: Vec<DampedLink>,
     /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
     pub secret: Option<u64>,
 }
@@ -161,6 +166,7 @@ impl Manager {
             unsupported: self.unsupported.clone(),
             lacks: self.lacks.clone(),
             multicast_blocks: self.group_trees.blocks_used(),
+            damped_links: self.health.damped().copied().collect(),
             secret: self.secret.as_ref().map(SiteSecret::fingerprint),
         }
     }

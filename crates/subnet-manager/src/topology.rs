@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fabric_model::intent::Capabilities;
+use fabric_model::intent::{Capabilities, PortName};
 use fabric_model::{BuildError, Endpoint, LinkRate, NewNode, NodeIndex, Topology, TopologyBuilder};
 use ib_wire::{Guid, NodeKind, PortNum};
 
 use crate::event::{Discovery, SmEvent};
 use crate::lacks::Lacks;
 use crate::manager::Manager;
-use crate::observed::ObservedNode;
+use crate::observed::{Observed, ObservedNode};
 
 impl Manager {
     /// Reports the fabric if its devices lack other entries than in the last report. Returns whether it was reported.
@@ -19,7 +19,7 @@ impl Manager {
 
     /// Reports the fabric, unless it is as it was. Returns whether it was reported.
     pub(crate) fn report_fabric(&mut self, manager: Guid) -> bool {
-        match topology(&self.observed.nodes, &self.lacks) {
+        match topology(&self.observed, &self.lacks) {
             Ok((topology, capabilities)) => {
                 let lacks = self.lacks.clone();
                 self.publish_discovery(Discovery { topology, capabilities, lacks, manager })
@@ -42,11 +42,9 @@ impl Manager {
     }
 }
 
-/// The topology and the capabilities of the observed nodes, without what they lack.
-fn topology(
-    nodes: &BTreeMap<Guid, ObservedNode>,
-    lacks: &Lacks,
-) -> Result<(Topology, Capabilities), BuildError> {
+/// The topology and the capabilities of the observed nodes, without what they lack and without avoided links.
+fn topology(observed: &Observed, lacks: &Lacks) -> Result<(Topology, Capabilities), BuildError> {
+    let nodes = &observed.nodes;
     let mut builder = TopologyBuilder::new();
     let mut capabilities = Capabilities::default();
     let mut indices: BTreeMap<Guid, NodeIndex> = BTreeMap::new();
@@ -59,6 +57,9 @@ fn topology(
             builder.set_port_guid(Endpoint::new(indices[guid], *port), *port_guid)?;
         }
         for (port, (peer, peer_port)) in &node.links {
+            if observed.avoided.contains(&PortName { node: *guid, port: *port }) {
+                continue;
+            }
             let (here, there) = (Endpoint::new(indices[guid], *port), peer_end(&indices, *peer, *peer_port));
             // A cable is observed from both ends, but added once.
             if let Some(there) = there.filter(|there| here < *there) {

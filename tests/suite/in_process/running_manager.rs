@@ -7,7 +7,9 @@ use fabric_compiler::{CompileError, partitions_conf, recompile};
 use fabric_model::intent::{ClusterIntent, PortAliases};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
-use ib_wire::{Attribute, Datagram, DirectedRoute, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo};
+use ib_wire::{
+    Attribute, Datagram, DirectedRoute, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmInfo,
+};
 use subnet_manager::{
     Discovery, MadCounts, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
 };
@@ -31,6 +33,8 @@ pub struct RunningManager {
     pub events: Vec<SmEvent>,
     /// Traps do not reach the manager.
     pub is_deaf: bool,
+    /// Devices do not answer performance management.
+    pub has_no_counters: bool,
     /// Writes of the state fail.
     pub is_disk_full: bool,
     /// Every subnet management datagram the manager has sent.
@@ -85,6 +89,7 @@ impl RunningManager {
             refusal: None,
             events,
             is_deaf: false,
+            has_no_counters: false,
             is_disk_full: false,
             sent: Vec::new(),
             other: None,
@@ -149,7 +154,9 @@ impl RunningManager {
     fn deliver(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
             let FabricOutput::Deliver { port, datagram } = output else { continue };
-            if port == self.port && !(self.is_deaf && datagram.mad.method() == Method::TRAP) {
+            let is_unheard = self.is_deaf && datagram.mad.method() == Method::TRAP
+                || self.has_no_counters && datagram.mad.class() == ManagementClass::PERFORMANCE;
+            if port == self.port && !is_unheard {
                 self.manager.handle_datagram(self.now, &datagram);
             }
             if let Some((_, info)) = self.other.as_ref().filter(|(other, _)| *other == port)

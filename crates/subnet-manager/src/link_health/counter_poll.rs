@@ -1,0 +1,293 @@
+//! Reads the counters of all ports in turn, a few with each sweep. Agents of performance management (PMA) answer at QP1, by
+//! LID.
+//!
+//! A request that is not answered is not repeated: the port is asked again in the next round. A device that does not answer
+//! at all is asked rarely. Both are no fault, because tables and links can be read without this class.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use fabric_model::intent::PortName;
+use ib_wire::perf::{CounterSelect, PortCounters};
+use ib_wire::{
+    Attribute, Datagram, Guid, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortNum, PortState,
+    ServiceLevel, Status, TransactionId,
+};
+
+use super::counters::ErrorCounts;
+use crate::manager::Manager;
+use crate::observed::ObservedNode;
+
+/// Requests in flight, at most one of them to a device. Few, because they share lanes with tenants' data.
+const IN_FLIGHT_MAX: usize = 16;
+
+/// Time after which a request counts as unanswered.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Rounds in which a device is not asked after it did not answer.
+const ROUNDS_SKIPPED: u8 = 8;
+
+/// The upper half of the transactions that a manager uses, so that they are not mistaken for those of subnet management.
+const TRANSACTIONS: u32 = 0x8000_0000;
+
+/// Requests for counters since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterPollCounts {
+    /// PortCounters read.
+    pub reads: u64,
+    /// Requests that were not answered, or answered with an error.
+    pub unanswered: u64,
+    /// Counters that were reset because they were saturated, by port.
+    pub resets: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CounterPoll {
+    /// Ports that remain in this round, the next one last.
+    round: Vec<PortName>,
+    /// Ports that this sweep reads.
+    due: VecDeque<PortName>,
+    /// Saturated counters that are to be reset.
+    resets: VecDeque<(PortName, CounterSelect)>,
+    in_flight: BTreeMap<u32, Asked>,
+    busy: BTreeSet<Guid>,
+    /// Devices that did not answer, with the rounds for which they are left in peace.
+    skipped: BTreeMap<Guid, u8>,
+    transactions: u32,
+    counts: CounterPollCounts,
+}
+
+#[derive(Debug)]
+struct Asked {
+    port: PortName,
+    lid: Lid,
+    is_reset: bool,
+    due: Duration,
+}
+
+impl CounterPoll {
+    pub fn counts(&self) -> CounterPollCounts {
+        self.counts
+    }
+
+    /// Starts the reads of a sweep. `all` lists the ports of a new round when the current one is used up. Returns whether a new
+    /// round began.
+    pub fn begin_sweep(&mut self, count: usize, all: impl FnOnce() -> Vec<PortName>) -> bool {
+        if !self.due.is_empty() || count == 0 {
+            return false;
+        }
+        let is_new_round = self.round.is_empty();
+        if is_new_round {
+            self.skipped.retain(|_, rounds| {
+                *rounds -= 1;
+                *rounds > 0
+            });
+            self.round = all();
+            self.round.retain(|port| !self.skipped.contains_key(&port.node));
+            // Devices take turns.
+            self.round.sort_unstable_by_key(|port| std::cmp::Reverse((port.port, port.node)));
+        }
+        let rest = self.round.len().saturating_sub(count);
+        self.due.extend(self.round.split_off(rest).into_iter().rev());
+        is_new_round
+    }
+
+    /// The next port to ask, and the counters to reset, if it is not for reading.
+    fn next(&mut self) -> Option<(PortName, Option<CounterSelect>)> {
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            return None;
+        }
+        if let Some(index) = self.resets.iter().position(|(port, _)| !self.busy.contains(&port.node)) {
+            return self.resets.remove(index).map(|(port, select)| (port, Some(select)));
+        }
+        let index = self.due.iter().position(|port| !self.busy.contains(&port.node))?;
+        self.due.remove(index).map(|port| (port, None))
+    }
+
+    fn note_sent(&mut self, asked: Asked) -> TransactionId {
+        self.transactions = self.transactions.wrapping_add(1);
+        let transaction = TRANSACTIONS | self.transactions;
+        self.busy.insert(asked.port.node);
+        self.in_flight.insert(transaction, asked);
+        TransactionId(transaction.into())
+    }
+
+    fn take(&mut self, transaction: u32) -> Option<Asked> {
+        let asked = self.in_flight.remove(&transaction)?;
+        self.busy.remove(&asked.port.node);
+        Some(asked)
+    }
+
+    /// A request gets no answer.
+    pub fn lost(&mut self, transaction: TransactionId) {
+        // The upper half of a transaction id belongs to the transport.
+        if let Some(asked) = self.take(transaction.0 as u32) {
+            self.give_up(asked.port.node);
+        }
+    }
+
+    /// A device does not answer, or has no such agent: its other ports are not asked.
+    fn give_up(&mut self, node: Guid) {
+        self.counts.unanswered += 1;
+        self.skipped.insert(node, ROUNDS_SKIPPED);
+        self.due.retain(|port| port.node != node);
+        self.round.retain(|port| port.node != node);
+        self.resets.retain(|(port, _)| port.node != node);
+    }
+
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let late = self.in_flight.iter().filter(|(_, asked)| asked.due <= now);
+        let late: Vec<u32> = late.map(|(transaction, _)| *transaction).collect();
+        for transaction in late {
+            self.lost(TransactionId(transaction.into()));
+        }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.in_flight.values().map(|asked| asked.due).min()
+    }
+}
+
+impl Manager {
+    /// Starts the reads of counters that belong to a sweep. Devices have LIDs and routes only while a plan is in force.
+    pub(crate) fn sweep_counters(&mut self) {
+        if self.in_force.is_none() {
+            return;
+        }
+        let nodes = &self.observed.nodes;
+        let all = || {
+            let ports = |(guid, node): (&Guid, &ObservedNode)| -> Vec<PortName> {
+                let is_asked = |port: &&PortNum| agent_lid(node, **port).is_some();
+                node.links.keys().filter(is_asked).map(|port| PortName { node: *guid, port: *port }).collect()
+            };
+            nodes.iter().flat_map(ports).collect()
+        };
+        let count = self.health.settings().ports_per_sweep;
+        if self.counter_poll.begin_sweep(count, all) {
+            let is_known = |port: PortName| {
+                nodes.get(&port.node).is_some_and(|node| node.ports.contains_key(&port.port))
+            };
+            self.health.forget_old(self.now, is_known);
+        }
+    }
+
+    /// The next request for counters.
+    pub(crate) fn poll_counters(&mut self, now: Duration) -> Option<Datagram> {
+        loop {
+            let (port, reset) = self.counter_poll.next()?;
+            let plan = self.in_force.as_ref()?;
+            let lid = self.observed.nodes.get(&port.node).and_then(|node| agent_lid(node, port.port));
+            let Some(lid) = lid else { continue };
+            let method = if reset.is_some() { Method::SET } else { Method::GET };
+            let mut mad = Mad::new(ManagementClass::PERFORMANCE, method, Attribute::PORT_COUNTERS, 0);
+            let asked = Asked { port, lid, is_reset: reset.is_some(), due: now + ANSWER_TIMEOUT };
+            mad.set_transaction(self.counter_poll.note_sent(asked));
+            // Without CounterSelect nothing is written. All values are 0, because devices may store them (A-COUNT-3).
+            let mut request = PortCounters::decode(&[0; PortCounters::LEN]).ok()?;
+            (request.port, request.select) = (port.port.to_wire(), reset.unwrap_or_default());
+            mad.perf_data_mut()[..PortCounters::LEN].copy_from_slice(&request.encode());
+            let (own, dlid) = (LidAddress::Unicast(plan.manager().lid), LidAddress::Unicast(lid));
+            let sl: ServiceLevel = plan.management_service_level();
+            return Some(Datagram { sl, ..Datagram::general_management(own, dlid, Pkey::DEFAULT_FULL, mad) });
+        }
+    }
+
+    /// Handles an answer of performance management.
+    pub(crate) fn handle_counters(&mut self, now: Duration, datagram: &Datagram) {
+        let mad = &datagram.mad;
+        let transaction = mad.transaction().0 as u32;
+        let is_asked = |asked: &Asked| datagram.slid == LidAddress::Unicast(asked.lid);
+        if mad.method() != Method::GET_RESP
+            || mad.attribute() != Attribute::PORT_COUNTERS
+            || !self.counter_poll.in_flight.get(&transaction).is_some_and(is_asked)
+        {
+            return;
+        }
+        let Some(Asked { port, is_reset, .. }) = self.counter_poll.take(transaction) else { return };
+        let counters = PortCounters::decode(mad.perf_data()).ok();
+        let counters = counters.filter(|it| mad.status() == Status::OK && it.port == port.port.to_wire());
+        let Some(counters) = counters else { return self.counter_poll.give_up(port.node) };
+        if is_reset {
+            self.counter_poll.counts.resets += 1;
+            return;
+        }
+        self.counter_poll.counts.reads += 1;
+        let peer = self.observed.nodes.get(&port.node).and_then(|node| node.links.get(&port.port));
+        let Some((peer, peer_port)) = peer.copied() else { return };
+        let counts = ErrorCounts::of(&counters);
+        self.health.handle_counters(now, port, PortName { node: peer, port: peer_port }, counts);
+        let saturated = counts.saturated();
+        if saturated != CounterSelect::default() {
+            self.counter_poll.resets.push_back((port, saturated));
+        }
+    }
+}
+
+/// The LID at which a device answers for a port: that of the switch, or of the active adapter port.
+fn agent_lid(node: &ObservedNode, port: PortNum) -> Option<Lid> {
+    if node.is_switch() {
+        return node.ports.get(&PortNum::MANAGEMENT)?.lid;
+    }
+    node.ports.get(&port).filter(|info| info.state == PortState::Active)?.lid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(node: u64, port: u8) -> PortName {
+        PortName { node: Guid::from_wire(node).unwrap(), port: PortNum::new(port).unwrap() }
+    }
+
+    fn asked(port: PortName) -> Asked {
+        Asked { port, lid: Lid::from_wire(1).unwrap(), is_reset: false, due: ANSWER_TIMEOUT }
+    }
+
+    #[test]
+    fn sweeps_read_all_ports_in_turn() {
+        let mut poll = CounterPoll::default();
+        let all = || vec![port(1, 1), port(1, 2), port(2, 1)];
+        assert!(poll.begin_sweep(2, all));
+        assert_eq!(poll.due, [port(1, 1), port(2, 1)]);
+        assert!(!poll.begin_sweep(2, || panic!("this sweep is not over")));
+        poll.due.clear();
+        assert!(!poll.begin_sweep(2, || panic!("the round is not over")));
+        assert_eq!(poll.due, [port(1, 2)]);
+        poll.due.clear();
+        assert!(poll.begin_sweep(2, all));
+    }
+
+    #[test]
+    fn a_device_has_one_request_at_a_time() {
+        let mut poll = CounterPoll::default();
+        poll.begin_sweep(9, || vec![port(1, 1), port(1, 2), port(2, 2)]);
+        let mut transactions = Vec::new();
+        while let Some((port, None)) = poll.next() {
+            transactions.push((poll.note_sent(asked(port)), port));
+        }
+        assert_eq!(transactions.iter().map(|(_, port)| *port).collect::<Vec<_>>(), [port(1, 1), port(2, 2)]);
+        poll.take(transactions[0].0.0 as u32);
+        assert_eq!(poll.next(), Some((port(1, 2), None)));
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_is_asked_rarely() {
+        let mut poll = CounterPoll::default();
+        let all = || vec![port(1, 1), port(1, 2), port(2, 1)];
+        let mut asked_rounds = Vec::new();
+        for round in 0..20 {
+            poll.begin_sweep(9, all);
+            while let Some((port, _)) = poll.next() {
+                let transaction = poll.note_sent(asked(port));
+                if port.node == Guid::from_wire(1).unwrap() {
+                    asked_rounds.push(round);
+                } else {
+                    poll.take(transaction.0 as u32);
+                }
+            }
+            poll.handle_timeout(ANSWER_TIMEOUT);
+        }
+        assert_eq!(asked_rounds, [0, 8, 16], "and only at one of its ports");
+        assert_eq!(poll.counts().unanswered, 3);
+    }
+}
