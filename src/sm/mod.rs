@@ -1,6 +1,7 @@
 //! `heddle sm`: the subnet manager behind a device.
 
 mod adoption;
+mod aliases;
 mod control;
 mod daemon;
 mod link_health;
@@ -27,7 +28,7 @@ use subnet_manager::{Location, MadLimits, Manager, ManagerSettings, SweepSetting
 use crate::control_socket;
 pub use daemon::FabricGone;
 use daemon::{Adopt, Daemon, Stop};
-use planner::{PlanProvider, PlanSource};
+use planner::{IntentFiles, PlanProvider, PlanSource};
 use progress::Bar;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
 use state::State;
@@ -83,6 +84,10 @@ struct ServeArgs {
     /// Partition file in the format of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
+    /// TOML file with alias GUIDs of ports, for virtual functions for example. Read again on SIGHUP. Each has an entry:
+    /// `[[alias]]`, `port = "0x…"`, `index = 1`, `guid = "0x…"`, `partitions = [0x7fff]`.
+    #[arg(long, value_name = "FILE.toml", conflicts_with = "external_plans")]
+    aliases: Option<PathBuf>,
     /// Open ports at switches that cannot enforce partitions, although there are partitions besides the default one. Only
     /// adapters enforce them then, so whoever controls an adapter can join any. Without other partitions, such ports are
     /// open anyway.
@@ -242,9 +247,10 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     }
     let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
     let unenforced = if args.allow_unenforced { UnenforcedPorts::Open } else { UnenforcedPorts::Closed };
+    let files = IntentFiles { partitions: args.partitions, aliases: args.aliases };
     let mut decisions = memory.decisions.clone();
     decisions.sl_enforcement |= args.qos;
-    let planner = PlanProvider::new(source, args.partitions, decisions, unenforced)?;
+    let planner = PlanProvider::new(source, files, decisions, unenforced)?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,

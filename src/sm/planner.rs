@@ -8,10 +8,12 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use control_protocol::PlanRejection;
 use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
-use fabric_model::intent::{PartitionIntent, UnenforcedPorts};
+use fabric_model::intent::{PartitionIntent, PortAliases, UnenforcedPorts};
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, ObservedTables};
 use subnet_manager::Discovery;
+
+use super::aliases;
 
 /// Who makes the plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +24,17 @@ pub enum PlanSource {
     External,
 }
 
+/// Files that plans are compiled from. They are read again on request.
+#[derive(Debug, Default)]
+pub struct IntentFiles {
+    pub partitions: Option<PathBuf>,
+    pub aliases: Option<PathBuf>,
+}
+
 /// Compiles plans or keeps the one of a controller.
 #[derive(Debug)]
 pub struct PlanProvider {
-    partitions: Option<PathBuf>,
+    files: IntentFiles,
     intents: Option<Intents>,
     discovery: Option<Box<Discovery>>,
     /// Digest of topology and intents without partitions; a plan of a controller must have the same digest.
@@ -39,15 +48,15 @@ pub struct PlanProvider {
 }
 
 impl PlanProvider {
-    /// Checks the partition file at once, so that an invalid one is an error at start.
+    /// Checks the files at once, so that an invalid one is an error at start.
     pub fn new(
         source: PlanSource,
-        partitions: Option<PathBuf>,
+        files: IntentFiles,
         decisions: Decisions,
         unenforced_ports: UnenforcedPorts,
     ) -> anyhow::Result<Self> {
         let planner = Self {
-            partitions,
+            files,
             intents: None,
             discovery: None,
             basis: None,
@@ -57,6 +66,7 @@ impl PlanProvider {
             unenforced_ports,
         };
         planner.read_partitions()?;
+        planner.read_aliases()?;
         Ok(planner)
     }
 
@@ -64,9 +74,9 @@ impl PlanProvider {
     pub fn found(&mut self, discovery: Box<Discovery>) -> anyhow::Result<()> {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
-        intents.partitions = match self.intents.take() {
-            Some(known) => known.partitions,
-            None => self.read_partitions()?,
+        (intents.partitions, intents.aliases) = match self.intents.take() {
+            Some(known) => (known.partitions, known.aliases),
+            None => (self.read_partitions()?, self.read_aliases()?),
         };
         intents.unenforced_ports = self.unenforced_ports(&intents.partitions);
         self.basis = Some(Basis::of(&discovery.topology, &intents));
@@ -109,9 +119,9 @@ impl PlanProvider {
         Ok(self.keep(plan))
     }
 
-    /// Reads the partition file again and compiles a plan. On an error, the former plan stays in force.
+    /// Reads the files again and compiles a plan. On an error, the former plan stays in force.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
-        let partitions = self.read_partitions()?;
+        let (partitions, aliases) = (self.read_partitions()?, self.read_aliases()?);
         ensure!(
             self.source == PlanSource::Internal,
             "the partition file is not used: plans come from a controller"
@@ -121,7 +131,7 @@ impl PlanProvider {
         };
         let before = intents.clone();
         intents.unenforced_ports = self.unenforced_ports(&partitions);
-        intents.partitions = partitions;
+        (intents.partitions, intents.aliases) = (partitions, aliases);
         let basis = Basis::of(&discovery.topology, &intents);
         let plan = self.compile(discovery, &intents, basis);
         if plan.is_ok() {
@@ -187,8 +197,12 @@ impl PlanProvider {
     }
 
     fn read_partitions(&self) -> anyhow::Result<Vec<PartitionIntent>> {
-        let Some(path) = &self.partitions else { return Ok(Vec::new()) };
+        let Some(path) = &self.files.partitions else { return Ok(Vec::new()) };
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         partitions_conf::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    fn read_aliases(&self) -> anyhow::Result<PortAliases> {
+        self.files.aliases.as_deref().map_or_else(|| Ok(PortAliases::new()), aliases::read)
     }
 }

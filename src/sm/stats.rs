@@ -210,7 +210,8 @@ impl SmStatistics {
         self.count_mads(manager.counts());
         self.sa = manager.sa_counts();
         let CounterPollCounts { reads, unanswered, resets } = manager.counter_poll_counts();
-        (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) = (reads, unanswered, resets);
+        (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) =
+            (reads, unanswered, resets);
     }
 
     fn count_mads(&mut self, counts: MadCounts) {

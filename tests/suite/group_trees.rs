@@ -95,12 +95,12 @@ impl Hosts {
 
     fn join(&self, host: usize, mgid: Gid, state: JoinState) -> Step {
         let (port, guid) = self.0[host];
-        Step::Ask(port, request(Method::SET, mgid, guid, state))
+        Step::Ask(port, Box::new(request(Method::SET, mgid, guid, state)))
     }
 
     fn leave(&self, host: usize, mgid: Gid, state: JoinState) -> Step {
         let (port, guid) = self.0[host];
-        Step::Ask(port, request(Method::DELETE, mgid, guid, state))
+        Step::Ask(port, Box::new(request(Method::DELETE, mgid, guid, state)))
     }
 }
 
@@ -219,7 +219,7 @@ fn script(hosts: &Hosts) -> Vec<Step> {
     steps.push(Step::Aliases(alias(3, 1)));
     steps.extend([2, 7].map(|host| hosts.join(host, group(2), full)));
     steps.push(hosts.leave(6, group(1), full));
-    steps.push(Step::Aliases(alias(4, 9)));
+    steps.push(Step::Aliases(alias(4, 3)));
     steps.push(hosts.join(20, group(1), JoinState::NON_MEMBER));
     steps.extend([2, 7].map(|host| hosts.leave(host, group(2), full)));
     steps.push(hosts.join(22, ip_group(5), full));
@@ -236,9 +236,9 @@ fn aliases(world: &World, hosts: &Hosts) -> BTreeMap<usize, Vec<Guid>> {
 #[test]
 fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
     for (kind, step) in [
-        (BuiltInProfile::Strict, 3),
-        (BuiltInProfile::ConnectX3SwitchX, 29),
-        (BuiltInProfile::ConnectX6Quantum, 31),
+        (BuiltInProfile::Strict, 1),
+        (BuiltInProfile::ConnectX3SwitchX, 5),
+        (BuiltInProfile::ConnectX6Quantum, 7),
     ] {
         let bring_up = {
             let mut world = World::new(&tree(), kind, 1);

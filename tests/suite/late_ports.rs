@@ -97,9 +97,9 @@ fn a_second_port_that_comes_later_is_used() {
         next.told(|event| matches!(event, SmEvent::SilentLocation { .. } | SmEvent::Stranger { .. })),
         0
     );
-    let info =
-        next.discovery.as_ref().unwrap().topology.end_nodes().find(|(_, node)| node.id == "dual").unwrap();
-    assert_eq!(info.1.ports().filter(|(_, port)| port.peer.is_some()).count(), 2);
+    let discovered = &next.discovery.as_ref().unwrap().topology;
+    let (_, adapter) = discovered.end_nodes().find(|(_, node)| node.guid == guid(ADAPTER)).unwrap();
+    assert_eq!(adapter.cabled_ports().count(), 2);
 }
 
 #[test]

@@ -70,12 +70,12 @@ fn flap(manager_run: &mut RunningManager, port: PortId, times: usize) {
 /// The last use of a damped link that was reported.
 fn usage(manager_run: &RunningManager, port: PortId) -> Option<DampedLinkUse> {
     let link = link(manager_run, port);
-    let reports = manager_run.events.iter().filter_map(|event| match event {
+    let mut reports = manager_run.events.iter().rev().filter_map(|event| match event {
         SmEvent::LinkDamped(report) if report.damped.link == link => Some(Some(report.usage)),
         SmEvent::LinkRestored { link: restored } if *restored == link => Some(None),
         _ => None,
     });
-    reports.last().flatten()
+    reports.next().flatten()
 }
 
 fn is_planned(manager_run: &RunningManager, port: PortId) -> bool {
@@ -371,7 +371,7 @@ fn the_daemon_names_damped_links_and_restores_them() {
     let server = rig::tree::tree();
     let limits = server.file("limits.toml");
     std::fs::write(&limits, "symbol_errors = 50\n").unwrap();
-    let manager = SmDaemon::up(&server, HOST, &["--sweep", "1", "--link-health", &limits]);
+    let manager = SmDaemon::up(&server, HOST, &["--link-health", &limits]);
     eventually("all counters were read", || manager.status()["counter_reads"].as_u64() >= Some(300));
     assert!(server.control(&["errors", "spine-01", "1", "--symbol", "60"]).success);
     eventually("plans leave the link out", || manager.ups().len() == 2);

@@ -24,6 +24,7 @@ mod late_ports;
 mod link_health;
 mod manager_faults;
 mod manager_sweeps;
+mod osmtest;
 mod path_service_levels;
 mod preload;
 mod real_devices;

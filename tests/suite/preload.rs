@@ -21,7 +21,7 @@ enum Protocol {
 }
 
 /// The library, which cargo builds next to the tests.
-fn preload() -> PathBuf {
+pub fn preload() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().join("libheddle_umad.so");
     assert!(path.exists(), "{} is not built", path.display());

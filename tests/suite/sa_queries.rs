@@ -107,7 +107,7 @@ fn saquery_shows_ports_to_members_of_their_partition_only() {
         assert_eq!(!port.is_empty(), is_told, "{from} asks about port {about}: {port:?}");
     }
     for (from, about, is_told) in [(2, 2, true), (2, 3, false), (16, 2, false), (1, 2, true), (1, 16, true)] {
-        let keys = asked(from, &["PKTR", &about.to_string()]).stdout;
+        let keys = asked(from, &["--smkey", "1", "PKTR", &about.to_string()]).stdout;
         assert_eq!(keys.contains("PKey Table"), is_told, "{from} asks for the keys of {about}: {keys}");
         assert_eq!(keys.contains("0x8123"), is_told && about == 2, "{from} and {about}: {keys}");
     }

@@ -175,12 +175,15 @@ impl Device {
     /// Waits until data arrives, `timeout` is over, or `waker` is used. Call [`receive`](Self::receive) with timeout 0 until it
     /// returns `None` first: datagrams that were read together with an earlier one do not end the wait.
     pub fn wait(&self, waker: &Waker, timeout: Duration) -> Result<(), DeviceError> {
-        match &self.0 {
+        let ready = match &self.0 {
             Transport::Ibsim { client, .. } => sys::wait_for_either(client, waker, timeout)?,
             Transport::Framed(client) => sys::wait_for_either(client, waker, timeout)?,
             Transport::Umad(umad) => umad.wait(waker, timeout)?,
+        };
+        // Clearing it costs a system call, which most waits do not need.
+        if ready.second {
+            waker.clear();
         }
-        waker.clear();
         Ok(())
     }
 

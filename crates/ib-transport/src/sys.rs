@@ -476,14 +476,21 @@ impl RawDevice {
 }
 
 /// Waits until one of two descriptors is readable, the timeout is over, or a signal arrives.
-pub(crate) fn wait_for_either(a: impl AsFd, b: impl AsFd, timeout: Duration) -> io::Result<()> {
+pub(crate) fn wait_for_either(a: impl AsFd, b: impl AsFd, timeout: Duration) -> io::Result<EitherReady> {
     let entry = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(a.as_fd()), entry(b.as_fd())];
     // SAFETY: two valid entries, which outlive the call.
     match check(unsafe { libc::poll(entries.as_mut_ptr(), 2, milliseconds(timeout)) }) {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        other => other.map(drop),
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        result => Ok(EitherReady { second: result.is_ok() && entries[1].revents != 0 }),
     }
+}
+
+/// What ended [`wait_for_either`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EitherReady {
+    /// Whether the second descriptor is ready.
+    pub second: bool,
 }
 
 fn milliseconds(timeout: Duration) -> c_int {

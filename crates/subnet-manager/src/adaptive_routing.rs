@@ -3,7 +3,8 @@
 
 use ib_wire::{AdaptiveRoutingInfo, Attribute, Guid, NodeInfo, NodeKind, PortNum};
 
-use crate::manager::{Manager, Purpose};
+use crate::manager::Manager;
+use crate::purpose::Purpose;
 
 /// Vendor whose switches have the attribute.
 const MELLANOX: u32 = 0x2c9;

@@ -8,8 +8,9 @@ use ib_wire::{
 
 use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
-use crate::manager::{Manager, Phase, Purpose};
+use crate::manager::{Manager, Phase};
 use crate::program::Stage;
+use crate::purpose::Purpose;
 
 /// Programming runs in a row that a silent node may interrupt before it is left out.
 const STRIKES_MAX: u8 = 3;

@@ -4,7 +4,8 @@
 use ib_wire::SMP_DATA_LEN;
 
 use crate::attribute_key::AttributeRef;
-use crate::manager::{Manager, Purpose};
+use crate::manager::Manager;
+use crate::purpose::Purpose;
 
 /// Limit on requests waiting in the MAD window: enough to keep the windows of all devices of the largest
 /// fabrics full.

@@ -14,9 +14,10 @@ use crate::attribute_key::AttributeKey;
 use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
 use crate::keys::Location;
-use crate::manager::{Manager, Purpose};
+use crate::manager::Manager;
 use crate::observed::{self, ObservedNode, OwnPort, is_up};
 use crate::program::hops;
+use crate::purpose::Purpose;
 
 impl Manager {
     /// Starts a discovery run over the whole fabric, from the manager's own port.
@@ -169,10 +170,7 @@ impl Manager {
             && from.is_some_and(|from| self.bound.node(Some(from)).is_none())
             && self.bound.is_sealed(info.node_guid)
             && self.bound.node(Some(own_end)).is_none()
-            && !self
-                .observed
-                .own
-                .is_some_and(|own| (own.node, own.number) == (info.node_guid, info.local_port))
+            && self.observed.own.is_none_or(|own| (own.node, own.number) != (info.node_guid, info.local_port))
     }
 
     /// Whether a device without the M_Key claims the GUID of a node that is bound to another location.

@@ -13,7 +13,8 @@ use ib_wire::{Attribute, Guid, Mad, Method, PortNum, SMP_DATA_LEN, SmInfo, SmSta
 
 use crate::event::SmEvent;
 use crate::mad_window::RetryPolicy;
-use crate::manager::{Manager, Purpose};
+use crate::manager::Manager;
+use crate::purpose::Purpose;
 
 /// First interval between queries of a silent manager. Doubles with every query without answer.
 const SILENT_PAUSE_MIN: Duration = Duration::from_secs(20);

@@ -10,6 +10,7 @@
 //! | module | content |
 //! |---|---|
 //! | `manager` | the phases, and the verbs of the caller |
+//! | `manager_settings` | its settings |
 //! | `answers` | responses, and requests without response |
 //! | `discovery_run` | probes, reads and comparison with the known values |
 //! | `sweep` | schedule of sweeps and rechecks |
@@ -44,14 +45,16 @@ mod foreign_managers;
 mod group_trees;
 mod keys;
 mod lacks;
-mod link_health;
 mod lifetimes;
+mod link_health;
 mod mad_window;
 mod manager;
+mod manager_settings;
 mod observed;
 mod persistence;
 mod program;
 mod programming;
+mod purpose;
 mod read_back;
 mod registration;
 mod sa;
@@ -73,7 +76,8 @@ pub use link_health::{
     LinkErrorCounter, LinkHealthError, LinkHealthSettings, LinkName,
 };
 pub use mad_window::{MadCounts, MadLimits, MadProgress};
-pub use manager::{Manager, ManagerSettings};
+pub use manager::Manager;
+pub use manager_settings::ManagerSettings;
 pub use persistence::PersistentState;
 pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
 pub use scope::{ChangedDevices, changed_devices};

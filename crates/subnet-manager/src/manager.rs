@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use ib_wire::{
-    Datagram, DirectedRoute, Gid, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmKey,
-    Status, TransactionId,
-};
+use ib_wire::{Datagram, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId};
 
 use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
@@ -18,48 +15,20 @@ use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
 use crate::keys::{BoundNodes, KeyRing, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
-use crate::lifetimes::DRAIN_TIME;
-use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkHealthSettings, LinkName};
-use crate::mad_window::{Answered, MadCounts, MadLimits, MadProgress, MadWindow};
+use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName};
+use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
+use crate::manager_settings::ManagerSettings;
 use crate::observed::Observed;
 use crate::persistence::{Persistence, PersistentState};
 use crate::program::{Comparison, Stage, WeightWrite};
+use crate::purpose::Purpose;
 use crate::registration::Registration;
 use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
-use crate::sweep::{SweepSchedule, SweepSettings};
+use crate::sweep::SweepSchedule;
 use crate::transition::RouteStep;
 use crate::unsupported::Unsupported;
 use crate::verification::Written;
-
-/// Settings of a subnet manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ManagerSettings {
-    pub limits: MadLimits,
-    pub sweeps: SweepSettings,
-    /// SMInfo priority, 0 to 15; the highest becomes master.
-    pub priority: u8,
-    /// SM_Key in SMInfo, with which subnet managers recognise each other. It protects nothing, because every
-    /// port can read it.
-    pub sm_key: Option<SmKey>,
-    /// GID prefix of the subnet, with which the GIDs of all ports begin.
-    pub gid_prefix: u64,
-    /// Drain time: after withdrawing routes, wait this long for packets in flight before installing routes
-    /// that could deadlock with them.
-    pub drain_time: Duration,
-    /// When links are damped.
-    pub link_health: LinkHealthSettings,
-}
-
-impl Default for ManagerSettings {
-    fn default() -> Self {
-        let (limits, sweeps) = (MadLimits::default(), SweepSettings::default());
-        // OpenSM's default. OpenSM yields only to a manager with the same SM_Key.
-        let sm_key = SmKey::from_wire(1);
-        let (gid_prefix, link_health) = (Gid::DEFAULT_PREFIX, LinkHealthSettings::default());
-        Self { limits, sweeps, priority: 15, sm_key, gid_prefix, drain_time: DRAIN_TIME, link_health }
-    }
-}
 
 /// A subnet manager, as a state machine without I/O, clock or threads. It makes a fabric equal to a plan and
 /// keeps it so.
@@ -222,61 +191,6 @@ pub(crate) enum Phase {
     Verifying,
     /// Asking ports to register at subnet administration.
     Registering,
-}
-
-/// What a request is for.
-#[derive(Clone, Debug)]
-pub(crate) enum Purpose {
-    /// Which node is at a location? Presents the M_Key of the expected node, if there is one.
-    Probe {
-        from: Option<Location>,
-        route: DirectedRoute,
-        expected: Option<Guid>,
-    },
-    Read {
-        target: AttributeRef,
-    },
-    /// Read an attribute and compare it with the known value.
-    Audit {
-        target: AttributeRef,
-    },
-    /// Has the state of a port of this switch changed?
-    LightSweep {
-        target: AttributeRef,
-    },
-    /// Check a switch for which there is a reason.
-    Recheck {
-        target: AttributeRef,
-    },
-    Write {
-        target: AttributeRef,
-    },
-    /// Read back what was written.
-    Verify {
-        target: AttributeRef,
-    },
-    /// Read PortInfo after a Set of PortState Active was refused: is the port Active already?
-    ActivationCheck {
-        target: AttributeRef,
-        refusal: Status,
-    },
-    /// Does the link of a port run at FDR10? Devices without the vendor attribute refuse, which is no fault.
-    Fdr10 {
-        target: AttributeRef,
-    },
-    /// Does a switch route adaptively? Switches without the vendor attribute refuse, which is no fault.
-    AdaptiveRouting {
-        node: Guid,
-    },
-    /// Ask the software at a port to register at subnet administration.
-    Register {
-        target: AttributeRef,
-    },
-    /// Query another subnet manager.
-    ForeignManager {
-        node: Guid,
-        port: PortNum,
-    },
 }
 
 /// Limit on queued events. Beyond it, traps are not reported.

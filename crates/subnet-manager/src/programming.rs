@@ -9,7 +9,8 @@ use ib_wire::Guid;
 
 use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
-use crate::manager::{Manager, ManagerSettings, Phase};
+use crate::manager::{Manager, Phase};
+use crate::manager_settings::ManagerSettings;
 use crate::observed::ObservedNode;
 use crate::program::{Stage, WeightWrite, without_state};
 use crate::sa::{Directory, ManagerFacts};

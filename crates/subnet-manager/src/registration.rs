@@ -13,8 +13,9 @@ use fabric_model::plan::AdapterPortPlan;
 use ib_wire::{Attribute, Capability, Method, PortInfo, PortState};
 
 use crate::attribute_key::AttributeRef;
-use crate::manager::{Manager, Phase, Purpose};
+use crate::manager::{Manager, Phase};
 use crate::program::without_state;
+use crate::purpose::Purpose;
 
 /// Which ports were asked to register.
 #[derive(Debug, Default)]

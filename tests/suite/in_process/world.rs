@@ -119,7 +119,7 @@ pub struct World {
 #[derive(Clone)]
 pub enum Step {
     /// A port sends a request to subnet administration.
-    Ask(PortId, Mad),
+    Ask(PortId, Box<Mad>),
     /// Ports get other aliases.
     Aliases(PortAliases),
 }
@@ -229,7 +229,7 @@ impl World {
             Step::Ask(port, mad) => {
                 let lid = |port| self.fabric.port_forwarding(port).lid.unwrap().into();
                 let key = Pkey::from_wire(0x7fff).unwrap();
-                let datagram = Datagram::general_management(lid(*port), lid(self.port), key, mad.clone());
+                let datagram = Datagram::general_management(lid(*port), lid(self.port), key, Mad::clone(mad));
                 self.fabric.handle_datagram(self.now, *port, datagram);
             }
             Step::Aliases(aliases) => {

@@ -68,6 +68,9 @@ pub struct ManagerProcess {
 /// A partition of all hosts, so that there are paths between them: in the default one they are limited members.
 pub const ALL_HOSTS: &str = "all-hosts=0x7ffe : ALL_CAS=full;\n";
 
+/// The same with a broadcast group, so that hosts can join others.
+pub const ALL_HOSTS_IPOIB: &str = "all-hosts=0x7ffe, ipoib : ALL_CAS=full;\n";
+
 impl ManagerProcess {
     /// Starts a manager without state.
     pub fn start(side: Side, setup: &Setup) -> anyhow::Result<Self> {

@@ -2,7 +2,7 @@
 
 mod change;
 pub mod manager;
-mod paths;
+mod sa;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use bench::process::{Emulator, ServerProcess};
 use bench::scratch::ScratchDir;
 use change::{LinkFailure, PartitionChange};
 use manager::{ManagerProcess, Setup, Side};
-use paths::PathQueries;
+use sa::{Requested, SaRequests};
 
 /// Compare `heddle sm` with the installed opensm: the same fat-trees, the same emulations, one after the other.
 ///
-/// Bring-up, a partition of 16 ports that is added and removed, a failed link, and path queries. Both managers are
+/// Bring-up, a partition of 16 ports that is added and removed, a failed link, path queries, and joins of multicast groups. Both managers are
 /// observed from outside: their output, /proc, the requests that `heddle sim` counted, and tables read back by a third
 /// program. A step that does not end as expected is an error, or a row that reports it.
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub struct BenchSmArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [324, 1944, 4860, 11664])]
     hosts: Vec<u32>,
     /// Parts to measure, separated by commas.
-    #[arg(long, value_delimiter = ',', default_values = ["bring-up", "partition", "link", "paths", "routing"])]
+    #[arg(long, value_delimiter = ',', default_values = ["bring-up", "partition", "link", "paths", "joins", "routing"])]
     parts: Vec<Part>,
     /// Emulators to measure on, separated by commas.
     #[arg(long, value_delimiter = ',', default_values = ["heddle", "ibsim"])]
@@ -47,7 +47,7 @@ pub struct BenchSmArgs {
     /// Routing engine of opensm (option -R).
     #[arg(long, default_value = "minhop")]
     engine: String,
-    /// Duration of the path queries, in seconds.
+    /// Duration of the path queries, and of the joins, in seconds.
     #[arg(long, default_value_t = 5)]
     query_s: u64,
     /// Print the figures as JSON instead of Markdown.
@@ -61,6 +61,7 @@ enum Part {
     Partition,
     Link,
     Paths,
+    Joins,
     Routing,
 }
 
@@ -89,7 +90,8 @@ struct Row {
     /// `None` if it was not requested; the reason if it failed.
     partition: Option<Outcome<PartitionChange>>,
     link: Option<Outcome<LinkFailure>>,
-    paths: Option<Outcome<PathQueries>>,
+    paths: Option<Outcome<SaRequests>>,
+    joins: Option<Outcome<SaRequests>>,
 }
 
 /// What was measured, or why it was not.
@@ -271,10 +273,24 @@ fn measure(
     let partition = wanted(Part::Partition)
         .then(|| Outcome::of(change::partition(&arena, &setup, &mut manager), "partition change"));
     let paths = wanted(Part::Paths)
-        .then(|| Outcome::of(paths::query(&arena, &manager, args.query_s), "path queries"));
+        .then(|| Outcome::of(sa::request(&arena, &manager, Requested::Paths, args.query_s), "path queries"));
     let link = (wanted(Part::Link) && emulator == Emulator::Heddle)
         .then(|| Outcome::of(change::link(&arena, &mut manager), "link failure"));
     drop(manager);
+    let joins = wanted(Part::Joins).then(|| Outcome::of(joins(args, &arena, &setup, side), "joins"));
     eprintln!("  up after {:.2} s; the emulation used {:.2?}", bring_up.up_s, arena.server.cpu_time()?);
-    Ok(Row { hosts: arena.hosts, on: emulator, side, qos, bring_up, partition, link, paths })
+    Ok(Row { hosts: arena.hosts, on: emulator, side, qos, bring_up, partition, link, paths, joins })
+}
+
+/// Joins of multicast groups, of a manager that has a partition with IPoIB.
+fn joins(args: &BenchSmArgs, arena: &Arena, setup: &Setup, side: Side) -> anyhow::Result<SaRequests> {
+    let directory = setup.directory.with_extension("joins");
+    let setup = Setup { directory: &directory, ..setup.clone() };
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(setup.partitions(), manager::ALL_HOSTS_IPOIB)?;
+    let mut manager = ManagerProcess::start(side, &setup)?;
+    manager.wait_up()?;
+    let before = manager.cpu()?;
+    manager.wait_idle(before)?;
+    sa::request(arena, &manager, Requested::Joins, args.query_s)
 }

@@ -2,7 +2,7 @@
 
 use super::change::ChangeCost;
 use super::manager::Side;
-use super::{BringUp, Emulator, Outcome, Report, Row};
+use super::{BringUp, Emulator, Outcome, Report, Row, SaRequests};
 
 /// Both sides on one fabric of one emulation.
 struct Pair<'a> {
@@ -24,6 +24,7 @@ pub fn markdown(report: &Report) -> String {
     partition(&mut text, &pairs);
     link(&mut text, &pairs);
     paths(&mut text, &pairs);
+    joins(&mut text, &pairs);
     routing(&mut text, report);
     text
 }
@@ -177,28 +178,53 @@ fn link(text: &mut String, pairs: &[Pair]) {
 }
 
 fn paths(text: &mut String, pairs: &[Pair]) {
-    let shown: Vec<&Pair> = pairs.iter().filter(|pair| pair.opensm.paths.is_some()).collect();
+    *text += &sa_requests(
+        pairs,
+        "\n**Path queries** by several hosts at once, each to changing peers. Goal: ≥ 5 times as many per CPU second of the \
+         manager.\n\n",
+        |row| row.paths.as_ref(),
+    );
+}
+
+fn joins(text: &mut String, pairs: &[Pair]) {
+    *text += &sa_requests(
+        pairs,
+        "\n**Joins** by several hosts at once: each joins a multicast group of its own, and leaves it, 64 groups in turn. Joins and \
+         leaves are counted.\n\n",
+        |row| row.joins.as_ref(),
+    );
+}
+
+/// Requests to subnet administration, per second and in CPU time of the manager; empty if none were measured.
+fn sa_requests(
+    pairs: &[Pair],
+    about: &str,
+    measured: impl Fn(&Row) -> Option<&Outcome<SaRequests>>,
+) -> String {
+    let shown: Vec<&Pair> = pairs.iter().filter(|pair| measured(pair.opensm).is_some()).collect();
     if shown.is_empty() {
-        return;
+        return String::new();
     }
-    *text += "\n**Path queries** by several hosts at once, each to changing peers; CPU of the manager per query. Goal: ≥ 5 \
-              times as many.\n\n\
-              | hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs |\n\
-              |---:|---|---:|---:|---:|---:|---:|\n";
+    let mut text = about.to_owned();
+    text += "| hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs | per CPU second |\n\
+             |---:|---|---:|---:|---:|---:|---:|---:|\n";
     for pair in shown {
-        let opensm = pair.opensm.paths.as_ref().and_then(Outcome::measured);
-        let heddle = pair.heddle.and_then(|row| row.paths.as_ref()).and_then(Outcome::measured);
+        let opensm = measured(pair.opensm).and_then(Outcome::measured);
+        let heddle = pair.heddle.and_then(&measured).and_then(Outcome::measured);
         let (slow, fast) = (opensm.map(|it| it.per_s), heddle.map(|it| it.per_s));
-        *text += &row(&[
+        let (dear, cheap) = (opensm.map(|it| it.cpu_us), heddle.map(|it| it.cpu_us));
+        text += &row(&[
             pair.opensm.hosts.to_string(),
             place(pair.opensm.on),
             whole(slow),
             whole(fast),
             bold(ratio((fast, slow))),
-            figure(opensm.map(|it| it.cpu_us)),
-            figure(heddle.map(|it| it.cpu_us)),
+            figure(dear),
+            figure(cheap),
+            bold(ratio((dear, cheap))),
         ]);
     }
+    text
 }
 
 fn routing(text: &mut String, report: &Report) {

@@ -38,6 +38,8 @@ pub struct IbsimClient {
     timeout: Option<Duration>,
     /// Received in one batch with a message that `receive` returned.
     buffered: VecDeque<DataMessage>,
+    /// Whether the last batch was not full, so that the next call need not ask for more.
+    is_drained: bool,
 }
 
 impl AsFd for IbsimClient {
@@ -90,8 +92,15 @@ impl IbsimClient {
             Err(error) => return Err(error),
         };
         // From here on the server has a client, which disconnects when this value is dropped.
-        let client =
-            Self { control, data, id, batches: Batches::new(), timeout: None, buffered: VecDeque::new() };
+        let client = Self {
+            control,
+            data,
+            id,
+            batches: Batches::new(),
+            timeout: None,
+            buffered: VecDeque::new(),
+            is_drained: false,
+        };
         client.data.connect_addr(&name.server_data(id)?)?;
         client.data.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(client)
@@ -125,10 +134,13 @@ impl IbsimClient {
     /// answered comes back with status [`DataStatus::TimedOut`](super::DataStatus::TimedOut).
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
         if self.buffered.is_empty() {
+            if std::mem::take(&mut self.is_drained) && timeout.is_zero() {
+                return Ok(None);
+            }
             let mut batch = std::mem::take(&mut self.buffered).into();
             let received = self.receive_batch(&mut batch, timeout);
             self.buffered = batch.into();
-            received?;
+            self.is_drained = (1..Self::RECEIVE_BATCH_MAX).contains(&received?);
         }
         Ok(self.buffered.pop_front())
     }

@@ -17,7 +17,7 @@ use ib_wire::{
 
 use self::header::{Header, Layout, RegisterAgent};
 use crate::client_role::ClientRole;
-use crate::sys::{self, RawDevice};
+use crate::sys::{self, EitherReady, RawDevice};
 use crate::waker::Waker;
 use sysfs::PortFiles;
 
@@ -162,11 +162,14 @@ impl Umad {
     }
 
     /// Waits until there is input, the timeout is over, or `waker` is used.
-    pub(crate) fn wait(&self, waker: &Waker, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn wait(&self, waker: &Waker, timeout: Duration) -> io::Result<EitherReady> {
         match self.device.kernel_fd() {
             Some(device) => sys::wait_for_either(device, waker, timeout),
             // libumad2sim can wait for one descriptor only, so the waker takes effect a little later.
-            None => self.device.wait_readable(timeout.min(PRELOADED_WAIT)).map(drop),
+            None => {
+                self.device.wait_readable(timeout.min(PRELOADED_WAIT))?;
+                Ok(EitherReady { second: true })
+            }
         }
     }
 

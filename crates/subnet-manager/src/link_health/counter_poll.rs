@@ -33,7 +33,6 @@ const TRANSACTIONS: u32 = 0x8000_0000;
 /// Requests for counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterPollCounts {
-    /// PortCounters read.
     pub reads: u64,
     /// Requests that were not answered, or answered with an error.
     pub unanswered: u64,

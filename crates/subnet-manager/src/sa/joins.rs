@@ -21,6 +21,7 @@ use ib_wire::{
 };
 
 use super::directory::{Directory, EndPort};
+use super::group_gids::{LINK_LOCAL, assigned_gid, is_assigned, is_ip, is_valid_gid};
 use super::paths::{is_selected, lower_mtu, lower_rate};
 use crate::lifetimes::SUBNET_TIMEOUT;
 
@@ -35,13 +36,6 @@ const PARTITION_GROUPS_MAX: usize = 1024;
 const PARTITION_TREES_MAX: usize = 64;
 /// Limit on created and deleted groups that wait to be reported.
 const EVENTS_MAX: usize = 4096;
-
-/// Signature of a GID that subnet administration assigned, in the third and fourth byte.
-const ASSIGNED: [u8; 2] = [0xa0, 0x1b];
-/// Signatures of IPv4 and IPv6 groups (RFC 4391); the P_Key follows.
-const IP: [[u8; 2]; 2] = [[0x40, 0x1b], [0x60, 0x1b]];
-/// Link-local scope of a group.
-const LINK_LOCAL: u8 = 2;
 
 /// What a group is. Its members are elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -471,7 +465,7 @@ impl Joins {
     }
 
     fn create(&mut self, group: Group) {
-        if group.mgid.0[2..4] == ASSIGNED {
+        if is_assigned(group.mgid) {
             self.assigned = self.assigned.wrapping_add(1);
         }
         *self.by_partition.entry(group.partition).or_default() += 1;
@@ -575,27 +569,4 @@ fn partition_of(pattern: &Pattern<'_, M>) -> Option<PartitionNumber> {
 /// Whether members with these join states keep a group in existence.
 fn keeps_group(state: JoinState) -> bool {
     state.has(JoinState::FULL) || state.has(JoinState::SEND_ONLY_FULL)
-}
-
-fn is_ip(mgid: Gid) -> bool {
-    IP.iter().any(|signature| mgid.0[2..4] == *signature)
-}
-
-/// Whether a group may have this GID. IP groups name their partition; link-local GIDs with the signature of assigned ones may
-/// not be requested.
-fn is_valid_gid(mgid: Gid, partition: PartitionNumber, is_requested: bool) -> bool {
-    let (flags, scope) = (mgid.0[1] >> 4, mgid.0[1] & 0xf);
-    let key = partition.key(Membership::Full).to_wire().to_be_bytes();
-    mgid.is_multicast()
-        && flags <= 1
-        && (!is_ip(mgid) || mgid.0[4..6] == key)
-        && !(is_requested && mgid.0[2..4] == ASSIGNED && scope == LINK_LOCAL)
-}
-
-fn assigned_gid(prefix: u64, scope: u8, number: u32) -> Gid {
-    let mut gid = [0; 16];
-    gid[..4].copy_from_slice(&[0xff, 0x10 | scope & 0xf, ASSIGNED[0], ASSIGNED[1]]);
-    gid[4..12].copy_from_slice(&prefix.to_be_bytes());
-    gid[12..].copy_from_slice(&number.to_be_bytes());
-    Gid(gid)
 }

@@ -18,12 +18,14 @@
 //! | `query` | a request, its requester, and the records found so far |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
 //! | `guid_records` | GUIDs of ports, and requests for aliases |
+//! | `group_gids` | GIDs of multicast groups |
 //! | `joins` | members of multicast groups, and the groups that they create |
 //! | `subscriptions` | subscriptions to notices, and reports |
 //! | `transfers` | RMPP responses of several datagrams |
 
 mod budget;
 mod directory;
+mod group_gids;
 mod groups;
 mod guid_records;
 mod inventory;

@@ -104,10 +104,7 @@ impl Subscriptions {
         let wants = move |inform: &InformInfo| {
             inform.scope == InformScope::Generic && is_either(inform.number, number, InformInfo::ALL)
         };
-        self.by_port
-            .iter()
-            .filter(move |(_, own)| own.iter().any(|inform| wants(inform)))
-            .map(|(guid, _)| *guid)
+        self.by_port.iter().filter(move |(_, own)| own.iter().any(wants)).map(|(guid, _)| *guid)
     }
 
     /// Queues a report of a notice for a port, once for each queue pair with a subscription that the notice matches. The

@@ -3,6 +3,7 @@
 use fabric_model::generate::FatTree;
 use ib_wire::{Attribute, Mad, Method, Status};
 
+use crate::joins::broadcast;
 use crate::world::{World, exchange, request};
 
 /// Captured requests to OpenSM and its responses, by name.
@@ -77,4 +78,31 @@ fn a_path_record_equals_that_of_opensm() {
     // Here on one leaf with an MTU of 4096 at 100 Gb/s; there 2048 at 10.
     (expected[54], expected[55]) = (0x85, 0x90);
     assert_eq!(ours.sa_data()[..64], expected[..64]);
+}
+
+/// Join and leave of the IPv4 broadcast group of the default partition, by a port that has no other.
+#[test]
+fn a_join_and_a_leave_equal_those_of_opensm() {
+    let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate().unwrap();
+    let mut world = World::new(tree).with(0xffff, 5..=6);
+    world.groups = vec![(0x7fff, 0)];
+    let mut sa = world.sa();
+    let mut ask = |wanted: &str| {
+        let (_, mut requested, theirs) = captured().into_iter().find(|(name, ..)| name == wanted).unwrap();
+        requested.sa_data_mut()[..16].copy_from_slice(&broadcast(0x7fff).0);
+        requested.sa_data_mut()[16..32].copy_from_slice(&world.gid(5).0);
+        let ours = exchange(&mut sa, &request(5, 0xffff, requested)).unwrap().mad;
+        assert_eq!((ours.method(), ours.status()), (theirs.method(), theirs.status()));
+        assert_eq!(ours.sa_record_len(), theirs.sa_record_len());
+        let mut expected = *theirs.sa_data();
+        expected[..16].copy_from_slice(&broadcast(0x7fff).0);
+        expected[16..32].copy_from_slice(&world.gid(5).0);
+        (ours, expected)
+    };
+    let (joined, expected) = ask("set-mcmemberrecord");
+    assert_eq!(joined.sa_data()[..52], expected[..52]);
+    // OpenSM returns the request with the join states that are left; here the rest is that of the group.
+    let (left, expected) = ask("delete-mcmemberrecord");
+    assert_eq!(left.sa_data()[..32], expected[..32]);
+    assert_eq!(left.sa_data()[48..52], expected[48..52], "scope, and no join state");
 }

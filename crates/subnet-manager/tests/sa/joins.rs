@@ -23,7 +23,7 @@ fn world() -> World {
 }
 
 /// The broadcast group of a partition of [`world`].
-fn broadcast(partition: u16) -> Gid {
+pub fn broadcast(partition: u16) -> Gid {
     let mut mgid = [0xff; 16];
     (mgid[1], mgid[4], mgid[5]) = (0x12, (partition >> 8) as u8 | 0x80, partition as u8);
     Gid(mgid)

@@ -128,7 +128,7 @@ fn tables_are_those_of_the_plan() {
         assert_eq!(record.ports.encode(), switch.linear_block(record.block));
     }
     let keys: Vec<PkeyTableRecord> = table(&mut sa, &all(Attribute::PKEY_TABLE_RECORD)).unwrap();
-    assert_eq!(keys.len(), 22 + 16, "every end port, and every switch port before a host");
+    assert_eq!(keys.len(), 22 * 2 + 16, "64 entries of every end port, and every switch port before a host");
     let own = plan.adapter_port(world.guid(5)).unwrap();
     let record = keys.iter().find(|record| record.lid == Some(own.lid.into())).unwrap();
     assert_eq!((record.port, record.block, record.pkeys), (1, 0, own.pkeys.block(0)));
