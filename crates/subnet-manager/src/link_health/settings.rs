@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::counters::{ErrorCounts, LinkErrorCounter};
 
-/// The most flaps that can be demanded: so many times are remembered for each end of a link.
+/// Largest limit of flaps. It bounds the times that are remembered for each end of a link.
 const FLAPS_MAX: u64 = 1000;
 
 /// The longest window or quiet time.
@@ -161,8 +161,8 @@ fn within(field: &'static str, value: u64, min: u64, max: u64) -> Result<u64, Li
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<LinkHealthSettings, String> {
-        serde_json::from_str(json).map_err(|error| error.to_string())
+    fn read(json: &str) -> serde_json::Result<LinkHealthSettings> {
+        serde_json::from_str(json)
     }
 
     #[test]
@@ -183,9 +183,9 @@ mod tests {
                 "quiet_max_seconds must be at least quiet_first_seconds (100), got 99",
             ),
         ] {
-            assert_eq!(read(json).unwrap_err(), message);
+            assert_eq!(read(json).unwrap_err().to_string(), message);
         }
-        assert!(read(r#"{"flap": 3}"#).unwrap_err().contains("unknown field `flap`"));
+        assert!(read(r#"{"flap": 3}"#).unwrap_err().to_string().contains("unknown field `flap`"));
     }
 
     #[test]

@@ -323,9 +323,9 @@ fn a_port_cannot_create_groups_without_end() {
     };
     let answers: Vec<_> = (0..1_000_000).map(|number| create(2, number)).collect();
     let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
-    assert_eq!(count(Ok(())), 256, "at most so many groups");
+    assert_eq!(count(Ok(())), 256, "the limit of groups for one port");
     assert_eq!(count(Err(Status::SA_NO_RESOURCES)) + count(Err(Status::BUSY)), 999_744);
-    assert!(count(Err(Status::BUSY)) > 700_000, "and at most so many requests");
+    assert!(count(Err(Status::BUSY)) > 700_000, "the token bucket limits requests");
     assert_eq!(create(3, 0), Ok(()), "others are not affected");
     let counts = sa.counts();
     assert_eq!((counts.registrations, counts.refused), (257, 999_744));
