@@ -99,7 +99,8 @@ impl PlanProvider {
     /// The plan that keeps as many of the LIDs and routes found as possible.
     pub fn adopt(&mut self, found: &ObservedTables) -> anyhow::Result<(Adoption, Arc<FabricPlan>)> {
         let (discovery, intents) = self.known()?;
-        let adoption = adopt(&discovery.topology, intents, found)?;
+        let mut adoption = adopt(&discovery.topology, intents, found)?;
+        adoption.decisions.sl_enforcement = self.decisions.sl_enforcement;
         let plan = compile(&discovery.topology, intents, &adoption.decisions)?;
         let plan = self.keep(plan);
         Ok((adoption, plan))

@@ -7,9 +7,10 @@ use fabric_model::Topology;
 use fabric_model::generate::{FatTree, Torus};
 use fabric_model::intent::{Alias, PortAliases};
 use fabric_sim::{BuiltInProfile, Fabric, PortId};
-use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Record, Selector};
+use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, PathRecord, Record, Selector};
 use ib_wire::{
-    Gid, Guid, Mad, ManagementClass, Method, Mtu, PartitionNumber, Pkey, QKey, Rate, ServiceLevel, Status,
+    Datagram, Gid, Guid, Mad, ManagementClass, Method, Mtu, PartitionNumber, Pkey, QKey, Rate, ServiceLevel,
+    Status,
 };
 
 use crate::in_process::world::{Ended, Step, World};
@@ -28,6 +29,9 @@ const JOIN: ComponentMask = ComponentMask(
         | M::FLOW_LABEL.0,
 );
 const LEAVE: ComponentMask = ComponentMask(M::MGID.0 | M::PORT_GID.0 | M::JOIN_STATE.0);
+
+/// The alias of [`script`].
+const ALIAS: Guid = Guid::from_wire(0xa11a_0000).unwrap();
 
 /// Every partition has full and limited members.
 const PARTITIONS: &str = "Default=0x7fff, ipoib : ALL=full;\n";
@@ -212,7 +216,7 @@ fn script(hosts: &Hosts) -> Vec<Step> {
     let full = JoinState::FULL;
     let alias = |host: usize, index: u8| -> PortAliases {
         let partitions = BTreeSet::from([PartitionNumber::DEFAULT]);
-        let alias = Alias { guid: Guid::from_wire(0xa11a_0000).unwrap(), partitions };
+        let alias = Alias { guid: ALIAS, partitions };
         [(hosts.0[host].1, [(index, alias)].into())].into()
     };
     let mut steps: Vec<Step> = [1, 6, 12].map(|host| hosts.join(host, group(1), full)).into();
@@ -224,6 +228,37 @@ fn script(hosts: &Hosts) -> Vec<Step> {
     steps.extend([2, 7].map(|host| hosts.leave(host, group(2), full)));
     steps.push(hosts.join(22, ip_group(5), full));
     steps
+}
+
+/// What software asks at the end: about groups that are and that were, about the alias and where it was before.
+fn questions(hosts: &Hosts) -> Vec<Step> {
+    let question = |host: usize, attribute, mask, record: &[u8]| {
+        let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, attribute, 0);
+        mad.sa_data_mut()[..record.len()].copy_from_slice(record);
+        mad.set_component_mask(mask);
+        Step::Ask(hosts.0[host].0, Box::new(mad))
+    };
+    let member = |host: usize, mgid: Gid| {
+        let record = request(Method::GET, mgid, hosts.0[host].1, JoinState::FULL);
+        question(host, M::ATTRIBUTE, M::MGID | M::PORT_GID, &record.sa_data()[..M::LEN])
+    };
+    let path = |host: usize, to: Guid| {
+        let mut record = PathRecord::decode(&[0; PathRecord::LEN]).unwrap();
+        record.sgid = Gid::unicast(Gid::DEFAULT_PREFIX, hosts.0[host].1);
+        record.dgid = Gid::unicast(Gid::DEFAULT_PREFIX, to);
+        question(host, PathRecord::ATTRIBUTE, PathRecord::SGID | PathRecord::DGID, &record.encode())
+    };
+    let mut asked: Vec<Step> = [1, 6, 12, 20].map(|host| member(host, group(1))).into();
+    asked.extend([member(2, group(2)), member(22, ip_group(5))]);
+    asked.extend([path(1, ALIAS), path(1, hosts.0[3].1), path(4, hosts.0[22].1)]);
+    asked
+}
+
+/// The last answers, and who got them.
+fn answers(world: &World, count: usize) -> Vec<(PortId, Status, Vec<u8>)> {
+    let last = &world.heard[world.heard.len() - count..];
+    let answer = |(port, it): &(PortId, Datagram)| (*port, it.mad.status(), it.mad.sa_data().to_vec());
+    last.iter().map(answer).collect()
 }
 
 /// The aliases that adapters hold.
@@ -247,12 +282,16 @@ fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
         };
         let mut world = World::new(&tree(), kind, 1);
         let hosts = Hosts::of(&world);
-        let script = script(&hosts);
+        let questions = questions(&hosts);
+        let script = [script(&hosts), questions.clone()].concat();
         assert_eq!(world.play(PARTITIONS, &script, None, nothing), Ended::Programmed { troubles: 0 });
         assert_eq!(world.judge.verdict, None);
         let (whole, right, held) = (world.sent, tables(&world), aliases(&world, &hosts));
         assert!(whole > bring_up + 30, "{whole} datagrams, {bring_up} of them before the first step");
         assert_eq!(held.keys().copied().collect::<Vec<_>>(), [4]);
+        let answered = answers(&world, questions.len());
+        let found = answered.iter().map(|(_, status, _)| *status == Status::OK).collect::<Vec<_>>();
+        assert_eq!(found, [true, false, true, true, false, true, true, true, true], "{answered:?}");
         let mut judge = world.judge;
         let mut kills = 0;
         for kill in (bring_up + 1..=whole).step_by(step) {
@@ -268,6 +307,7 @@ fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
             assert_eq!(world.judge.verdict, None, "{what}");
             assert_eq!(tables(&world), right, "{what}");
             assert_eq!(aliases(&world, &hosts), held, "{what}");
+            assert_eq!(answers(&world, questions.len()), answered, "{what}");
             judge = world.judge;
             kills += 1;
         }

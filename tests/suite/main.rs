@@ -32,6 +32,7 @@ mod recovery;
 mod registrations;
 mod rig;
 mod sa_queries;
+mod saquery_sets;
 mod shapes;
 mod sim_control;
 #[path = "../../crates/controller/tests/suite/site/mod.rs"]

@@ -404,6 +404,9 @@ fn adopting_an_opensm_fabric_compares_first_and_then_applies() {
         let restarted = once(&server, &["--state", &state]);
         assert!(restarted.stdout.contains(" 0 Sets in"), "{restarted:?}");
         assert_eq!((routes(&server, &nodes), sets_asked(&server)), (ours, sets));
+        let with_lanes = once(&server, &["--adopt", "--apply", "--qos", "--state", &state]);
+        assert!(with_lanes.stdout.contains("\nup: "), "{with_lanes:?}");
+        assert!(sets_asked(&server) > sets, "with --qos, lanes are programmed, too");
     }
 }
 

@@ -1,7 +1,7 @@
 //! A server under test: starts it, measures its CPU time and memory, and ends it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(120);
 pub enum Emulator {
     Ibsim,
     Heddle,
+    /// [`Self::Heddle`] with a socket for clients of the framed protocol besides.
+    HeddleFramed,
     /// A server that answers every request with itself.
     Echo,
 }
@@ -38,7 +40,7 @@ impl Emulator {
                 .arg(net)
                 .env("IBSIM_SOCKNAME", name),
             // In the scratch directory, because the server is killed and cannot remove its control socket.
-            Self::Heddle => command
+            Self::Heddle | Self::HeddleFramed => command
                 .arg(&programs.heddle)
                 .arg("sim")
                 .arg(net)
@@ -46,7 +48,15 @@ impl Emulator {
                 .env("XDG_RUNTIME_DIR", net.parent().unwrap_or(net)),
             Self::Echo => command.arg(&programs.heddle_bench).args(["echo", name]),
         };
+        if let Some(socket) = self.framed_socket(net, name) {
+            command.arg("--socket").arg(socket);
+        }
         command
+    }
+
+    /// The socket for clients of the framed protocol; `None` if this server has none.
+    pub fn framed_socket(self, net: &Path, name: &str) -> Option<PathBuf> {
+        (self == Self::HeddleFramed).then(|| net.with_file_name(name).with_extension("sock"))
     }
 }
 

@@ -138,10 +138,7 @@ impl Device {
     /// them were sent.
     pub fn send_batch(&mut self, datagrams: &[Datagram]) -> Result<(), DeviceError> {
         match &mut self.0 {
-            Transport::Ibsim { client, .. } => {
-                let messages: Vec<_> = datagrams.iter().map(Into::into).collect();
-                client.send_batch(&messages)?;
-            }
+            Transport::Ibsim { client, .. } => client.send_datagrams(datagrams)?,
             Transport::Framed(client) => client.send_batch(datagrams)?,
             Transport::Umad(_) => datagrams.iter().try_for_each(|datagram| self.send(datagram))?,
         }

@@ -38,6 +38,8 @@ pub struct Setup<'a> {
     pub heddle: &'a Path,
     /// Socket name of the emulation (`IBSIM_SOCKNAME`).
     pub name: &'a str,
+    /// The socket of the framed protocol, if it attaches with that.
+    pub framed: Option<&'a Path>,
     /// The node it runs on.
     pub node: &'a str,
     /// Directory for its files.
@@ -135,6 +137,15 @@ impl ManagerProcess {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
+    /// The part of its CPU time so far that it spent outside the kernel, in steps of 10 ms.
+    pub fn user_cpu(&self) -> anyhow::Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The name in field 2 ends with the last parenthesis; utime is field 14, in hundredths of a second.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let ticks: u64 = fields.split_whitespace().nth(11).context("a process without utime")?.parse()?;
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
     /// Its peak resident memory, in KiB.
     pub fn peak_kib(&self) -> u64 {
         self.peak_kib
@@ -165,6 +176,11 @@ fn opensm(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
     let stock = Stock::new(setup.name, setup.node, setup.directory)?;
     // Ends with this process; -d 2 writes every line of its log at once; -s 0: no periodic sweeps.
     let mut command = stock.command("setpriv");
+    if let Some(socket) = setup.framed {
+        let preload = setup.heddle.with_file_name("libheddle_umad.so");
+        ensure!(preload.exists(), "{} is missing: build the whole workspace", preload.display());
+        command.env("LD_PRELOAD", preload).env("HEDDLE_SOCKET", socket);
+    }
     command.args(["--pdeathsig", "KILL", "--", "opensm", "-d", "2", "-s", "0", "-R", setup.engine, "-P"]);
     command.arg(setup.partitions()).arg("-f").arg(said);
     if setup.qos {
@@ -177,9 +193,13 @@ fn opensm(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
 fn heddle(setup: &Setup, said: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(setup.heddle).arg("sm");
+    let device = match setup.framed {
+        Some(socket) => format!("heddle:{}@{}", socket.display(), setup.node),
+        None => format!("ibsim:{}@{}", setup.name, setup.node),
+    };
     command.args([
         "--device",
-        &format!("ibsim:{}@{}", setup.name, setup.node),
+        &device,
         "--sweep",
         "3600",
         // Switches of ibsim cannot enforce partitions; opensm opens their ports in any case.

@@ -39,7 +39,7 @@ pub struct BenchSmArgs {
     #[arg(long, value_delimiter = ',', default_values = ["bring-up", "partition", "link", "paths", "joins", "routing"])]
     parts: Vec<Part>,
     /// Emulators to measure on, separated by commas.
-    #[arg(long, value_delimiter = ',', default_values = ["heddle", "ibsim"])]
+    #[arg(long, value_delimiter = ',', default_values = ["heddle", "heddle-framed", "ibsim"])]
     on: Vec<On>,
     /// Largest fabric, in hosts, that both also bring up with QoS (opensm -Q, heddle sm --qos).
     #[arg(long, default_value_t = 4860)]
@@ -68,7 +68,20 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum On {
     Heddle,
+    /// Both managers attach with the framed protocol, where one system call can carry many datagrams. Partitions and links are
+    /// not changed there.
+    HeddleFramed,
     Ibsim,
+}
+
+impl On {
+    fn emulator(self) -> Emulator {
+        match self {
+            Self::Heddle => Emulator::Heddle,
+            Self::HeddleFramed => Emulator::HeddleFramed,
+            Self::Ibsim => Emulator::Ibsim,
+        }
+    }
 }
 
 /// All figures of a run.
@@ -168,11 +181,30 @@ struct Arena<'a> {
     emulator: Emulator,
     name: String,
     socket: SocketName,
+    /// The socket with which managers attach, if they use the framed protocol.
+    framed: Option<PathBuf>,
     runtime: PathBuf,
     server: ServerProcess,
 }
 
-impl Arena<'_> {
+impl<'a> Arena<'a> {
+    /// Starts the emulation of a fabric whose file of cables is `net`.
+    fn start(
+        programs: &Programs,
+        topology: &'a Topology,
+        net: &Path,
+        emulator: Emulator,
+        label: &str,
+    ) -> anyhow::Result<Self> {
+        let hosts = u32::try_from(topology.end_nodes().count())?;
+        let name = format!("heddle-sm-{}-{hosts}-{emulator:?}-{label}", std::process::id()).to_lowercase();
+        let socket = SocketName::new(&name)?;
+        let server = ServerProcess::start(&mut emulator.command(programs, net, &name), &socket)?;
+        let runtime = net.parent().unwrap_or(net).to_owned();
+        let framed = emulator.framed_socket(net, &name);
+        Ok(Self { hosts, topology, emulator, name, socket, framed, runtime, server })
+    }
+
     /// The first host, on which managers run.
     fn manager_id(&self) -> anyhow::Result<&str> {
         Ok(&self.topology.end_nodes().next().context("a fabric without hosts")?.1.id)
@@ -180,7 +212,7 @@ impl Arena<'_> {
 
     /// The requests of the manager's node so far; `None` on emulations that do not count.
     fn requests(&self) -> anyhow::Result<Option<Requests>> {
-        if self.emulator != Emulator::Heddle {
+        if self.emulator == Emulator::Ibsim {
             return Ok(None);
         }
         let status = sim_control::ask(&self.runtime, &self.name, &json!({ "command": "status" }))?;
@@ -206,10 +238,12 @@ pub fn run(args: &BenchSmArgs, programs: &Programs) -> anyhow::Result<()> {
         let net = scratch.path().join(format!("net-{hosts}"));
         std::fs::write(&net, ibnetdiscover::write(&topology))?;
         for on in &args.on {
-            let emulator = if *on == On::Heddle { Emulator::Heddle } else { Emulator::Ibsim };
+            let emulator = on.emulator();
             let sides = [Side::Opensm, Side::Heddle];
             for (qos, side) in [false, true].into_iter().flat_map(|qos| sides.map(|side| (qos, side))) {
-                if args.parts == [Part::Routing] || (qos && *hosts > args.qos_hosts) {
+                if args.parts == [Part::Routing]
+                    || (qos && (*hosts > args.qos_hosts || *on == On::HeddleFramed))
+                {
                     continue;
                 }
                 let with = if qos { " with QoS" } else { "" };
@@ -244,16 +278,12 @@ fn measure(
     side: Side,
     qos: bool,
 ) -> anyhow::Result<Row> {
-    let hosts = u32::try_from(topology.end_nodes().count())?;
-    let name = format!("heddle-sm-{}-{hosts}-{emulator:?}-{side:?}-{qos}", std::process::id()).to_lowercase();
-    let socket = SocketName::new(&name)?;
-    let server = ServerProcess::start(&mut emulator.command(programs, net, &name), &socket)?;
-    let runtime = net.parent().unwrap_or(net).to_owned();
-    let arena = Arena { hosts, topology, emulator, name, socket, runtime, server };
+    let arena = Arena::start(programs, topology, net, emulator, &format!("{side:?}-{qos}"))?;
     let directory = net.with_extension(format!("{emulator:?}-{side:?}-{qos}"));
     let setup = Setup {
         heddle: &programs.heddle,
         name: &arena.name,
+        framed: arena.framed.as_deref(),
         node: arena.manager_id()?,
         directory: &directory,
         qos,
@@ -270,25 +300,30 @@ fn measure(
     let before = manager.cpu()?;
     manager.wait_idle(before)?;
     let wanted = |part: Part| args.parts.contains(&part) && !qos;
-    let partition = wanted(Part::Partition)
+    let partition = (wanted(Part::Partition) && emulator != Emulator::HeddleFramed)
         .then(|| Outcome::of(change::partition(&arena, &setup, &mut manager), "partition change"));
     let paths = wanted(Part::Paths)
         .then(|| Outcome::of(sa::request(&arena, &manager, Requested::Paths, args.query_s), "path queries"));
     let link = (wanted(Part::Link) && emulator == Emulator::Heddle)
         .then(|| Outcome::of(change::link(&arena, &mut manager), "link failure"));
-    drop(manager);
-    let joins = wanted(Part::Joins).then(|| Outcome::of(joins(args, &arena, &setup, side), "joins"));
     eprintln!("  up after {:.2} s; the emulation used {:.2?}", bring_up.up_s, arena.server.cpu_time()?);
+    drop(manager);
+    let joins = wanted(Part::Joins).then(|| {
+        let arena = Arena::start(programs, topology, net, emulator, &format!("{side:?}-joins"))?;
+        let directory = directory.with_extension(format!("{emulator:?}-{side:?}-joins"));
+        let framed = arena.framed.as_deref();
+        let setup = Setup { name: &arena.name, framed, directory: &directory, ..setup.clone() };
+        joins(args, &arena, &setup, side)
+    });
+    let joins = joins.map(|result| Outcome::of(result, "joins"));
     Ok(Row { hosts: arena.hosts, on: emulator, side, qos, bring_up, partition, link, paths, joins })
 }
 
 /// Joins of multicast groups, of a manager that has a partition with IPoIB.
 fn joins(args: &BenchSmArgs, arena: &Arena, setup: &Setup, side: Side) -> anyhow::Result<SaRequests> {
-    let directory = setup.directory.with_extension("joins");
-    let setup = Setup { directory: &directory, ..setup.clone() };
-    std::fs::create_dir_all(&directory)?;
+    std::fs::create_dir_all(setup.directory)?;
     std::fs::write(setup.partitions(), manager::ALL_HOSTS_IPOIB)?;
-    let mut manager = ManagerProcess::start(side, &setup)?;
+    let mut manager = ManagerProcess::start(side, setup)?;
     manager.wait_up()?;
     let before = manager.cpu()?;
     manager.wait_idle(before)?;

@@ -45,6 +45,8 @@ pub struct SaRequests {
     pub per_s: f64,
     /// CPU time of the manager per request.
     pub cpu_us: f64,
+    /// The part of it outside the kernel, whose part is receiving and sending datagrams.
+    pub user_us: f64,
     pub answered: u64,
 }
 
@@ -78,7 +80,7 @@ pub fn request(
         askers.map(|(index, guid)| asker(arena, *index, *guid)).collect::<anyhow::Result<Vec<_>>>()?;
     let start = Barrier::new(askers.len() + 1);
     let limit = Duration::from_secs(seconds);
-    let (answered, elapsed, cpu) = std::thread::scope(|scope| -> anyhow::Result<_> {
+    let (answered, elapsed, cpu, user) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let running: Vec<_> = askers
             .into_iter()
             .enumerate()
@@ -90,18 +92,21 @@ pub fn request(
                 })
             })
             .collect();
-        let before = manager.cpu()?;
+        let (before, user_before) = (manager.cpu()?, manager.user_cpu()?);
         start.wait();
         let started = Instant::now();
         let mut answered = 0;
         for thread in running {
             answered += thread.join().map_err(|_| anyhow!("a query thread panicked"))??;
         }
-        Ok((answered, started.elapsed(), manager.cpu()? - before))
+        let elapsed = started.elapsed();
+        Ok((answered, elapsed, manager.cpu()? - before, manager.user_cpu()? - user_before))
     })?;
+    let each_us = |time: Duration| time.as_secs_f64() * 1e6 / answered as f64;
     Ok(SaRequests {
         per_s: answered as f64 / elapsed.as_secs_f64(),
-        cpu_us: cpu.as_secs_f64() * 1e6 / answered as f64,
+        cpu_us: each_us(cpu),
+        user_us: each_us(user),
         answered,
     })
 }

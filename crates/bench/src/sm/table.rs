@@ -181,7 +181,8 @@ fn paths(text: &mut String, pairs: &[Pair]) {
     *text += &sa_requests(
         pairs,
         "\n**Path queries** by several hosts at once, each to changing peers. Goal: ≥ 5 times as many per CPU second of the \
-         manager.\n\n",
+         manager. With ibsim's protocol, most of heddle's part is the kernel's, which receives and sends a message for each query; \
+         framed, both managers attach with a protocol where one system call can carry many. User mode is without the kernel's part.\n\n",
         |row| row.paths.as_ref(),
     );
 }
@@ -206,13 +207,15 @@ fn sa_requests(
         return String::new();
     }
     let mut text = about.to_owned();
-    text += "| hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs | per CPU second |\n\
-             |---:|---|---:|---:|---:|---:|---:|---:|\n";
+    text += "| hosts | on | opensm per s | heddle per s | ratio | opensm CPU µs | heddle CPU µs | per CPU second | opensm user µs \
+             | heddle user µs | per second in user mode |\n\
+             |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     for pair in shown {
         let opensm = measured(pair.opensm).and_then(Outcome::measured);
         let heddle = pair.heddle.and_then(&measured).and_then(Outcome::measured);
         let (slow, fast) = (opensm.map(|it| it.per_s), heddle.map(|it| it.per_s));
         let (dear, cheap) = (opensm.map(|it| it.cpu_us), heddle.map(|it| it.cpu_us));
+        let user = (opensm.map(|it| it.user_us), heddle.map(|it| it.user_us));
         text += &row(&[
             pair.opensm.hosts.to_string(),
             place(pair.opensm.on),
@@ -222,6 +225,9 @@ fn sa_requests(
             figure(dear),
             figure(cheap),
             bold(ratio((dear, cheap))),
+            figure(user.0),
+            figure(user.1),
+            bold(ratio(user)),
         ]);
     }
     text
@@ -243,7 +249,12 @@ fn row(cells: &[String]) -> String {
 }
 
 fn place(emulator: Emulator) -> String {
-    if emulator == Emulator::Ibsim { "ibsim" } else { "heddle sim" }.to_owned()
+    match emulator {
+        Emulator::Ibsim => "ibsim",
+        Emulator::HeddleFramed => "heddle sim, framed",
+        Emulator::Heddle | Emulator::Echo => "heddle sim",
+    }
+    .to_owned()
 }
 
 fn ratio((above, below): (Option<f64>, Option<f64>)) -> Option<f64> {

@@ -101,6 +101,7 @@ impl<'a> Pair<'a> {
         let setup = Setup {
             heddle: &self.programs.heddle,
             name: name.as_str(),
+            framed: None,
             node: self.first_id()?,
             directory: &directory,
             qos: false,

@@ -1,16 +1,19 @@
 //! A client of the protocol, for Heddle's own server and for stock ibsim.
 
-use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use ib_wire::{Gid, Guid, Lid, PortState};
+use ib_wire::{Datagram, Gid, Guid, Lid, PortState};
 
 use super::name::SocketName;
-use super::wire::{CONTROL_LEN, Connect, ControlReply, ControlRequest, DataMessage, WireError};
+use super::wire::{
+    Addresses, CONTROL_LEN, Connect, ControlReply, ControlRequest, DATA_LEN, DataMessage, DataStatus,
+    WireError, encode_data,
+};
 use crate::client_role::ClientRole;
 use crate::sys::{BATCH_MAX, RawDataMessage, ReceiveBatch, SendBatch, Wait};
 use crate::vendor::Vendor;
@@ -36,8 +39,8 @@ pub struct IbsimClient {
     batches: Batches,
     /// The current receive timeout of the data socket.
     timeout: Option<Duration>,
-    /// Received in one batch with a message that `receive` returned.
-    buffered: VecDeque<DataMessage>,
+    /// Messages of the last batch that were not returned yet.
+    unread: Range<usize>,
     /// Whether the last batch was not full, so that the next call need not ask for more.
     is_drained: bool,
 }
@@ -98,7 +101,7 @@ impl IbsimClient {
             id,
             batches: Batches::new(),
             timeout: None,
-            buffered: VecDeque::new(),
+            unread: 0..0,
             is_drained: false,
         };
         client.data.connect_addr(&name.server_data(id)?)?;
@@ -119,9 +122,22 @@ impl IbsimClient {
     /// Sends messages in order, up to 64 per system call. Blocks while the server is slower, at most 5 seconds per call. After
     /// an error it is unknown how many messages were sent.
     pub fn send_batch(&mut self, messages: &[DataMessage]) -> io::Result<()> {
+        self.send_encoded(messages.iter().map(DataMessage::encode))
+    }
+
+    /// Sends datagrams as [`send_batch`](Self::send_batch) sends messages, without the headers that the protocol does not carry.
+    pub fn send_datagrams(&mut self, datagrams: &[Datagram]) -> io::Result<()> {
+        self.send_encoded(datagrams.iter().map(|datagram| {
+            let mut message = [0; DATA_LEN];
+            encode_data(&mut message, Addresses::of(datagram), DataStatus::Ok, &datagram.mad);
+            message
+        }))
+    }
+
+    fn send_encoded(&mut self, messages: impl Iterator<Item = RawDataMessage>) -> io::Result<()> {
         let Batches { sending, encoded, .. } = &mut self.batches;
         encoded.clear();
-        encoded.extend(messages.iter().map(DataMessage::encode));
+        encoded.extend(messages);
         let mut unsent = &encoded[..];
         while !unsent.is_empty() {
             let count = sending.send(self.data.as_fd(), unsent, Wait::ForOne)?;
@@ -133,29 +149,42 @@ impl IbsimClient {
     /// Receives one message; `None` if there was none within `timeout`. A timeout of 0 does not wait. A request that will not be
     /// answered comes back with status [`DataStatus::TimedOut`](super::DataStatus::TimedOut).
     pub fn receive(&mut self, timeout: Duration) -> io::Result<Option<DataMessage>> {
-        if self.buffered.is_empty() {
+        if self.unread.is_empty() {
             if std::mem::take(&mut self.is_drained) && timeout.is_zero() {
                 return Ok(None);
             }
-            let mut batch = std::mem::take(&mut self.buffered).into();
-            let received = self.receive_batch(&mut batch, timeout);
-            self.buffered = batch.into();
-            self.is_drained = (1..Self::RECEIVE_BATCH_MAX).contains(&received?);
+            self.fill(timeout)?;
+            self.is_drained = (1..Self::RECEIVE_BATCH_MAX).contains(&self.unread.len());
         }
-        Ok(self.buffered.pop_front())
+        self.unread.next().map(|index| self.unpack(index)).transpose()
     }
 
     /// Waits for one message and receives those that are queued with it, at most [`Self::RECEIVE_BATCH_MAX`]. Returns the number
     /// of messages appended to `out`; 0 if there was none within `timeout`.
     pub fn receive_batch(&mut self, out: &mut Vec<DataMessage>, timeout: Duration) -> io::Result<usize> {
-        self.set_timeout(timeout)?;
-        let received = &mut self.batches.received;
-        let wait = if timeout.is_zero() { Wait::Never } else { Wait::ForOne };
-        let count = timed(received.receive(self.data.as_fd(), wait))?.unwrap_or(0);
-        for index in 0..count {
-            out.push(DataMessage::decode(received.message(index).0).map_err(invalid)?);
+        if self.unread.is_empty() {
+            self.fill(timeout)?;
+        }
+        let unread = std::mem::take(&mut self.unread);
+        let count = unread.len();
+        for index in unread {
+            out.push(self.unpack(index)?);
         }
         Ok(count)
+    }
+
+    /// Waits for a batch of messages.
+    fn fill(&mut self, timeout: Duration) -> io::Result<()> {
+        self.set_timeout(timeout)?;
+        let wait = if timeout.is_zero() { Wait::Never } else { Wait::ForOne };
+        let received = self.batches.received.receive(self.data.as_fd(), wait);
+        self.unread = 0..timed(received)?.unwrap_or(0);
+        Ok(())
+    }
+
+    /// A message of the last batch.
+    fn unpack(&self, index: usize) -> io::Result<DataMessage> {
+        DataMessage::decode(self.batches.received.message(index).0).map_err(invalid)
     }
 
     /// Most messages that [`receive_batch`](Self::receive_batch) receives at once.

@@ -12,6 +12,7 @@ const RATE: u64 = 1 << 18;
 const BURST: u64 = 1 << 20;
 /// Work units of a request besides those of its records: receiving and answering it.
 const REQUEST: u64 = 4;
+const NANOSECONDS: u64 = 1_000_000_000;
 /// Number of buckets at which those are removed that are full again.
 const BUCKETS_MAX: usize = 1 << 16;
 
@@ -31,8 +32,9 @@ struct Spent {
 
 impl Spent {
     fn at(self, now: Duration) -> u64 {
-        let refilled = now.saturating_sub(self.at).as_micros() * u128::from(RATE) / 1_000_000;
-        self.units.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
+        let since = now.saturating_sub(self.at);
+        let fraction = u64::from(since.subsec_nanos()) * RATE / NANOSECONDS;
+        self.units.saturating_sub(since.as_secs().saturating_mul(RATE).saturating_add(fraction))
     }
 }
 
@@ -50,12 +52,15 @@ impl QueryBudget {
 
     /// Accounts for a request and the records that were examined for it.
     pub fn spend(&mut self, now: Duration, port: Guid, examined: usize) {
-        if self.spent.len() >= BUCKETS_MAX && !self.spent.contains_key(&port) {
+        let after = |before: u64| Spent { units: BURST.min(before + REQUEST + examined as u64), at: now };
+        if let Some(spent) = self.spent.get_mut(&port) {
+            *spent = after(spent.at(now));
+            return;
+        }
+        if self.spent.len() >= BUCKETS_MAX {
             self.spent.retain(|_, spent| spent.at(now) > 0);
         }
-        let spent = self.spent.entry(port).or_insert(Spent { units: 0, at: now });
-        let units = spent.at(now) + REQUEST + examined as u64;
-        *spent = Spent { units: units.min(BURST), at: now };
+        self.spent.insert(port, after(0));
     }
 }
 

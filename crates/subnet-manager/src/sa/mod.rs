@@ -274,7 +274,7 @@ impl SubnetAdministration {
             matches!(datagram.mad.attribute(), Attribute::PATH_RECORD | Attribute::MULTI_PATH_RECORD);
         self.counts.path_requests += u64::from(is_path);
         let request = &datagram.mad;
-        let headers = requester.reply(directory, datagram);
+        let reply = || requester.reply(directory, datagram);
         let budget = match requester.is_manager {
             true => Ok(usize::MAX),
             false => self.work.left(now, requester.port.port_guid),
@@ -283,12 +283,12 @@ impl SubnetAdministration {
             Ok(budget) => budget,
             Err(status) => {
                 self.note_greedy(now, requester.port.port_guid);
-                return self.refuse(headers, status);
+                return self.refuse(reply(), status);
             }
         };
         if is_registration(request) {
             self.work.spend(now, requester.port.port_guid, 0);
-            return self.register(directory, requester, request, headers);
+            return self.register(directory, requester, request, reply());
         }
         let query = Query {
             directory,
@@ -311,14 +311,14 @@ impl SubnetAdministration {
             self.work.spend(now, requester.port.port_guid, self.answer.examined());
         }
         let sent = found.and_then(|()| match wants_table {
-            true => self.send_table(now, requester.port, headers.clone()),
-            false => self.send_one(headers.clone()),
+            true => self.send_table(now, requester.port, reply()),
+            false => self.send_one(reply()),
         });
         if let Err(status) = sent {
             if status == Status::BUSY {
                 self.note_greedy(now, requester.port.port_guid);
             }
-            self.refuse(headers, status);
+            self.refuse(reply(), status);
         }
     }
 
