@@ -36,7 +36,8 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
                 Some(discovery) => discovered(discovery),
                 None => FabricEvent::Discovering,
             };
-            if answers.send(Ok(json!(now))) {
+            let mut known = std::iter::once(&now).chain(daemon.damped.values());
+            if known.all(|event| answers.send(Ok(json!(event)))) {
                 daemon.watchers.push(answers);
             }
         }
@@ -135,6 +136,9 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
         }
         SmEvent::TrapReceived { node, trap } => FabricEvent::Trap { node: *node, number: trap.number() },
         SmEvent::PortOverload { port } => FabricEvent::PortOverload { port: *port },
+        SmEvent::ManagementFlood { port, bytes_per_second } => {
+            FabricEvent::ManagementFlood { port: *port, bytes_per_second: *bytes_per_second }
+        }
         SmEvent::ForeignManager { node, port, info } => FabricEvent::ForeignManager {
             node: *node,
             port: *port,

@@ -1,5 +1,6 @@
 //! The daemon loop: moves datagrams, time, plans and control commands between the device and the manager.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -11,7 +12,7 @@ use fabric_model::{FabricPlan, ObservedTables};
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::json;
-use subnet_manager::{Manager, SmEvent};
+use subnet_manager::{LinkName, Manager, SmEvent};
 
 use super::adoption;
 use super::control;
@@ -59,6 +60,8 @@ pub struct Daemon {
     pub waiting: Vec<Replies>,
     /// Connections of `heddle sm watch`.
     pub watchers: Vec<Replies>,
+    /// The links that are damped, as new watchers receive them.
+    pub damped: BTreeMap<LinkName, FabricEvent>,
     pub read_back: ReadBack,
     pub bar: Bar,
     /// Reused buffer.
@@ -400,6 +403,13 @@ impl Daemon {
     }
 
     fn notify_watchers(&mut self, event: &SmEvent) {
+        match event {
+            SmEvent::LinkDamped(report) => {
+                self.damped.insert(report.damped.link, control::fabric_event(event));
+            }
+            SmEvent::LinkRestored { link } => drop(self.damped.remove(link)),
+            _ => {}
+        }
         if !self.watchers.is_empty() {
             self.send_to_watchers(control::fabric_event(event));
         }

@@ -43,6 +43,11 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     count("sa_reports", "Reports sent to subscribers", sa.reports);
     count("sa_reports_dropped", "Reports that no subscriber answered", sa.reports_dropped);
     count("sa_overload", "Times that a port asked for more than its share", stats.overload.count);
+    count(
+        "management_floods",
+        "Times that a port flooded the service level of management",
+        stats.management_floods.count,
+    );
     let mut gauge = |name: &str, help: &str, value: usize| {
         let gauge = Gauge::<i64>::default();
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));

@@ -12,6 +12,7 @@ mod secret;
 mod state;
 mod stats;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -294,6 +295,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         adoption,
         waiting: Vec::new(),
         watchers: Vec::new(),
+        damped: BTreeMap::new(),
         read_back: daemon::ReadBack::default(),
         bar: Bar::new(),
         unsent: Vec::new(),

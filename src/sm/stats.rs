@@ -55,6 +55,8 @@ pub struct SmStatistics {
     pub traps: BTreeMap<u16, u64>,
     /// Ports that asked subnet administration for more than their share.
     pub overload: List,
+    /// Ports that flooded the service level of management.
+    pub management_floods: List,
     /// Counters of subnet administration.
     pub sa: SaCounts,
 }
@@ -181,6 +183,14 @@ impl SmStatistics {
             SmEvent::PortOverload { port } => {
                 tracing::warn!(%port, "a port asks subnet administration for more than its share");
                 self.overload.push(port.to_string());
+            }
+            SmEvent::ManagementFlood { port, bytes_per_second } => {
+                tracing::warn!(%port, bytes_per_second, "a port floods the service level of management");
+                crate::print_warning(format_args!(
+                    "port {port} sends {:.0} MB/s at the service level of management and may delay others there",
+                    *bytes_per_second as f64 / 1e6
+                ));
+                self.management_floods.push(port.to_string());
             }
             SmEvent::ForeignManager { node, port, info } => {
                 let says = match info {

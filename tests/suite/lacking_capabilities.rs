@@ -69,6 +69,7 @@ impl Need {
             DeviceCapability::OptimisedSlToVl
             | DeviceCapability::AliasGuids
             | DeviceCapability::ClientReregister
+            | DeviceCapability::SlCounters
             | DeviceCapability::ExtendedSpeeds
             | DeviceCapability::ExtendedPortInfo => Self::Nothing,
             DeviceCapability::InboundRawFilter | DeviceCapability::OutboundRawFilter => Self::Tolerated,

@@ -1,5 +1,7 @@
 //! Links that flap or whose error counters grow: they are damped, left out of plans where that cuts nobody off, and return.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
 use fabric_model::Topology;
@@ -384,6 +386,14 @@ fn the_daemon_names_damped_links_and_restores_them() {
     assert!(manager.stderr().contains(text), "{}", manager.stderr());
     let metrics = manager.control(&["metrics"]).stdout;
     assert!(metrics.contains(&format!("heddle_sm_damped_link{{link=\"{link}\"")), "{metrics}");
+    let mut watcher = manager.command(&["watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watcher.stdout.take().unwrap()).lines();
+    let first: Vec<serde_json::Value> =
+        lines.take(2).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+    assert_eq!(first[0]["event"], "discovered");
+    assert_eq!((&first[1]["event"], first[1]["text"].as_str()), (&"link-damped".into(), Some(text)));
 
     std::fs::write(&limits, "symbol_errors = 100000\n").unwrap();
     manager.hang_up();

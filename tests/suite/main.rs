@@ -22,6 +22,7 @@ mod lacking_capabilities;
 mod lanes;
 mod late_ports;
 mod link_health;
+mod management_flood;
 mod manager_faults;
 mod manager_sweeps;
 mod osmtest;

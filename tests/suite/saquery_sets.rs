@@ -47,8 +47,8 @@ const KINDS: [Kind; 11] = [
     Kind { arguments: &["SL2VL"], key: &["LID", "InPort", "OutPort"], agreement: Keys },
     Kind { arguments: &["VLAR"], key: &["LID", "Port", "Block"], agreement: Keys },
     Kind { arguments: &["LFTR"], key: &["LID", "Block"], agreement: Keys },
-    // OpenSM has none for switch ports without a cable.
-    Kind { arguments: &["PKTR"], key: &["LID", "Port", "Block"], agreement: Included },
+    // OpenSM wants an SM_Key, any, and has none for switch ports without a cable.
+    Kind { arguments: &["--smkey", "1", "PKTR"], key: &["LID", "Port", "Block"], agreement: Included },
 ];
 
 fn saquery(server: &Server, arguments: &[&str]) -> Printed {
@@ -74,7 +74,7 @@ fn records(server: &Server, kind: &Kind) -> BTreeMap<Vec<String>, Shown> {
     let key = |record: &Shown| {
         let part = |field: &&str| match record.get(*field).map(String::as_str) {
             // OpenSM sends the block of a P_Key table in its own byte order, and saquery reads it so: a correct 1 is shown as 256.
-            Some("256") if kind.arguments == ["PKTR"] && *field == "Block" => "1".to_owned(),
+            Some("256") if kind.arguments.contains(&"PKTR") && *field == "Block" => "1".to_owned(),
             Some(value) => value.to_owned(),
             None => panic!("{field} of {record:?}"),
         };
@@ -98,8 +98,7 @@ fn saquery_shows_the_records_that_opensm_has() {
     let partitions = server.file("partitions.conf");
     std::fs::write(&partitions, PARTITIONS).unwrap();
     let theirs = {
-        let opensm = server.opensm(MANAGER, &["-Q", "-P", &partitions]);
-        opensm.wait_for("SUBNET UP");
+        let _opensm = server.opensm_through(&preload(), MANAGER, &["-Q", "-P", &partitions]);
         all_records(&server)
     };
     let options = ["--qos", "--partitions", &partitions, "--adopt", "--apply"];

@@ -140,6 +140,8 @@ pub enum FabricEvent {
     Trap { node: Guid, number: u16 },
     /// A port asks subnet administration for more than its share and gets BUSY.
     PortOverload { port: Guid },
+    /// A port sends more than the limit at the service level that is reserved for management.
+    ManagementFlood { port: Guid, bytes_per_second: u64 },
     /// Another subnet manager runs on this port. It has no priority if it does not answer.
     ForeignManager { node: Guid, port: PortNum, priority: Option<u8> },
     /// The other subnet manager has gone.

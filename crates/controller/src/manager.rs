@@ -129,6 +129,13 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
             "fabric.overload",
             format!("port {port} asks subnet administration for more than its share and gets BUSY"),
         ),
+        FabricEvent::ManagementFlood { port, bytes_per_second } => (
+            "fabric.management-flood",
+            format!(
+                "port {port} sends {:.0} MB/s at the service level of management and may delay others there",
+                *bytes_per_second as f64 / 1e6
+            ),
+        ),
         FabricEvent::ForeignManager { node, .. } => {
             ("fabric.foreign-manager", format!("another subnet manager runs on {node}"))
         }

@@ -1,5 +1,6 @@
 //! The performance counters of a port.
 
+use ib_wire::ServiceLevel;
 use serde::Serialize;
 
 /// Counters of a port since the last reset, named as in PortCounters and PortCountersExtended (IBA 16.1.3).
@@ -34,6 +35,47 @@ pub struct Counters {
     pub unicast_receive_packets: u64,
     pub multicast_transmit_packets: u64,
     pub multicast_receive_packets: u64,
+    /// Data sent at each service level, in units of 4 bytes.
+    #[serde(skip_serializing_if = "SlCounters::is_empty")]
+    pub transmit_data_by_sl: SlCounters,
+    /// Data received at each service level, in units of 4 bytes.
+    #[serde(skip_serializing_if = "SlCounters::is_empty")]
+    pub receive_data_by_sl: SlCounters,
+}
+
+/// A counter for each service level. Ports that never counted have none, to save memory on large fabrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct SlCounters(Option<Box<[u64; 16]>>);
+
+impl SlCounters {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The value of each service level.
+    pub fn all(&self) -> [u64; 16] {
+        self.0.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Sets the counters of the service levels in a mask to 0.
+    pub(crate) fn reset(&mut self, mask: u16) {
+        let counters = self.0.iter_mut().flat_map(|counters| counters.iter_mut());
+        for (_, counter) in counters.enumerate().filter(|(sl, _)| mask >> sl & 1 == 1) {
+            *counter = 0;
+        }
+    }
+
+    fn count(&mut self, sl: ServiceLevel, words: u64) {
+        self.0.get_or_insert_default()[usize::from(sl.to_wire())] += words;
+    }
+
+    fn add(&mut self, other: &Self) {
+        let Some(other) = &other.0 else { return };
+        for (own, more) in self.0.get_or_insert_default().iter_mut().zip(**other) {
+            *own = own.saturating_add(more);
+        }
+    }
 }
 
 /// Errors of a link that a port counts, such as those of a bad cable.
@@ -80,22 +122,28 @@ impl Counters {
         }
     }
 
-    /// Counts a transmitted packet.
+    /// Counts a transmitted packet. Subnet management has no service level.
     #[inline]
-    pub(crate) fn sent(&mut self, cast: CastKind, payload: usize) {
+    pub(crate) fn sent(&mut self, cast: CastKind, sl: Option<ServiceLevel>, payload: usize) {
         self.transmit_packets += 1;
         self.transmit_data += words(payload);
+        if let Some(sl) = sl {
+            self.transmit_data_by_sl.count(sl, words(payload));
+        }
         match cast {
             CastKind::Unicast => self.unicast_transmit_packets += 1,
             CastKind::Multicast => self.multicast_transmit_packets += 1,
         }
     }
 
-    /// Counts a received packet.
+    /// Counts a received packet, as [`Self::sent`].
     #[inline]
-    pub(crate) fn received(&mut self, cast: CastKind, payload: usize) {
+    pub(crate) fn received(&mut self, cast: CastKind, sl: Option<ServiceLevel>, payload: usize) {
         self.receive_packets += 1;
         self.receive_data += words(payload);
+        if let Some(sl) = sl {
+            self.receive_data_by_sl.count(sl, words(payload));
+        }
         match cast {
             CastKind::Unicast => self.unicast_receive_packets += 1,
             CastKind::Multicast => self.multicast_receive_packets += 1,
@@ -107,6 +155,8 @@ impl Counters {
         for (own, more) in self.all_mut().into_iter().zip(other.clone().all_mut()) {
             *own = own.saturating_add(*more);
         }
+        self.transmit_data_by_sl.add(&other.transmit_data_by_sl);
+        self.receive_data_by_sl.add(&other.receive_data_by_sl);
     }
 
     fn all_mut(&mut self) -> [&mut u64; 21] {

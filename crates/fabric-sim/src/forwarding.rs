@@ -4,7 +4,8 @@
 //! tables apply to them.
 
 use ib_wire::{
-    Datagram, Lid, LidAddress, MulticastLid, PhysicalState, PortNum, PortState, SlToVl, VirtualLane,
+    Datagram, Lid, LidAddress, MulticastLid, PhysicalState, PortNum, PortState, ServiceLevel, SlToVl,
+    VirtualLane,
 };
 
 use crate::counters::{CastKind, MANAGEMENT_PAYLOAD};
@@ -53,10 +54,11 @@ impl PacketKind {
         Self::Data { flow: Flow::of(datagram), cast, payload: MANAGEMENT_PAYLOAD }
     }
 
-    fn size(&self) -> (CastKind, usize) {
+    /// What ports count: the kind, the service level, and the length of the payload.
+    fn counted(&self) -> (CastKind, Option<ServiceLevel>, usize) {
         match self {
-            Self::Management => (CastKind::Unicast, MANAGEMENT_PAYLOAD),
-            Self::Data { cast, payload, .. } => (*cast, *payload),
+            Self::Management => (CastKind::Unicast, None, MANAGEMENT_PAYLOAD),
+            Self::Data { cast, payload, flow } => (*cast, Some(flow.sl), *payload),
         }
     }
 }
@@ -259,14 +261,14 @@ impl Fabric {
                 return Err(reason);
             }
         };
-        let (cast, payload) = packet.size();
-        self.port_mut(out).counters.sent(cast, payload);
+        let (cast, sl, payload) = packet.counted();
+        self.port_mut(out).counters.sent(cast, sl, payload);
         if self.faults.loses(out, peer, matches!(packet, PacketKind::Data { .. })) {
             self.port_mut(peer).counters.receive_errors += 1;
             return Err(DropReason::Injected);
         }
         let receiver = self.port_mut(peer);
-        receiver.counters.received(cast, payload);
+        receiver.counters.received(cast, sl, payload);
         // Data activate an armed port (A-PORT-9).
         let is_armed = receiver.info.state == PortState::Armed;
         if matches!(packet, PacketKind::Data { .. }) && is_armed && self.profile.behaviour.data_activate_armed

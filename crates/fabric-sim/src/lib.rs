@@ -51,7 +51,7 @@ mod vf_frames;
 
 pub use adapter_send::BareDatagram;
 pub use capacities::{BadCapacity, Capacities};
-pub use counters::{Counters, LinkErrors};
+pub use counters::{Counters, LinkErrors, SlCounters};
 pub use device::{DeviceId, PortId};
 pub use fabric::{Fabric, FabricOutput};
 pub use fabric_model::{DropReason, FunctionKey};

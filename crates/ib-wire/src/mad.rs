@@ -304,6 +304,10 @@ impl Attribute {
     pub const PORT_COUNTERS: Self = Self(0x0012);
     /// Performance management: 64-bit counters.
     pub const PORT_COUNTERS_EXT: Self = Self(0x001d);
+    /// PortXmitDataSL: data sent, by service level.
+    pub const PORT_XMIT_DATA_SL: Self = Self(0x0036);
+    /// PortRcvDataSL: data received, by service level.
+    pub const PORT_RCV_DATA_SL: Self = Self(0x0037);
     // Records of the subnet administration.
     pub const NODE_RECORD: Self = Self(0x0011);
     pub const PORT_INFO_RECORD: Self = Self(0x0012);

@@ -98,6 +98,42 @@ layout! {
     }
 }
 
+/// PortXmitDataSL (attribute 0x0036) or PortRcvDataSL (0x0037): data sent or received, by service level. Counters saturate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlDataCounters {
+    /// PortSelect: a port number, or [`ALL_PORTS`].
+    pub port: u8,
+    /// In a Set: the counters to write, bit n for service level n.
+    pub select: u16,
+    /// In units of 4 bytes, by service level.
+    pub words: [u32; 16],
+}
+
+impl SlDataCounters {
+    /// Length in bytes.
+    pub const LEN: usize = 68;
+
+    /// Reads the attribute data of a performance management datagram.
+    pub fn decode(raw: &[u8; PERF_DATA_LEN]) -> Self {
+        let words = std::array::from_fn(|sl| {
+            let at = 4 + 4 * sl;
+            u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
+        });
+        Self { port: raw[1], select: u16::from_be_bytes([raw[2], raw[3]]), words }
+    }
+
+    /// Writes the attribute data of a performance management datagram.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut raw = [0; Self::LEN];
+        raw[1] = self.port;
+        raw[2..4].copy_from_slice(&self.select.to_be_bytes());
+        for (at, words) in raw[4..].chunks_exact_mut(4).zip(self.words) {
+            at.copy_from_slice(&words.to_be_bytes());
+        }
+        raw
+    }
+}
+
 macro_rules! counter_select {
     ($(#[$meta:meta])* $name:ident { $( $(#[$item_meta:meta])* $item:ident = $bit:literal, )* }) => {
         $(#[$meta])*

@@ -83,6 +83,13 @@ pub enum SmEvent {
         /// GUID of the port.
         port: Guid,
     },
+    /// A port sends more than the limit at the service level that is reserved for management, and may delay others there.
+    /// Reported at most once a minute for each port.
+    ManagementFlood {
+        /// GUID of the port.
+        port: Guid,
+        bytes_per_second: u64,
+    },
     /// Another subnet manager runs on the fabric, or its state or priority changed.
     ForeignManager {
         node: Guid,

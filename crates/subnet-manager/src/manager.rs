@@ -15,7 +15,7 @@ use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
 use crate::keys::{BoundNodes, KeyRing, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
-use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName};
+use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName, ManagementUse};
 use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
 use crate::manager_settings::ManagerSettings;
 use crate::observed::Observed;
@@ -117,6 +117,7 @@ pub struct Manager {
     pub(crate) observed: Observed,
     pub(crate) health: LinkHealth,
     pub(crate) counter_poll: CounterPoll,
+    pub(crate) management_use: ManagementUse,
     /// The damped links that were reported as events, with what became of them.
     pub(crate) reported_damped: BTreeMap<LinkName, DampedLinkUse>,
     pub(crate) sweeps: SweepSchedule,
@@ -218,6 +219,7 @@ impl Manager {
             observed: Observed::default(),
             health: LinkHealth::new(settings.link_health, &state.damped_links),
             counter_poll: CounterPoll::default(),
+            management_use: ManagementUse::default(),
             reported_damped: BTreeMap::new(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,

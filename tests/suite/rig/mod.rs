@@ -135,6 +135,13 @@ impl Server {
         manager
     }
 
+    /// The same with another preload library than libumad2sim, which knows no answers of several datagrams.
+    pub fn opensm_through(&self, preload: &Path, node: &str, options: &[&str]) -> OpenSm {
+        let manager = self.sockets().opensm_through(preload, node, options);
+        manager.wait_for("SUBNET UP");
+        manager
+    }
+
     /// opensm as a service; does not wait for it. Ended when dropped.
     pub fn opensm_beside(&self, node: &str, options: &[&str]) -> OpenSm {
         self.sockets().opensm(node, options)

@@ -67,11 +67,17 @@ impl Sockets<'_> {
 
     /// opensm as a service; does not wait for it. Ended when dropped.
     pub fn opensm(self, node: &str, options: &[&str]) -> OpenSm {
+        self.opensm_through(Path::new(preload()), node, options)
+    }
+
+    /// The same with another preload library.
+    pub fn opensm_through(self, preload: &Path, node: &str, options: &[&str]) -> OpenSm {
         let log = self.scratch.join(unique("opensm"));
         // -d 2 flushes the log after every line.
         let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
         let child = command
             .args(options)
+            .env("LD_PRELOAD", preload)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -2,11 +2,11 @@
 
 use ib_wire::perf::{
     ALL_PORT_SELECT, ALL_PORTS, CounterSelect, EXTENDED_WIDTH, ExtendedCounterSelect, PortCounters,
-    PortCountersExtended, XMIT_WAIT,
+    PortCountersExtended, SlDataCounters, XMIT_WAIT,
 };
 use ib_wire::{Attribute, ClassPortInfo, Mad, Method, PortNum, Status};
 
-use crate::counters::Counters;
+use crate::counters::{Counters, SlCounters};
 use crate::device::PortId;
 use crate::fabric::Fabric;
 use crate::forwarding::Arrival;
@@ -20,6 +20,12 @@ impl Fabric {
             (Attribute::CLASS_PORT_INFO, Method::GET) => self.performance_class(mad),
             (Attribute::PORT_COUNTERS, _) => self.port_counters(arrival, mad),
             (Attribute::PORT_COUNTERS_EXT, _) => self.port_counters_extended(arrival, mad),
+            (Attribute::PORT_XMIT_DATA_SL, _) => {
+                self.sl_counters(arrival, mad, |it| &mut it.transmit_data_by_sl)
+            }
+            (Attribute::PORT_RCV_DATA_SL, _) => {
+                self.sl_counters(arrival, mad, |it| &mut it.receive_data_by_sl)
+            }
             _ => Err(Status::UNSUPPORTED_ATTRIBUTE),
         };
         mad.set_method(Method::GET_RESP);
@@ -58,6 +64,28 @@ impl Fabric {
         }
         let answer = wide(&self.sum(&ports), requested.port, requested.select);
         mad.perf_data_mut()[..PortCountersExtended::LEN].copy_from_slice(&answer.encode());
+        Ok(())
+    }
+
+    fn sl_counters(
+        &mut self,
+        arrival: Arrival,
+        mad: &mut Mad,
+        of: impl Fn(&mut Counters) -> &mut SlCounters,
+    ) -> Result<(), Status> {
+        if !self.profile.links.sl_counters {
+            return Err(Status::UNSUPPORTED_ATTRIBUTE);
+        }
+        let requested = SlDataCounters::decode(mad.perf_data());
+        let ports = self.counted_ports(arrival, requested.port)?;
+        if mad.method() == Method::SET {
+            for port in &ports {
+                of(&mut self.port_mut(*port).counters).reset(requested.select);
+            }
+        }
+        let words = of(&mut self.sum(&ports)).all().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let answer = SlDataCounters { words, ..requested };
+        mad.perf_data_mut()[..SlDataCounters::LEN].copy_from_slice(&answer.encode());
         Ok(())
     }
 

@@ -183,6 +183,7 @@ fn old_and_odd() -> DeviceProfile {
             ..strict.switches
         },
         links: LinkProfile {
+            sl_counters: false,
             rates: vec![
                 rate(Width::X4, Speed::Qdr),
                 rate(Width::X4, Speed::Fdr10),

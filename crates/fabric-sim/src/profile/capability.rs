@@ -36,6 +36,8 @@ pub enum DeviceCapability {
     /// Writable HOQLife, VLStallCount and LifeTimeValue.
     Lifetimes,
     ManagementKeys,
+    /// Counters of data by service level.
+    SlCounters,
     ExtendedSpeeds,
     /// The vendor's ExtendedPortInfo, which tells FDR10 from QDR.
     ExtendedPortInfo,
@@ -49,7 +51,7 @@ pub struct UnknownCapability {
 }
 
 impl DeviceCapability {
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::EnforcementTable,
         Self::InboundEnforcement,
         Self::OutboundEnforcement,
@@ -68,6 +70,7 @@ impl DeviceCapability {
         Self::MulticastTable,
         Self::Lifetimes,
         Self::ManagementKeys,
+        Self::SlCounters,
         Self::ExtendedSpeeds,
         Self::ExtendedPortInfo,
     ];
@@ -93,6 +96,7 @@ impl DeviceCapability {
             Self::MulticastTable => "multicast-table",
             Self::Lifetimes => "lifetimes",
             Self::ManagementKeys => "management-keys",
+            Self::SlCounters => "sl-counters",
             Self::ExtendedSpeeds => "extended-speeds",
             Self::ExtendedPortInfo => "extended-port-info",
         }
@@ -139,6 +143,7 @@ impl DeviceProfile {
             DeviceCapability::MulticastTable => switches.multicast_forwarding = 0,
             DeviceCapability::Lifetimes => switches.writable_lifetimes = false,
             DeviceCapability::ManagementKeys => behaviour.management_keys = false,
+            DeviceCapability::SlCounters => links.sl_counters = false,
             DeviceCapability::ExtendedSpeeds => links.extended_speeds = false,
             DeviceCapability::ExtendedPortInfo => links.extended_port_info = false,
         }

@@ -125,7 +125,12 @@ pub struct SwitchProfile {
     pub description: SwitchDescription,
 }
 
-/// Speeds of ports and cables.
+/// Profiles of former versions do not have it.
+fn default_sl_counters() -> bool {
+    true
+}
+
+/// Speeds and counters of ports, and rates of cables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkProfile {
@@ -133,6 +138,9 @@ pub struct LinkProfile {
     pub extended_speeds: bool,
     /// Whether devices have the vendor's ExtendedPortInfo, which tells FDR10 from QDR.
     pub extended_port_info: bool,
+    /// Whether ports count data by service level (PortXmitDataSL, PortRcvDataSL).
+    #[serde(default = "default_sl_counters")]
+    pub sl_counters: bool,
     /// Rates that [`DeviceProfile::furnish`] gives to cables, in turn. Empty: cables keep the rates of the
     /// topology.
     pub rates: Vec<LinkRate>,
@@ -244,7 +252,12 @@ impl From<Capacities> for DeviceProfile {
                 aggregation_nodes: false,
                 description: SwitchDescription::Topology,
             },
-            links: LinkProfile { extended_speeds: true, extended_port_info: true, rates: Vec::new() },
+            links: LinkProfile {
+                extended_speeds: true,
+                extended_port_info: true,
+                sl_counters: true,
+                rates: Vec::new(),
+            },
             behaviour: DeviceBehaviour::STRICT,
             inherited: InheritedState::default(),
         }

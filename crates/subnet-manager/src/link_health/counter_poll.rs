@@ -1,6 +1,8 @@
 //! Reads the counters of all ports in turn, a few with each sweep. Agents of performance management (PMA) answer at QP1, by
 //! LID.
 //!
+//! Where a service level is reserved for management, the data that adapters sent at it are read, too.
+//!
 //! A request that is not answered is not repeated: the port is asked again in the next round. A device that does not answer
 //! at all is asked rarely. Both are no fault, because tables and links can be read without this class.
 
@@ -8,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fabric_model::intent::PortName;
-use ib_wire::perf::{CounterSelect, PortCounters};
+use ib_wire::perf::{CounterSelect, PortCounters, SlDataCounters};
 use ib_wire::{
     Attribute, Datagram, Guid, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortNum, PortState,
     ServiceLevel, Status, TransactionId,
 };
 
 use super::counters::ErrorCounts;
+use crate::event::SmEvent;
 use crate::manager::Manager;
 use crate::observed::ObservedNode;
 
@@ -46,21 +49,74 @@ pub(crate) struct CounterPoll {
     round: Vec<PortName>,
     /// Ports that this sweep reads.
     due: VecDeque<PortName>,
-    /// Saturated counters that are to be reset.
-    resets: VecDeque<(PortName, CounterSelect)>,
+    /// Requests that follow from what was read.
+    follow_ups: VecDeque<(PortName, CounterRequest)>,
     in_flight: BTreeMap<u32, Asked>,
     busy: BTreeSet<Guid>,
     /// Devices that did not answer, with the rounds for which they are left in peace.
     skipped: BTreeMap<Guid, u8>,
+    /// Devices that do not count by service level.
+    without_levels: BTreeSet<Guid>,
     transactions: u32,
     counts: CounterPollCounts,
+}
+
+/// A request for counters of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CounterRequest {
+    /// The error counters of the port.
+    Errors,
+    ResetErrors(CounterSelect),
+    /// Data received, by service level.
+    Levels,
+    ResetLevel(ServiceLevel),
+}
+
+impl CounterRequest {
+    fn method(self) -> Method {
+        match self {
+            Self::Errors | Self::Levels => Method::GET,
+            Self::ResetErrors(_) | Self::ResetLevel(_) => Method::SET,
+        }
+    }
+
+    fn attribute(self) -> Attribute {
+        match self {
+            Self::Errors | Self::ResetErrors(_) => Attribute::PORT_COUNTERS,
+            Self::Levels | Self::ResetLevel(_) => Attribute::PORT_RCV_DATA_SL,
+        }
+    }
+
+    /// The attribute data. Without CounterSelect nothing is written. All values are 0, because devices may store them
+    /// (A-COUNT-3).
+    fn write(self, port: PortNum, mad: &mut Mad) -> Option<()> {
+        let data = mad.perf_data_mut();
+        match self {
+            Self::Errors | Self::ResetErrors(_) => {
+                let mut request = PortCounters::decode(&[0; PortCounters::LEN]).ok()?;
+                request.port = port.to_wire();
+                if let Self::ResetErrors(select) = self {
+                    request.select = select;
+                }
+                data[..PortCounters::LEN].copy_from_slice(&request.encode());
+            }
+            Self::Levels | Self::ResetLevel(_) => {
+                let mut request = SlDataCounters { port: port.to_wire(), ..SlDataCounters::default() };
+                if let Self::ResetLevel(sl) = self {
+                    request.select = 1 << sl.to_wire();
+                }
+                data[..SlDataCounters::LEN].copy_from_slice(&request.encode());
+            }
+        }
+        Some(())
+    }
 }
 
 #[derive(Debug)]
 struct Asked {
     port: PortName,
     lid: Lid,
-    is_reset: bool,
+    request: CounterRequest,
     due: Duration,
 }
 
@@ -91,16 +147,16 @@ impl CounterPoll {
         is_new_round
     }
 
-    /// The next port to ask, and the counters to reset, if it is not for reading.
-    fn next(&mut self) -> Option<(PortName, Option<CounterSelect>)> {
+    /// The next port to ask, and for what.
+    fn next(&mut self) -> Option<(PortName, CounterRequest)> {
         if self.in_flight.len() >= IN_FLIGHT_MAX {
             return None;
         }
-        if let Some(index) = self.resets.iter().position(|(port, _)| !self.busy.contains(&port.node)) {
-            return self.resets.remove(index).map(|(port, select)| (port, Some(select)));
+        if let Some(index) = self.follow_ups.iter().position(|(port, _)| !self.busy.contains(&port.node)) {
+            return self.follow_ups.remove(index);
         }
         let index = self.due.iter().position(|port| !self.busy.contains(&port.node))?;
-        self.due.remove(index).map(|port| (port, None))
+        self.due.remove(index).map(|port| (port, CounterRequest::Errors))
     }
 
     fn note_sent(&mut self, asked: Asked) -> TransactionId {
@@ -131,7 +187,7 @@ impl CounterPoll {
         self.skipped.insert(node, ROUNDS_SKIPPED);
         self.due.retain(|port| port.node != node);
         self.round.retain(|port| port.node != node);
-        self.resets.retain(|(port, _)| port.node != node);
+        self.follow_ups.retain(|(port, _)| port.node != node);
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
@@ -167,24 +223,21 @@ impl Manager {
                 nodes.get(&port.node).is_some_and(|node| node.ports.contains_key(&port.port))
             };
             self.health.forget_old(self.now, is_known);
+            self.management_use.retain(is_known);
         }
     }
 
     /// The next request for counters.
     pub(crate) fn poll_counters(&mut self, now: Duration) -> Option<Datagram> {
         loop {
-            let (port, reset) = self.counter_poll.next()?;
+            let (port, request) = self.counter_poll.next()?;
             let plan = self.in_force.as_ref()?;
             let lid = self.observed.nodes.get(&port.node).and_then(|node| agent_lid(node, port.port));
             let Some(lid) = lid else { continue };
-            let method = if reset.is_some() { Method::SET } else { Method::GET };
-            let mut mad = Mad::new(ManagementClass::PERFORMANCE, method, Attribute::PORT_COUNTERS, 0);
-            let asked = Asked { port, lid, is_reset: reset.is_some(), due: now + ANSWER_TIMEOUT };
+            let mut mad = Mad::new(ManagementClass::PERFORMANCE, request.method(), request.attribute(), 0);
+            let asked = Asked { port, lid, request, due: now + ANSWER_TIMEOUT };
             mad.set_transaction(self.counter_poll.note_sent(asked));
-            // Without CounterSelect nothing is written. All values are 0, because devices may store them (A-COUNT-3).
-            let mut request = PortCounters::decode(&[0; PortCounters::LEN]).ok()?;
-            (request.port, request.select) = (port.port.to_wire(), reset.unwrap_or_default());
-            mad.perf_data_mut()[..PortCounters::LEN].copy_from_slice(&request.encode());
+            request.write(port.port, &mut mad)?;
             let (own, dlid) = (LidAddress::Unicast(plan.manager().lid), LidAddress::Unicast(lid));
             let sl: ServiceLevel = plan.management_service_level();
             return Some(Datagram { sl, ..Datagram::general_management(own, dlid, Pkey::DEFAULT_FULL, mad) });
@@ -195,30 +248,77 @@ impl Manager {
     pub(crate) fn handle_counters(&mut self, now: Duration, datagram: &Datagram) {
         let mad = &datagram.mad;
         let transaction = mad.transaction().0 as u32;
-        let is_asked = |asked: &Asked| datagram.slid == LidAddress::Unicast(asked.lid);
+        let is_asked = |asked: &Asked| {
+            datagram.slid == LidAddress::Unicast(asked.lid) && mad.attribute() == asked.request.attribute()
+        };
         if mad.method() != Method::GET_RESP
-            || mad.attribute() != Attribute::PORT_COUNTERS
             || !self.counter_poll.in_flight.get(&transaction).is_some_and(is_asked)
         {
             return;
         }
-        let Some(Asked { port, is_reset, .. }) = self.counter_poll.take(transaction) else { return };
-        let counters = PortCounters::decode(mad.perf_data()).ok();
-        let counters = counters.filter(|it| mad.status() == Status::OK && it.port == port.port.to_wire());
-        let Some(counters) = counters else { return self.counter_poll.give_up(port.node) };
-        if is_reset {
-            self.counter_poll.counts.resets += 1;
-            return;
+        let Some(Asked { port, request, .. }) = self.counter_poll.take(transaction) else { return };
+        // Both kinds of counters begin with the port.
+        let is_right = mad.status() == Status::OK && mad.perf_data()[1] == port.port.to_wire();
+        match request {
+            CounterRequest::Levels | CounterRequest::ResetLevel(_) if !is_right => {
+                self.counter_poll.without_levels.insert(port.node);
+            }
+            _ if !is_right => self.counter_poll.give_up(port.node),
+            CounterRequest::Errors => self.handle_errors(now, port, mad),
+            CounterRequest::Levels => {
+                self.handle_levels(now, port, &SlDataCounters::decode(mad.perf_data()).words);
+            }
+            CounterRequest::ResetErrors(_) => self.counter_poll.counts.resets += 1,
+            CounterRequest::ResetLevel(_) => self.management_use.note_reset(now, port),
         }
+    }
+
+    fn handle_errors(&mut self, now: Duration, port: PortName, mad: &Mad) {
+        let Ok(counters) = PortCounters::decode(mad.perf_data()) else { return };
         self.counter_poll.counts.reads += 1;
-        let peer = self.observed.nodes.get(&port.node).and_then(|node| node.links.get(&port.port));
-        let Some((peer, peer_port)) = peer.copied() else { return };
+        let Some(peer) = self.peer(port) else { return };
         let counts = ErrorCounts::of(&counters);
-        self.health.handle_counters(now, port, PortName { node: peer, port: peer_port }, counts);
+        self.health.handle_counters(now, port, peer, counts);
         let saturated = counts.saturated();
         if saturated != CounterSelect::default() {
-            self.counter_poll.resets.push_back((port, saturated));
+            self.counter_poll.follow_ups.push_back((port, CounterRequest::ResetErrors(saturated)));
         }
+        let knows_levels = !self.counter_poll.without_levels.contains(&port.node);
+        if knows_levels && self.management_sender(port).is_some() {
+            self.counter_poll.follow_ups.push_back((port, CounterRequest::Levels));
+        }
+    }
+
+    /// Judges the data that a switch port received by service level.
+    fn handle_levels(&mut self, now: Duration, port: PortName, words: &[u32; 16]) {
+        let Some((sender, sl)) = self.management_sender(port) else { return };
+        let count = words[usize::from(sl.to_wire())];
+        let limit = self.health.settings().management_bytes_per_second;
+        if let Some(bytes_per_second) = self.management_use.note(now, port, count, limit) {
+            self.emit(SmEvent::ManagementFlood { port: sender, bytes_per_second });
+        }
+        if count > u32::MAX / 2 {
+            self.counter_poll.follow_ups.push_back((port, CounterRequest::ResetLevel(sl)));
+        }
+    }
+
+    /// If a switch port leads to an adapter port other than the manager's, and a service level is reserved for management:
+    /// that adapter port's GUID, and the service level.
+    fn management_sender(&self, port: PortName) -> Option<(Guid, ServiceLevel)> {
+        let plan = self.in_force.as_ref()?;
+        let sl = plan.management_service_level();
+        if sl == ServiceLevel::default() || !self.observed.nodes.get(&port.node)?.is_switch() {
+            return None;
+        }
+        let PortName { node, port } = self.peer(port)?;
+        let adapter = self.observed.nodes.get(&node).filter(|node| !node.is_switch())?;
+        let sender = *adapter.port_guids.get(&port)?;
+        (sender != plan.manager().guid).then_some((sender, sl))
+    }
+
+    fn peer(&self, port: PortName) -> Option<PortName> {
+        let (node, port) = *self.observed.nodes.get(&port.node)?.links.get(&port.port)?;
+        Some(PortName { node, port })
     }
 }
 
@@ -239,7 +339,7 @@ mod tests {
     }
 
     fn asked(port: PortName) -> Asked {
-        Asked { port, lid: Lid::from_wire(1).unwrap(), is_reset: false, due: ANSWER_TIMEOUT }
+        Asked { port, lid: Lid::from_wire(1).unwrap(), request: CounterRequest::Errors, due: ANSWER_TIMEOUT }
     }
 
     #[test]
@@ -261,12 +361,12 @@ mod tests {
         let mut poll = CounterPoll::default();
         poll.begin_sweep(9, || vec![port(1, 1), port(1, 2), port(2, 2)]);
         let mut transactions = Vec::new();
-        while let Some((port, None)) = poll.next() {
+        while let Some((port, CounterRequest::Errors)) = poll.next() {
             transactions.push((poll.note_sent(asked(port)), port));
         }
         assert_eq!(transactions.iter().map(|(_, port)| *port).collect::<Vec<_>>(), [port(1, 1), port(2, 2)]);
         poll.take(transactions[0].0.0 as u32);
-        assert_eq!(poll.next(), Some((port(1, 2), None)));
+        assert_eq!(poll.next(), Some((port(1, 2), CounterRequest::Errors)));
     }
 
     #[test]

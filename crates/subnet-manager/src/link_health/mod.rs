@@ -9,12 +9,14 @@
 //! | `settings` | the limits |
 //! | `counters` | the error counters of a port |
 //! | `counter_poll` | reading them |
+//! | `management_use` | data that ports send at the service level of management |
 //! | `history` | flaps and growth of each link, and which are damped |
 //! | `spare` | which damped links plans can do without |
 
 mod counter_poll;
 mod counters;
 mod history;
+mod management_use;
 mod settings;
 mod spare;
 
@@ -30,6 +32,7 @@ pub use counter_poll::CounterPollCounts;
 pub use counters::{ErrorCounts, LinkErrorCounter};
 pub(crate) use history::LinkHealth;
 pub use history::{DampedLink, DampingReason, LinkName};
+pub(crate) use management_use::ManagementUse;
 pub use settings::{LinkHealthError, LinkHealthSettings};
 pub use spare::DampedLinkUse;
 

@@ -35,6 +35,8 @@ pub struct LinkHealthSettings {
     /// Ports whose counters each sweep reads. Consecutive sweeps cover all of them in turn. With 0, only
     /// flaps count.
     pub ports_per_sweep: usize,
+    /// Bytes per second that an adapter port may send at the service level of management before it is named.
+    pub management_bytes_per_second: u64,
 }
 
 impl Default for LinkHealthSettings {
@@ -47,6 +49,7 @@ impl Default for LinkHealthSettings {
             quiet_first: Duration::from_secs(600),
             quiet_max: Duration::from_secs(24 * 3600),
             ports_per_sweep: 512,
+            management_bytes_per_second: 32 << 20,
         }
     }
 }
@@ -84,6 +87,7 @@ struct SettingsFile {
     quiet_first_seconds: u64,
     quiet_max_seconds: u64,
     ports_per_sweep: u64,
+    management_bytes_per_second: u64,
 }
 
 impl Default for SettingsFile {
@@ -108,6 +112,7 @@ impl From<LinkHealthSettings> for SettingsFile {
             quiet_first_seconds: settings.quiet_first.as_secs(),
             quiet_max_seconds: settings.quiet_max.as_secs(),
             ports_per_sweep: settings.ports_per_sweep as u64,
+            management_bytes_per_second: settings.management_bytes_per_second,
         }
     }
 }
@@ -138,6 +143,7 @@ impl TryFrom<SettingsFile> for LinkHealthSettings {
             quiet_first: seconds("quiet_first_seconds", file.quiet_first_seconds)?,
             quiet_max: seconds("quiet_max_seconds", file.quiet_max_seconds)?,
             ports_per_sweep: within("ports_per_sweep", file.ports_per_sweep, 0, PORTS_MAX)? as usize,
+            management_bytes_per_second: file.management_bytes_per_second,
         };
         if settings.quiet_max < settings.quiet_first {
             return Err(LinkHealthError::QuietOrder {

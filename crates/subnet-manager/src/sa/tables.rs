@@ -147,7 +147,8 @@ pub(super) fn lane_maps(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<(
                 let record = SlToVlRecord {
                     lid: Some(port.lid.into()),
                     input,
-                    output: *output,
+                    // OpenSM numbers the output of an adapter 0, too.
+                    output: if port.is_switch { *output } else { 0 },
                     mapping: qos.map_or(unplanned, map),
                 };
                 add_if(matcher, &record.encode(), answer)?;
