@@ -58,7 +58,7 @@ pub(crate) use joins::{JoinedGroup, MemberKind};
 use budget::QueryBudget;
 use directory::EndPort;
 use joins::{GroupEvent, Joins};
-use query::{Answer, Query};
+use query::{Answer, EXAMINED_MAX, MANAGER_EXAMINED_MAX, Query};
 use requester::Requester;
 use subscriptions::{Reportable, Subscriptions};
 use transfers::Transfers;
@@ -305,7 +305,8 @@ impl SubnetAdministration {
             (false, Attribute::PATH_RECORD) => 1,
             (false, _) => 2,
         };
-        self.answer.start(enough, budget);
+        let limit = if requester.is_manager { MANAGER_EXAMINED_MAX } else { EXAMINED_MAX };
+        self.answer.start(enough, budget, limit);
         let found = find(&query, &mut self.answer);
         if !requester.is_manager {
             self.work.spend(now, requester.port.port_guid, self.answer.examined());

@@ -12,6 +12,9 @@ use super::subscriptions::Subscriptions;
 /// Limit on records examined for one request. Enough for all 71,604 ports of 11,664 hosts, the largest table
 /// of such a fabric; not for all pairs of more than 362 ports, which have to be queried port by port.
 pub(super) const EXAMINED_MAX: usize = 1 << 17;
+/// The same for the subnet manager's own port, whose software may read the tables of all switch ports: enough for the SLtoVL
+/// mapping tables of 4,000 hosts.
+pub(super) const MANAGER_EXAMINED_MAX: usize = 1 << 20;
 
 /// A request and its requester.
 #[derive(Clone, Copy, Debug)]
@@ -63,23 +66,26 @@ pub(super) struct Answer {
     examined: usize,
     /// Number of records that may be examined for the requester.
     budget: usize,
+    /// Number of records that may be examined for one request.
+    limit: usize,
     excess: Option<Status>,
 }
 
 impl Answer {
-    /// Clears the records. `enough` records end the search; `budget` records may be examined.
-    pub fn start(&mut self, enough: usize, budget: usize) {
+    /// Clears the records. `enough` records end the search; `budget` records may be examined for the requester now, and `limit`
+    /// for any request.
+    pub fn start(&mut self, enough: usize, budget: usize, limit: usize) {
         self.data.clear();
         (self.record_len, self.records, self.examined, self.excess) = (0, 0, 0, None);
-        (self.enough, self.budget) = (enough, budget);
+        (self.enough, self.budget, self.limit) = (enough, budget, limit);
     }
 
     /// Counts an examined record. Stops the search at the limit.
     #[inline]
     pub fn examine(&mut self) -> ControlFlow<()> {
         self.examined += 1;
-        if self.examined > self.budget.min(EXAMINED_MAX) {
-            let too_large = self.examined > EXAMINED_MAX;
+        if self.examined > self.budget.min(self.limit) {
+            let too_large = self.examined > self.limit;
             self.excess = Some(if too_large { Status::SA_NO_RESOURCES } else { Status::BUSY });
             return ControlFlow::Break(());
         }
