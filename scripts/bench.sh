@@ -19,7 +19,7 @@ case $what in
         ;;
 esac
 
-[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet -p heddle -p bench
+[[ -n ${HEDDLE_BIN:-} ]] || cargo build --profile measured --quiet -p heddle -p bench -p umad-preload
 
 package_version() {
     dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo unknown

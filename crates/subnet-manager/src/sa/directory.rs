@@ -63,6 +63,10 @@ pub struct Directory {
     key_sets: Vec<KeySet>,
     /// Multicast groups that may be reported.
     groups: Vec<GroupPlan>,
+    /// Index into `groups` of the broadcast group of each partition.
+    broadcast_groups: HashMap<PartitionNumber, usize>,
+    /// The number of multicast groups that every switch has room for.
+    multicast_capacity: usize,
     /// Service levels of guaranteed clusters.
     levels: ServiceLevels,
     /// Whether every port may see everything.
@@ -253,7 +257,15 @@ impl Directory {
             }
             by_guid.insert(port.guid, index);
         }
+        let mut broadcast_groups = HashMap::with_capacity(groups.len());
+        for (index, group) in groups.iter().enumerate() {
+            broadcast_groups.entry(group.partition).or_insert(index);
+        }
+        let switches = nodes.values().filter_map(|node| node.switch.as_ref());
+        let capacities = switches.map(|switch| usize::from(switch.multicast_fdb_capacity));
         Self {
+            broadcast_groups,
+            multicast_capacity: capacities.min().unwrap_or(0),
             plan,
             manager,
             nodes,
@@ -322,13 +334,12 @@ impl Directory {
 
     /// The number of groups that every switch has room for.
     pub(super) fn multicast_capacity(&self) -> usize {
-        let switches = self.nodes.values().filter_map(|node| node.switch.as_ref());
-        switches.map(|switch| usize::from(switch.multicast_fdb_capacity)).min().unwrap_or(0)
+        self.multicast_capacity
     }
 
     /// The broadcast group of a partition.
     pub(super) fn broadcast_group(&self, partition: PartitionNumber) -> Option<&GroupPlan> {
-        self.groups.iter().find(|group| group.partition == partition)
+        self.groups.get(*self.broadcast_groups.get(&partition)?)
     }
 
     /// Whether a port may know of a partition: it is a member, or it sees everything.

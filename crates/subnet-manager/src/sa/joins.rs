@@ -399,7 +399,7 @@ impl Joins {
             true => self.unused_gid(directory, partition, scope.unwrap_or(LINK_LOCAL)),
             false => mgid,
         };
-        let own_mlid = self.own_mlid(directory, partition).filter(|_| !is_ip(mgid));
+        let own_mlid = if is_ip(mgid) { None } else { self.own_mlid(directory, partition) };
         let own = directory.routes.own(request.named.start);
         let mtu_max = if own.mtu().bytes() < broadcast.mtu.bytes() { own.mtu() } else { broadcast.mtu };
         let mtu = pattern.value(M::MTU_SELECTOR).zip(pattern.value(M::MTU));
