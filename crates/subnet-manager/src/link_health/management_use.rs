@@ -29,7 +29,7 @@ impl ManagementUse {
     /// named recently. A limit of 0 is never reached.
     pub fn note(&mut self, now: Duration, port: PortName, words: u32, limit: u64) -> Option<u64> {
         let reading = Reading { at: now, words, named: None };
-        let Some(last) = self.readings.insert(port, reading) else { return None };
+        let last = self.readings.insert(port, reading)?;
         let named = last.named.filter(|named| now < *named + NAMED_INTERVAL);
         // Smaller: somebody else reset it.
         let grown = words.checked_sub(last.words).unwrap_or(words);
