@@ -181,7 +181,7 @@ fn paths(text: &mut String, pairs: &[Pair]) {
     *text += &sa_requests(
         pairs,
         "\n**Path queries** by several hosts at once, each to changing peers. Goal: ≥ 5 times as many per CPU second of the \
-         manager. With ibsim's protocol, most of heddle's part is the kernel's, which receives and sends a message for each query; \
+         manager. With ibsim's protocol, a large part of heddle's time is the kernel's, which receives and sends a message for each query; \
          framed, both managers attach with a protocol where one system call can carry many. User mode is without the kernel's part.\n\n",
         |row| row.paths.as_ref(),
     );
