@@ -47,6 +47,8 @@ struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     lacks: Option<Lacks>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    multicast_blocks: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     damped_links: Option<Vec<DampedLink>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<u64>,
@@ -135,7 +137,17 @@ fn parse(text: &str) -> anyhow::Result<PersistentState> {
 
 impl Change {
     fn between(old: &PersistentState, new: &PersistentState) -> Self {
-        let (before, after) = (&old.decisions.end_ports, &new.decisions.end_ports);
+        // Without `..`: a new field must not be forgotten here.
+        let PersistentState {
+            decisions,
+            bindings,
+            unsupported,
+            lacks,
+            multicast_blocks,
+            damped_links,
+            secret,
+        } = new;
+        let (before, after) = (&old.decisions.end_ports, &decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
         let forgotten = before.keys().filter(|guid| !after.contains_key(guid));
         let rest = |decisions: &Decisions| Decisions {
@@ -154,12 +166,13 @@ impl Change {
             end_ports: (decided.map(|(guid, port)| (*guid, Some(port.clone()))))
                 .chain(forgotten.map(|guid| (*guid, None)))
                 .collect(),
-            decisions: changed(&rest(&old.decisions), &rest(&new.decisions)),
-            bindings: changed(&old.bindings, &new.bindings),
-            unsupported: changed(&old.unsupported, &new.unsupported),
-            lacks: changed(&old.lacks, &new.lacks),
-            damped_links: changed(&old.damped_links, &new.damped_links),
-            secret: new.secret.filter(|_| new.secret != old.secret),
+            decisions: changed(&rest(&old.decisions), &rest(decisions)),
+            bindings: changed(&old.bindings, bindings),
+            unsupported: changed(&old.unsupported, unsupported),
+            lacks: changed(&old.lacks, lacks),
+            multicast_blocks: changed(&old.multicast_blocks, multicast_blocks),
+            damped_links: changed(&old.damped_links, damped_links),
+            secret: secret.filter(|_| *secret != old.secret),
         }
     }
 
@@ -178,6 +191,7 @@ impl Change {
         memory.secret = self.secret.or(memory.secret);
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
+        memory.multicast_blocks = self.multicast_blocks.unwrap_or(memory.multicast_blocks);
         memory.damped_links = self.damped_links.unwrap_or(mem::take(&mut memory.damped_links));
     }
 }
@@ -273,11 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn damped_links_are_kept_and_files_without_them_are_read() {
+    fn what_links_and_groups_left_is_kept_and_files_without_it_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         let plain = memory(&[(1, 1)], &[]);
-        assert!(!serde_json::to_string(&plain).unwrap().contains("damped"), "as earlier versions wrote it");
+        let text = serde_json::to_string(&plain).unwrap();
+        assert!(!text.contains("damped") && !text.contains("multicast"), "as earlier versions wrote it");
         let end = |raw| PortName { node: Guid::from_wire(raw).unwrap(), port: PortNum::new(3).unwrap() };
         let damped = DampedLink {
             link: LinkName::new(end(1), end(2)),
@@ -285,7 +300,9 @@ mod tests {
             times: 2,
         };
         let mut state = State::at(Some(path.clone())).unwrap();
-        for step in [plain.clone(), PersistentState { damped_links: vec![damped], ..plain.clone() }, plain] {
+        let with_link = PersistentState { damped_links: vec![damped], ..plain.clone() };
+        let with_groups = PersistentState { multicast_blocks: 2, ..plain.clone() };
+        for step in [plain.clone(), with_link, with_groups, plain] {
             state.write(step.clone()).unwrap();
             assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), step);
         }

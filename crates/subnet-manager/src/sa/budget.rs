@@ -1,9 +1,10 @@
 //! How much work a port may cause: a token bucket for each.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use ib_wire::{Guid, Status};
+
+use super::guid_map::GuidMap;
 
 /// Work units that a port may use per second in the long run. Examining a record is one: this is enough for 65,536 path
 /// queries, or for 3 tables of all ports of 11,664 hosts.
@@ -20,7 +21,7 @@ const BUCKETS_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct QueryBudget {
     /// What is missing in each bucket; ports that are not listed have a full one.
-    spent: HashMap<Guid, Spent>,
+    spent: GuidMap<Spent>,
 }
 
 #[derive(Clone, Copy, Debug)]

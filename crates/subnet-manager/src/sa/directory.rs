@@ -9,6 +9,7 @@ use ib_wire::{
     Gid, Guid, Lid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum, ServiceLevel, SwitchInfo,
 };
 
+use super::guid_map::GuidMap;
 use super::membership::{KeySet, SharedPartition};
 use super::routes::{PathStart, Routes};
 use super::service_levels::ServiceLevels;
@@ -58,7 +59,7 @@ pub struct Directory {
     port_count: usize,
     /// Index into `addresses` by LID, or [`NO_INDEX`].
     by_lid: Vec<u32>,
-    by_guid: HashMap<Guid, u32>,
+    by_guid: GuidMap<u32>,
     /// The distinct P_Key sets; end ports refer to them by index.
     key_sets: Vec<KeySet>,
     /// Multicast groups that may be reported.
@@ -250,7 +251,7 @@ impl Directory {
         let port_count = addresses.partition_point(|port| !port.is_alias());
         let top = addresses.iter().map(|port| usize::from(port.lid.to_wire())).max().unwrap_or(0);
         let mut by_lid = vec![NO_INDEX; top + 1];
-        let mut by_guid = HashMap::with_capacity(addresses.len());
+        let mut by_guid = GuidMap::with_capacity_and_hasher(addresses.len(), Default::default());
         for (port, index) in addresses.iter().zip(0..) {
             if !port.is_alias() {
                 by_lid[usize::from(port.lid.to_wire())] = index;

@@ -17,6 +17,7 @@
 //! | `requester`, `budget` | the sender of a request, and the work that it may cause |
 //! | `query` | a request, its requester, and the records found so far |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
+//! | `guid_map` | maps by GUID |
 //! | `guid_records` | GUIDs of ports, and requests for aliases |
 //! | `group_gids` | GIDs of multicast groups |
 //! | `joins` | members of multicast groups, and the groups that they create |
@@ -27,6 +28,7 @@ mod budget;
 mod directory;
 mod group_gids;
 mod groups;
+mod guid_map;
 mod guid_records;
 mod inventory;
 mod joins;

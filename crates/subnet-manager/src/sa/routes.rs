@@ -1,7 +1,8 @@
 //! Paths along the linear forwarding tables of a plan, and what their links can carry.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
@@ -21,6 +22,51 @@ pub(super) struct Routes {
     links: Vec<Link>,
     /// The link of each adapter port, by LID.
     adapters: BTreeMap<Lid, Link>,
+    found: FoundPaths,
+}
+
+/// Paths that were followed before, so that each is followed once: a path visits many tables, and on a large fabric none of them
+/// is in the processor's cache.
+#[derive(Debug)]
+struct FoundPaths {
+    /// By switch where the path begins and LID where it ends. Only switches that were asked for have entries.
+    by_switch: Box<[OnceLock<Box<[AtomicU16]>>]>,
+    /// Number of LIDs, including 0.
+    lid_count: usize,
+}
+
+impl FoundPaths {
+    /// An entry of a path that was not followed yet. No capability is encoded so, as MTU 0 does not exist.
+    const NOT_YET: u16 = 0;
+    /// An entry of a path that does not lead to its LID.
+    const NO_PATH: u16 = u16::MAX;
+
+    fn new(switch_count: usize, lid_count: usize) -> Self {
+        Self { by_switch: (0..switch_count).map(|_| OnceLock::new()).collect(), lid_count }
+    }
+
+    /// The path from a switch to a LID; follows it if it is new.
+    #[inline]
+    fn get_or_follow(
+        &self,
+        from: u32,
+        to: Lid,
+        follow: impl FnOnce() -> Option<PathCapability>,
+    ) -> Option<PathCapability> {
+        let switch = self.by_switch.get(from as usize)?;
+        let entries = switch.get_or_init(|| (0..self.lid_count).map(|_| AtomicU16::new(0)).collect());
+        let entry = entries.get(usize::from(to.to_wire()))?;
+        // Every thread would store the same value.
+        match entry.load(Ordering::Relaxed) {
+            Self::NOT_YET => {
+                let path = follow();
+                entry.store(path.map_or(Self::NO_PATH, PathCapability::to_bits), Ordering::Relaxed);
+                path
+            }
+            Self::NO_PATH => None,
+            bits => Some(PathCapability::from_bits(bits)),
+        }
+    }
 }
 
 /// A switch, and the range of its ports in the list of links.
@@ -78,6 +124,15 @@ impl PathCapability {
         Self { speed: self.speed.min(other.speed), mtu: self.mtu.min(other.mtu) }
     }
 
+    fn to_bits(self) -> u16 {
+        u16::from_be_bytes([self.speed, self.mtu])
+    }
+
+    fn from_bits(bits: u16) -> Self {
+        let [speed, mtu] = bits.to_be_bytes();
+        Self { speed, mtu }
+    }
+
     pub fn mtu(self) -> Mtu {
         Mtu::from_wire(self.mtu)
     }
@@ -111,7 +166,10 @@ impl Routes {
             },
             capability: PathCapability::new([from, to].map(|end| rate(nodes, end)), mtu),
         };
+        let lids = plan.adapter_ports().map(|port| port.lid).chain(plan.switches().map(|switch| switch.lid));
+        let top = lids.map(|lid| usize::from(lid.to_wire())).max().unwrap_or(0);
         let mut routes = Self {
+            found: FoundPaths::new(plan.switches().len(), top + 1),
             switches: Vec::new(),
             links: Vec::new(),
             adapters: plan
@@ -150,7 +208,7 @@ impl Routes {
     /// The capability of the path to a LID; `None` if the forwarding tables do not lead there.
     #[inline]
     pub fn walk(&self, start: PathStart, to: Lid) -> Option<PathCapability> {
-        let (mut at, mut capability) = match start {
+        let (first, capability) = match start {
             PathStart::Adapter(link) => match link.to {
                 LinkEnd::Switch(index) => (index, link.capability),
                 LinkEnd::Adapter(lid) => return (lid == to).then_some(link.capability),
@@ -158,6 +216,13 @@ impl Routes {
             },
             PathStart::Switch(index) => (index, self.switches.get(index as usize)?.own),
         };
+        let path = self.found.get_or_follow(first, to, || self.follow(first, to))?;
+        Some(capability.and(path))
+    }
+
+    /// Follows the forwarding tables from a switch to a LID.
+    fn follow(&self, first: u32, to: Lid) -> Option<PathCapability> {
+        let (mut at, mut capability) = (first, PathCapability::ANY);
         for _ in 0..HOPS_MAX {
             let switch = self.switches.get(at as usize)?;
             let exit = switch.linear.exit(to)?;

@@ -8,10 +8,12 @@ use fabric_model::decisions::ClusterDecision;
 use fabric_model::tenancy::PairServiceLevel;
 use ib_wire::{Guid, ServiceLevel};
 
+use super::guid_map::GuidMap;
+
 /// The service levels of guaranteed clusters, by port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceLevels {
-    ports: HashMap<Guid, ClusterPort>,
+    ports: GuidMap<ClusterPort>,
 }
 
 /// The cluster of a port, and the node GUID of its switch.
@@ -33,7 +35,7 @@ struct Cluster {
 impl ServiceLevels {
     /// From the decisions of a plan.
     pub fn of(plan: &FabricPlan) -> Self {
-        let mut ports = HashMap::new();
+        let mut ports = GuidMap::default();
         for (name, decision) in &plan.decisions().clusters {
             let cluster = Arc::new(Cluster::of(name, decision));
             for port in &decision.ports {
