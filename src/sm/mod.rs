@@ -386,7 +386,6 @@ fn renamed_guided(_: &str) -> Result<String, String> {
     Err("--guided is now --external-plans".to_owned())
 }
 
-/// Parses `GUID[PORT]`, the format of locations in warnings.
 fn gid_prefix(text: &str) -> Result<u64, String> {
     let hex = text.strip_prefix("0x").unwrap_or(text);
     let prefix = u64::from_str_radix(hex, 16).ok();
@@ -396,6 +395,7 @@ fn gid_prefix(text: &str) -> Result<u64, String> {
     })
 }
 
+/// Parses `GUID[PORT]`, the format of locations in warnings.
 fn location(text: &str) -> Result<Location, String> {
     let parts = text.strip_suffix(']').and_then(|text| text.split_once('['));
     let (near, port) = parts.ok_or_else(|| format!("{text:?} is not GUID[PORT]"))?;

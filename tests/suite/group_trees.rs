@@ -9,10 +9,13 @@ use fabric_model::intent::{Alias, PortAliases};
 use fabric_sim::{BuiltInProfile, Fabric, PortId};
 use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, PathRecord, Record, Selector};
 use ib_wire::{
-    Datagram, Gid, Guid, Mad, ManagementClass, Method, Mtu, PartitionNumber, Pkey, QKey, Rate, ServiceLevel,
-    Status,
+    Attribute, Datagram, Gid, Guid, Mad, ManagementClass, Method, Mtu, PartitionNumber, Pkey, QKey, Rate,
+    ServiceLevel, Status, SwitchInfo,
 };
 
+use subnet_manager::PersistentState;
+
+use crate::in_process::running_manager::RunningManager;
 use crate::in_process::world::{Ended, Step, World};
 
 type M = McMemberRecord;
@@ -318,4 +321,105 @@ fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
             judge.sets
         );
     }
+}
+
+/// A manager that runs on a tree, and the requests of hosts to it.
+struct Site {
+    running: RunningManager,
+    hosts: Vec<(PortId, Guid)>,
+}
+
+impl Site {
+    fn new(partitions: &str) -> Self {
+        let topology = tree();
+        let mut running = RunningManager::new(topology.clone(), false, PersistentState::default());
+        running.partitions = partitions.to_owned();
+        running.run_for(Duration::from_secs(30));
+        let fabric = &running.fabric;
+        let ports = topology.end_nodes().map(|(_, host)| fabric.find_port(&host.id).unwrap());
+        Self { hosts: ports.map(|port| (port, fabric.guid_of(port))).collect(), running }
+    }
+
+    fn ask(&mut self, host: usize, method: Method, mgid: Gid) {
+        let (port, guid) = self.hosts[host];
+        let lid = |port| self.running.fabric.port_forwarding(port).lid.unwrap().into();
+        let (from, to) = (lid(port), lid(self.running.port));
+        let mad = request(method, mgid, guid, JoinState::FULL);
+        let datagram = Datagram::general_management(from, to, Pkey::from_wire(0x7fff).unwrap(), mad);
+        let now = self.running.now;
+        self.running.fabric.handle_datagram(now, port, datagram);
+    }
+
+    /// The multicast tables of all switches.
+    fn tables(&self) -> Vec<BTreeMap<u16, Vec<u8>>> {
+        let fabric = &self.running.fabric;
+        fabric.device_ids().map(|device| fabric.groups_of(device)).collect()
+    }
+}
+
+#[test]
+fn a_group_gives_way_to_a_partition_that_gets_its_multicast_lid() {
+    let more: String =
+        (0..10).map(|number| format!("p{number}={:#x}, ipoib : ALL_CAS=full;\n", 0x101 + number)).collect();
+    let more = format!("{PARTITIONS}{more}");
+    let mut undisturbed = Site::new(PARTITIONS);
+    undisturbed.running.partitions.clone_from(&more);
+    undisturbed.running.decide();
+    undisturbed.running.run_for(Duration::from_secs(60));
+    let right = undisturbed.tables();
+    let planned: BTreeSet<u16> = right.iter().flat_map(|table| table.keys().copied()).collect();
+
+    let mut site = Site::new(PARTITIONS);
+    for number in 0..40 {
+        site.ask(1, Method::SET, group(number));
+        site.running.run_for(Duration::from_millis(20));
+    }
+    site.running.run_for(Duration::from_secs(5));
+    let created: BTreeSet<u16> = site.tables().iter().flat_map(|table| table.keys().copied()).collect();
+    assert!(created.intersection(&planned).count() > 5, "{created:x?} and {planned:x?}");
+    site.running.partitions = more;
+    site.running.decide();
+    site.running.run_for(Duration::from_secs(60));
+    let only_planned = |table: BTreeMap<u16, Vec<u8>>| -> BTreeMap<u16, Vec<u8>> {
+        table.into_iter().filter(|(mlid, _)| planned.contains(mlid)).collect()
+    };
+    let found: Vec<_> = site.tables().into_iter().map(only_planned).collect();
+    assert_eq!(found, right, "no group of a port has changed the tree of a partition");
+}
+
+#[test]
+fn ports_that_join_and_leave_put_off_no_sweep() {
+    let mut site = Site::new(PARTITIONS);
+    let sweeps = |site: &Site| {
+        let asked = |datagram: &&Datagram| datagram.mad.attribute() == Attribute::SWITCH_INFO;
+        site.running.sent.iter().filter(asked).count()
+    };
+    let before = sweeps(&site);
+    site.running.run_for(Duration::from_secs(60));
+    let quiet = sweeps(&site) - before;
+    for round in 0..12 {
+        let method = if round % 2 == 0 { Method::SET } else { Method::DELETE };
+        site.ask(1, method, group(1));
+        site.running.run_for(Duration::from_secs(5));
+    }
+    let busy = sweeps(&site) - before - quiet;
+    assert!(quiet > 0 && busy >= quiet, "{busy} requests of sweeps while a port joins, {quiet} before");
+}
+
+#[test]
+fn the_bound_of_multicast_tables_that_another_manager_left_is_lifted() {
+    let mut site = Site::new(PARTITIONS);
+    let full = site.tables();
+    // At the switch of a host, as another manager would: no group is forwarded.
+    let written = site.running.sent.iter().rfind(|datagram| {
+        (datagram.mad.method(), datagram.mad.attribute()) == (Method::SET, Attribute::SWITCH_INFO)
+    });
+    let mut info = SwitchInfo::decode(written.unwrap().mad.smp_data()).unwrap();
+    assert_eq!(info.multicast_fdb_top, 0xbfff + info.multicast_fdb_capacity);
+    (info.multicast_fdb_top, info.port_state_change) = (0xbfff, false);
+    let host = tree().end_nodes().nth(5).unwrap().1.id.clone();
+    site.running.write_from(&host, &[1], (Attribute::SWITCH_INFO, 0), info.encode());
+    assert_ne!(site.tables(), full);
+    site.running.run_for(Duration::from_secs(120));
+    assert_eq!(site.tables(), full);
 }

@@ -151,6 +151,7 @@ const STRICT_DIFFERENCES: &[(&str, &str)] = &[
     ("PartEnforceOutb:", "PartEnforceInb, PartEnforceOutb of switch ports towards hosts °"),
     ("VLArbHighCap:", "VLArbHighCap, VLArbLowCap of switch port 0 °"),
     ("VLArbLowCap:", "VLArbHighCap, VLArbLowCap of switch port 0 °"),
+    ("IsMulticastFDBTopSupported", "IsMulticastFDBTopSupported of switches °"),
     ("IsClientRegistrationSupported", "IsClientReregistrationSupported of adapters °"),
     ("Capability mask:", "IsClientReregistrationSupported of adapters °"),
     ("capability_mask..", "IsClientReregistrationSupported of adapters °"),

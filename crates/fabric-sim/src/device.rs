@@ -447,6 +447,9 @@ fn capability(role: PortRole, profile: &DeviceProfile) -> Capability {
     if role == PortRole::Adapter && profile.adapters.client_reregister {
         mask = mask.with(Capability::CLIENT_REREGISTER);
     }
+    if role == PortRole::SwitchManagement && profile.switches.multicast_fdb_top {
+        mask = mask.with(Capability::MULTICAST_FDB_TOP);
+    }
     match role {
         PortRole::Adapter => mask.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
         _ => mask.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),

@@ -9,7 +9,7 @@ use ib_wire::{
 };
 
 use crate::counters::{CastKind, MANAGEMENT_PAYLOAD};
-use crate::device::{DEFAULT_SL_TO_VL, PortId, lane_count};
+use crate::device::{DEFAULT_SL_TO_VL, Device, PortId, lane_count};
 use crate::fabric::{DropReason, Fabric};
 use crate::notices::Flow;
 
@@ -316,10 +316,22 @@ impl Fabric {
         payload <= usize::from(self.port(out).info.neighbor_mtu.bytes())
     }
 
+    /// Number of groups that a switch forwards: those up to MulticastFDBTop, if it has that bound.
+    pub(crate) fn multicast_end(&self, device: &Device) -> usize {
+        let top = device.switch.as_ref().map_or(0, |switch| usize::from(switch.info.multicast_fdb_top));
+        match self.profile.switches.multicast_fdb_top && top != 0 {
+            true => (top + 1).saturating_sub(usize::from(MulticastLid::MIN)),
+            false => usize::MAX,
+        }
+    }
+
     /// The output ports of a switch for a group, without the input port; `None` if the group has no entry.
     fn multicast_exits(&self, at: PortId, group: MulticastLid) -> Option<Vec<PortId>> {
         let device = self.device_of(at);
         let table = &device.switch.as_ref()?.multicast;
+        if group.table_index() >= self.multicast_end(device) {
+            return None;
+        }
         let is_exit = |id: &PortId| table.has_exit(group.table_index(), self.port(*id).number);
         let mut exits: Vec<PortId> = device.ports().filter(is_exit).collect();
         if exits.is_empty() {

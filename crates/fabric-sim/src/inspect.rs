@@ -210,12 +210,13 @@ impl Fabric {
         (part(&tables.low, state.info.vl_arb_low_cap), part(&tables.high, state.info.vl_arb_high_cap))
     }
 
-    /// The output ports of a switch by multicast LID, without groups that have none.
+    /// The output ports of a switch by multicast LID, without groups that have none or that it does not forward.
     pub fn groups_of(&self, device: DeviceId) -> BTreeMap<u16, Vec<u8>> {
         let state = &self.devices[device.index()];
         let Some(switch) = &state.switch else { return BTreeMap::new() };
         let ports = || (0..=state.info.port_count).filter_map(PortNum::new);
-        let members = (0..switch.multicast.group_end()).map(|group| {
+        let end = switch.multicast.group_end().min(self.multicast_end(state));
+        let members = (0..end).map(|group| {
             let exits = ports().filter(|port| switch.multicast.has_exit(group, *port));
             (ib_wire::MulticastLid::MIN + group as u16, exits.map(PortNum::to_wire).collect::<Vec<u8>>())
         });

@@ -172,6 +172,8 @@ impl Capability {
     /// The port sends trap 144 when the mask changes.
     pub const CAPABILITY_NOTICE: Self = Self(0x40_0000);
     pub const CLIENT_REREGISTER: Self = Self(0x200_0000);
+    /// The switch forwards multicast packets only up to MulticastFDBTop.
+    pub const MULTICAST_FDB_TOP: Self = Self(0x4000_0000);
 
     /// Whether this mask has every bit of `other`.
     pub const fn has(self, other: Self) -> bool {

@@ -344,7 +344,8 @@ impl Manager {
         let before = self.observed.nodes.get(&guid).and_then(|node| node.switch.clone());
         let has_changed = info.port_state_change;
         if let Some(before) = before
-            && before.linear_fdb_top != info.linear_fdb_top
+            && (before.linear_fdb_top, before.multicast_fdb_top)
+                != (info.linear_fdb_top, info.multicast_fdb_top)
         {
             self.changed.insert(guid);
         }

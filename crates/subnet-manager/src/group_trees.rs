@@ -5,7 +5,7 @@
 //! added to the plan that the caller gave, and the result is programmed as every plan is: entries shrink everywhere before they
 //! grow. They are not persisted; a manager that starts without them asks ports to join again ([`registration`](crate::registration)).
 //!
-//! Joins and leaves are collected: however fast ports join, there is at most one programming run in [`INTERVAL`].
+//! Joins and leaves are collected: however fast ports join, there is an [`INTERVAL`] for other work between two programming runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use ib_wire::{Guid, MulticastLid, PortNum};
 use crate::manager::{Manager, Phase};
 use crate::sa::{JoinedGroup, MemberKind};
 
-/// Least time between two programming runs for groups.
+/// Least time from the end of a programming run for groups to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which trees are in the plan.
@@ -66,7 +66,7 @@ impl Manager {
         if !is_due || self.plan_is_new() {
             return false;
         }
-        self.group_trees.earliest = now + INTERVAL;
+        self.put_off_group_trees(now);
         self.add_group_trees();
         if !self.plan_is_new() {
             return false;
@@ -74,6 +74,11 @@ impl Manager {
         self.group_trees.is_only_change = true;
         self.begin_programming();
         self.phase == Phase::Reading
+    }
+
+    /// Leaves time for other work before the next programming run for groups.
+    pub(crate) fn put_off_group_trees(&mut self, now: Duration) {
+        self.group_trees.earliest = now + INTERVAL;
     }
 
     /// When the next programming run for groups begins; `None` if no tree changed.
@@ -89,7 +94,8 @@ impl Manager {
 fn with_trees(plan: &Arc<FabricPlan>, groups: &[JoinedGroup]) -> Arc<FabricPlan> {
     let planned: BTreeSet<MulticastLid> = plan.groups().map(|group| group.mlid).collect();
     let mut added: BTreeMap<Guid, BTreeMap<MulticastLid, PortSet>> = BTreeMap::new();
-    for group in groups {
+    // A group whose multicast LID the plan uses ends when subnet administration answers from it.
+    for group in groups.iter().filter(|group| !planned.contains(&group.mlid)) {
         for (switch, exits) in tree(plan, group) {
             added.entry(switch).or_default().insert(group.mlid, exits);
         }

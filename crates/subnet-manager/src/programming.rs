@@ -226,11 +226,14 @@ impl Manager {
             }
         }
         self.changed = self.not_active();
-        if is_new {
+        let is_only_trees = std::mem::take(&mut self.group_trees.is_only_change);
+        if is_only_trees {
+            // Ports join and leave as often as they like; that must not put off sweeps.
+            self.put_off_group_trees(now);
+        } else if is_new {
             self.sweeps.put_off_sweep(now);
         }
         // If a device did not take what the plan needs, another plan follows.
-        let is_only_trees = std::mem::take(&mut self.group_trees.is_only_change);
         if !self.settle_lacks(now) && is_new && !is_only_trees {
             self.emit(SmEvent::Programmed(self.window.counts));
         }

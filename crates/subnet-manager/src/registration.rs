@@ -3,7 +3,7 @@
 //!
 //! Registrations are not persisted. Every manager asks each adapter port once, as soon as subnet administration answers from
 //! the plan, and again after its link was down: so a restart, a takeover from another manager and a port that comes need no
-//! rules of their own. Until software has registered again nothing is cut off, because no table depends on registrations.
+//! rules of their own. Until software has registered again, only groups with trees of their own are cut off.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

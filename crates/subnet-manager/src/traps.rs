@@ -26,7 +26,8 @@ impl Manager {
         }
     }
 
-    /// Handles a trap. It only causes a recheck of the node, because anybody can send one.
+    /// Handles a trap. It only causes a recheck of the node and a report to those who may know about devices, because anybody
+    /// can send one.
     fn handle_trap(&mut self, now: Duration, datagram: &Datagram) {
         let Some(plan) = &self.plan else { return };
         let (Some(port), Ok(notice)) =
@@ -42,7 +43,7 @@ impl Manager {
         mad.set_m_key(self.key_of(port));
         self.answer(Datagram::subnet_management(manager, datagram.slid, mad));
         self.sweeps.schedule_recheck(now, node);
-        self.sa.forward(&notice);
+        self.sa.forward(now, datagram.slid, &notice);
         if let Some(trap) = notice.trap() {
             self.emit(SmEvent::TrapReceived { node, trap: trap.clone() });
         }

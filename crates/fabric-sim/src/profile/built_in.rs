@@ -67,6 +67,7 @@ fn ibsim() -> DeviceProfile {
         adapters: AdapterProfile { client_reregister: false, ..strict.adapters },
         switches: SwitchProfile {
             arbitration_at_port_0: true,
+            multicast_fdb_top: false,
             inbound_enforcement: false,
             outbound_enforcement: false,
             ..strict.switches

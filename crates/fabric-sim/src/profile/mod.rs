@@ -107,6 +107,9 @@ pub struct SwitchProfile {
     pub linear_forwarding: u16,
     /// Entries of the multicast forwarding table, 0 to 16383.
     pub multicast_forwarding: u16,
+    /// Whether the table ends at MulticastFDBTop, as far as that is not 0.
+    #[serde(default)]
+    pub multicast_fdb_top: bool,
     /// Whether HOQLife, VLStallCount and LifeTimeValue can be written. Otherwise they keep their values.
     pub writable_lifetimes: bool,
     /// HOQLife at power-on, 0 to 31.
@@ -243,6 +246,7 @@ impl From<Capacities> for DeviceProfile {
                 optimised_sl_to_vl: sizes.optimised_sl_to_vl,
                 linear_forwarding: sizes.linear_forwarding,
                 multicast_forwarding: sizes.multicast_forwarding,
+                multicast_fdb_top: true,
                 writable_lifetimes: true,
                 hoq_life: 0,
                 vl_stall_count: 7,

@@ -1,10 +1,11 @@
 //! Reads the counters of all ports in turn, a few with each sweep. Agents of performance management (PMA) answer at QP1, by
 //! LID.
 //!
-//! Where a service level is reserved for management, the data that adapters sent at it are read, too.
+//! Where a service level is reserved for management, the data that adapters sent at it are read, too, in a round of its own: it
+//! has fewer ports, and the counters must not be saturated before they are read.
 //!
 //! A request that is not answered is not repeated: the port is asked again in the next round. A device that does not answer
-//! at all is asked rarely. Both are no fault, because tables and links can be read without this class.
+//! several in a row is asked rarely. Both are no fault, because tables and links can be read without this class.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,6 +28,9 @@ const IN_FLIGHT_MAX: usize = 16;
 /// Time after which a request counts as unanswered.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Requests in a row that a device may leave unanswered. Answers can be late: they share lanes with tenants' data.
+const MISSES_MAX: u8 = 3;
+
 /// Rounds in which a device is not asked after it did not answer.
 const ROUNDS_SKIPPED: u8 = 8;
 
@@ -45,14 +49,18 @@ pub struct CounterPollCounts {
 
 #[derive(Debug, Default)]
 pub(crate) struct CounterPoll {
-    /// Ports that remain in this round, the next one last.
+    /// Ports whose error counters remain to be read in this round, the next one last.
     round: Vec<PortName>,
-    /// Ports that this sweep reads.
-    due: VecDeque<PortName>,
+    /// The same for data by service level.
+    level_round: Vec<PortName>,
+    /// What this sweep reads.
+    due: VecDeque<(PortName, CounterRequest)>,
     /// Requests that follow from what was read.
     follow_ups: VecDeque<(PortName, CounterRequest)>,
     in_flight: BTreeMap<u32, Asked>,
     busy: BTreeSet<Guid>,
+    /// Requests in a row that devices did not answer.
+    missed: BTreeMap<Guid, u8>,
     /// Devices that did not answer, with the rounds for which they are left in peace.
     skipped: BTreeMap<Guid, u8>,
     /// Devices that do not count by service level.
@@ -125,9 +133,14 @@ impl CounterPoll {
         self.counts
     }
 
-    /// Starts the reads of a sweep. `all` lists the ports of a new round when the current one is used up. Returns whether a new
-    /// round began.
-    pub fn begin_sweep(&mut self, count: usize, all: impl FnOnce() -> Vec<PortName>) -> bool {
+    /// Starts the reads of a sweep, `count` of each kind. `all` and `levels` list the ports of a new round when the current one
+    /// is used up. Returns whether a new round of error counters began.
+    pub fn begin_sweep(
+        &mut self,
+        count: usize,
+        all: impl FnOnce() -> Vec<PortName>,
+        levels: impl FnOnce() -> Vec<PortName>,
+    ) -> bool {
         if !self.due.is_empty() || count == 0 {
             return false;
         }
@@ -137,14 +150,26 @@ impl CounterPoll {
                 *rounds -= 1;
                 *rounds > 0
             });
-            self.round = all();
-            self.round.retain(|port| !self.skipped.contains_key(&port.node));
-            // Devices take turns.
-            self.round.sort_unstable_by_key(|port| std::cmp::Reverse((port.port, port.node)));
+            self.round = self.in_turn(all());
         }
-        let rest = self.round.len().saturating_sub(count);
-        self.due.extend(self.round.split_off(rest).into_iter().rev());
+        if self.level_round.is_empty() {
+            self.level_round = self.in_turn(levels());
+            self.level_round.retain(|port| !self.without_levels.contains(&port.node));
+        }
+        let kinds =
+            [(&mut self.level_round, CounterRequest::Levels), (&mut self.round, CounterRequest::Errors)];
+        for (round, request) in kinds {
+            let rest = round.len().saturating_sub(count);
+            self.due.extend(round.split_off(rest).into_iter().rev().map(|port| (port, request)));
+        }
         is_new_round
+    }
+
+    /// Ports of a round, the first one last: devices take turns.
+    fn in_turn(&self, mut ports: Vec<PortName>) -> Vec<PortName> {
+        ports.retain(|port| !self.skipped.contains_key(&port.node));
+        ports.sort_unstable_by_key(|port| std::cmp::Reverse((port.port, port.node)));
+        ports
     }
 
     /// The next port to ask, and for what.
@@ -155,8 +180,8 @@ impl CounterPoll {
         if let Some(index) = self.follow_ups.iter().position(|(port, _)| !self.busy.contains(&port.node)) {
             return self.follow_ups.remove(index);
         }
-        let index = self.due.iter().position(|port| !self.busy.contains(&port.node))?;
-        self.due.remove(index).map(|port| (port, CounterRequest::Errors))
+        let index = self.due.iter().position(|(port, _)| !self.busy.contains(&port.node))?;
+        self.due.remove(index)
     }
 
     fn note_sent(&mut self, asked: Asked) -> TransactionId {
@@ -177,17 +202,35 @@ impl CounterPoll {
     pub fn lost(&mut self, transaction: TransactionId) {
         // The upper half of a transaction id belongs to the transport.
         if let Some(asked) = self.take(transaction.0 as u32) {
-            self.give_up(asked.port.node);
+            self.note_missed(asked.port.node);
+        }
+    }
+
+    /// A device did not answer a request. Gives it up after several in a row.
+    fn note_missed(&mut self, node: Guid) {
+        self.counts.unanswered += 1;
+        let missed = self.missed.entry(node).or_default();
+        *missed += 1;
+        if *missed >= MISSES_MAX {
+            self.give_up(node);
         }
     }
 
     /// A device does not answer, or has no such agent: its other ports are not asked.
     fn give_up(&mut self, node: Guid) {
-        self.counts.unanswered += 1;
+        self.missed.remove(&node);
         self.skipped.insert(node, ROUNDS_SKIPPED);
-        self.due.retain(|port| port.node != node);
+        self.due.retain(|(port, _)| port.node != node);
         self.round.retain(|port| port.node != node);
+        self.level_round.retain(|port| port.node != node);
         self.follow_ups.retain(|(port, _)| port.node != node);
+    }
+
+    /// A device does not count by service level.
+    fn forget_levels(&mut self, node: Guid) {
+        self.without_levels.insert(node);
+        self.due.retain(|(port, request)| port.node != node || *request != CounterRequest::Levels);
+        self.level_round.retain(|port| port.node != node);
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
@@ -215,10 +258,15 @@ impl Manager {
                 let is_asked = |port: &&PortNum| agent_lid(node, **port).is_some();
                 node.links.keys().filter(is_asked).map(|port| PortName { node: *guid, port: *port }).collect()
             };
-            nodes.iter().flat_map(ports).collect()
+            nodes.iter().flat_map(ports).collect::<Vec<_>>()
         };
         let count = self.health.settings().ports_per_sweep;
-        if self.counter_poll.begin_sweep(count, all) {
+        let senders: Vec<PortName> = if self.counter_poll.level_round.is_empty() {
+            all().into_iter().filter(|port| self.management_sender(*port).is_some()).collect()
+        } else {
+            Vec::new()
+        };
+        if self.counter_poll.begin_sweep(count, all, || senders) {
             let is_known = |port: PortName| {
                 nodes.get(&port.node).is_some_and(|node| node.ports.contains_key(&port.port))
             };
@@ -258,12 +306,20 @@ impl Manager {
         }
         let Some(Asked { port, request, .. }) = self.counter_poll.take(transaction) else { return };
         // Both kinds of counters begin with the port.
-        let is_right = mad.status() == Status::OK && mad.perf_data()[1] == port.port.to_wire();
+        let is_about_port = mad.status() != Status::OK || mad.perf_data()[1] == port.port.to_wire();
+        if mad.status() == Status::BUSY || !is_about_port {
+            return self.counter_poll.note_missed(port.node);
+        }
+        self.counter_poll.missed.remove(&port.node);
+        let is_right = mad.status() == Status::OK;
         match request {
             CounterRequest::Levels | CounterRequest::ResetLevel(_) if !is_right => {
-                self.counter_poll.without_levels.insert(port.node);
+                self.counter_poll.forget_levels(port.node);
             }
-            _ if !is_right => self.counter_poll.give_up(port.node),
+            _ if !is_right => {
+                self.counter_poll.counts.unanswered += 1;
+                self.counter_poll.give_up(port.node);
+            }
             CounterRequest::Errors => self.handle_errors(now, port, mad),
             CounterRequest::Levels => {
                 self.handle_levels(now, port, &SlDataCounters::decode(mad.perf_data()).words);
@@ -282,10 +338,6 @@ impl Manager {
         let saturated = counts.saturated();
         if saturated != CounterSelect::default() {
             self.counter_poll.follow_ups.push_back((port, CounterRequest::ResetErrors(saturated)));
-        }
-        let knows_levels = !self.counter_poll.without_levels.contains(&port.node);
-        if knows_levels && self.management_sender(port).is_some() {
-            self.counter_poll.follow_ups.push_back((port, CounterRequest::Levels));
         }
     }
 
@@ -316,7 +368,8 @@ impl Manager {
         (sender != plan.manager().guid).then_some((sender, sl))
     }
 
-    fn peer(&self, port: PortName) -> Option<PortName> {
+    /// The port at the other end of a link.
+    pub(crate) fn peer(&self, port: PortName) -> Option<PortName> {
         let (node, port) = *self.observed.nodes.get(&port.node)?.links.get(&port.port)?;
         Some(PortName { node, port })
     }
@@ -346,20 +399,23 @@ mod tests {
     fn sweeps_read_all_ports_in_turn() {
         let mut poll = CounterPoll::default();
         let all = || vec![port(1, 1), port(1, 2), port(2, 1)];
-        assert!(poll.begin_sweep(2, all));
-        assert_eq!(poll.due, [port(1, 1), port(2, 1)]);
-        assert!(!poll.begin_sweep(2, || panic!("this sweep is not over")));
-        poll.due.clear();
-        assert!(!poll.begin_sweep(2, || panic!("the round is not over")));
-        assert_eq!(poll.due, [port(1, 2)]);
-        poll.due.clear();
-        assert!(poll.begin_sweep(2, all));
+        let hosts = || vec![port(2, 1)];
+        let due = |poll: &mut CounterPoll| std::mem::take(&mut poll.due).into_iter().collect::<Vec<_>>();
+        let errors = |port| (port, CounterRequest::Errors);
+        let levels = (port(2, 1), CounterRequest::Levels);
+        assert!(poll.begin_sweep(2, all, hosts));
+        let over = || panic!("this sweep is not over");
+        assert!(!poll.begin_sweep(2, over, over));
+        assert_eq!(due(&mut poll), [levels, errors(port(1, 1)), errors(port(2, 1))]);
+        assert!(!poll.begin_sweep(2, || panic!("the round is not over"), hosts), "that of levels is");
+        assert_eq!(due(&mut poll), [levels, errors(port(1, 2))]);
+        assert!(poll.begin_sweep(2, all, hosts));
     }
 
     #[test]
     fn a_device_has_one_request_at_a_time() {
         let mut poll = CounterPoll::default();
-        poll.begin_sweep(9, || vec![port(1, 1), port(1, 2), port(2, 2)]);
+        poll.begin_sweep(9, || vec![port(1, 1), port(1, 2), port(2, 2)], Vec::new);
         let mut transactions = Vec::new();
         while let Some((port, CounterRequest::Errors)) = poll.next() {
             transactions.push((poll.note_sent(asked(port)), port));
@@ -375,7 +431,7 @@ mod tests {
         let all = || vec![port(1, 1), port(1, 2), port(2, 1)];
         let mut asked_rounds = Vec::new();
         for round in 0..20 {
-            poll.begin_sweep(9, all);
+            poll.begin_sweep(9, all, Vec::new);
             while let Some((port, _)) = poll.next() {
                 let transaction = poll.note_sent(asked(port));
                 if port.node == Guid::from_wire(1).unwrap() {
@@ -386,7 +442,28 @@ mod tests {
             }
             poll.handle_timeout(ANSWER_TIMEOUT);
         }
-        assert_eq!(asked_rounds, [0, 8, 16], "and only at one of its ports");
-        assert_eq!(poll.counts().unanswered, 3);
+        assert_eq!(asked_rounds, [0, 1, 2, 10, 11, 12], "three times, and then not for long");
+        assert_eq!(poll.counts().unanswered, 6);
+    }
+
+    #[test]
+    fn a_late_answer_hides_no_other_port() {
+        let mut poll = CounterPoll::default();
+        let all = || (1..=4).map(|number| port(1, number)).collect();
+        for round in 0..6 {
+            poll.begin_sweep(9, all, Vec::new);
+            let mut read = 0;
+            while let Some((port, _)) = poll.next() {
+                let transaction = poll.note_sent(asked(port));
+                if port.port.to_wire() == 2 {
+                    poll.handle_timeout(ANSWER_TIMEOUT);
+                } else {
+                    poll.take(transaction.0 as u32);
+                    poll.missed.remove(&port.node);
+                    read += 1;
+                }
+            }
+            assert_eq!(read, 3, "in round {round}");
+        }
     }
 }

@@ -26,7 +26,8 @@ struct Reading {
 
 impl ManagementUse {
     /// Notes a reading. Returns the rate since the last one, in bytes per second, if it is above the limit and the port was not
-    /// named recently. A limit of 0 is never reached.
+    /// named recently. A counter that grew until it was saturated counts as above, and the rate is at least that. A limit of 0
+    /// is never reached.
     pub fn note(&mut self, now: Duration, port: PortName, words: u32, limit: u64) -> Option<u64> {
         let reading = Reading { at: now, words, named: None };
         let last = self.readings.insert(port, reading)?;
@@ -35,7 +36,8 @@ impl ManagementUse {
         let grown = words.checked_sub(last.words).unwrap_or(words);
         let milliseconds = u64::try_from(now.saturating_sub(last.at).as_millis()).ok()?.max(1);
         let rate = u64::from(grown) * 4 * 1000 / milliseconds;
-        let is_new = limit > 0 && rate > limit && named.is_none();
+        let is_saturated = words == u32::MAX && grown > 0;
+        let is_new = limit > 0 && (rate > limit || is_saturated) && named.is_none();
         self.readings.insert(port, Reading { named: if is_new { Some(now) } else { named }, ..reading });
         is_new.then_some(rate)
     }
@@ -76,7 +78,10 @@ mod tests {
         assert_eq!(used.note(second(20), PORT, 4_005_003, 1000), Some(1001), "above it");
         assert_eq!(used.note(second(79), PORT, 9_000_000, 1000), None, "it was named already");
         assert_eq!(used.note(second(80), PORT, 9_100_000, 1000), Some(400_000));
-        assert_eq!(used.note(second(200), PORT, u32::MAX, 0), None, "no limit");
+        assert_eq!(used.note(second(200), PORT, u32::MAX - 1, 0), None, "no limit");
+        let (later, limit) = (second(100_200), 1 << 20);
+        assert_eq!(used.note(later, PORT, u32::MAX, limit), Some(0), "it may have been saturated for long");
+        assert_eq!(used.note(later + second(100), PORT, u32::MAX, limit), None, "nothing is known");
     }
 
     #[test]

@@ -108,9 +108,8 @@ impl Manager {
 
     /// A port was up, and is down or was down meanwhile.
     pub(crate) fn note_down(&mut self, node: Guid, port: PortNum) {
-        let peer = self.observed.nodes.get(&node).and_then(|node| node.links.get(&port));
-        let peer = peer.map(|(node, port)| PortName { node: *node, port: *port });
-        self.health.handle_down(self.now, PortName { node, port }, peer);
+        let down = PortName { node, port };
+        self.health.handle_down(self.now, down, self.peer(down));
     }
 
     /// If a Set takes a link down, that is no flap of the link.
@@ -124,9 +123,9 @@ impl Manager {
             return;
         }
         let Some(port) = PortInfo::port_of_modifier(modifier) else { return };
-        let peer = self.observed.nodes.get(&node).and_then(|node| node.links.get(&port));
-        let peer = peer.map(|(node, port)| PortName { node: *node, port: *port });
-        self.health.expect_down([PortName { node, port }].into_iter().chain(peer));
+        let down = PortName { node, port };
+        let peer = self.peer(down);
+        self.health.expect_down([down].into_iter().chain(peer));
     }
 
     /// Decides which damped links the next report is without, and reports those whose use has changed.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use fabric_model::plan::{AdapterPortPlan, Enforcement, PkeyTable, PortQos, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Attribute, GuidBlock, Lid, MulticastBlock, PhysicalState, PkeyBlock, PkeyBlockSelector, PortInfo,
-    PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
+    Attribute, Capability, GuidBlock, Lid, MulticastBlock, MulticastLid, PhysicalState, PkeyBlock,
+    PkeyBlockSelector, PortInfo, PortNum, PortState, SMP_DATA_LEN, SwitchInfo,
 };
 
 use super::Stage;
@@ -179,19 +179,31 @@ pub(crate) fn close(node: &ObservedNode, port: PortNum) -> Option<(AttributeKey,
     Some(((Attribute::PORT_INFO, port.to_wire().into()), info.encode()))
 }
 
-/// SwitchInfo with the lifetime of packets.
+/// SwitchInfo with the lifetime of packets and MulticastFDBTop.
 pub(super) fn switch_life(node: &ObservedNode) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
-    if info.life_time != SWITCH_LIFE_TIME {
+    let top = multicast_top(node, &info);
+    if (info.life_time, info.multicast_fdb_top) != (SWITCH_LIFE_TIME, top) {
         // Written as 0, PortStateChange stays as it is.
-        (info.life_time, info.port_state_change) = (SWITCH_LIFE_TIME, false);
+        (info.life_time, info.multicast_fdb_top, info.port_state_change) = (SWITCH_LIFE_TIME, top, false);
     }
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }
 
-/// SwitchInfo with another LinearFDBTop, and the lifetime of packets. Writing PortStateChange clears it.
+/// The multicast LID of the last entry of the table, so that all are in use. Another manager may have left a lower one. Switches
+/// without this bound keep what they have.
+fn multicast_top(node: &ObservedNode, info: &SwitchInfo) -> u16 {
+    let port_0 = node.ports.get(&PortNum::MANAGEMENT);
+    match port_0.is_some_and(|port| port.capability.has(Capability::MULTICAST_FDB_TOP)) {
+        true => (MulticastLid::MIN - 1).saturating_add(info.multicast_fdb_capacity),
+        false => info.multicast_fdb_top,
+    }
+}
+
+/// SwitchInfo with another LinearFDBTop, MulticastFDBTop, and the lifetime of packets. Writing PortStateChange clears it.
 pub(super) fn switch_info(node: &ObservedNode, top: u16) -> Option<(AttributeKey, [u8; SMP_DATA_LEN])> {
     let mut info = node.switch.clone()?;
+    info.multicast_fdb_top = multicast_top(node, &info);
     (info.linear_fdb_top, info.life_time) = (top, SWITCH_LIFE_TIME);
     Some(((Attribute::SWITCH_INFO, 0), info.encode()))
 }

@@ -1,12 +1,13 @@
 //! The data that subnet administration answers from: a plan and the facts of the nodes, indexed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
 use fabric_model::plan::{AdapterPortPlan, GroupPlan, PkeyTable, SwitchPlan, SwitchPortPlan};
 use ib_wire::{
-    Gid, Guid, Lid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum, ServiceLevel, SwitchInfo,
+    Gid, Guid, Lid, MulticastLid, NodeDescription, NodeInfo, PartitionNumber, PortInfo, PortNum,
+    ServiceLevel, SwitchInfo,
 };
 
 use super::guid_map::GuidMap;
@@ -66,6 +67,8 @@ pub struct Directory {
     groups: Vec<GroupPlan>,
     /// Index into `groups` of the broadcast group of each partition.
     broadcast_groups: HashMap<PartitionNumber, usize>,
+    /// The multicast LIDs of the groups.
+    planned_mlids: BTreeSet<MulticastLid>,
     /// The number of multicast groups that every switch has room for.
     multicast_capacity: usize,
     /// Service levels of guaranteed clusters.
@@ -266,6 +269,7 @@ impl Directory {
         let capacities = switches.map(|switch| usize::from(switch.multicast_fdb_capacity));
         Self {
             broadcast_groups,
+            planned_mlids: groups.iter().map(|group| group.mlid).collect(),
             multicast_capacity: capacities.min().unwrap_or(0),
             plan,
             manager,
@@ -333,6 +337,26 @@ impl Directory {
         self.groups.get(start..end).unwrap_or_default()
     }
 
+    /// The multicast LIDs that groups of the plan have.
+    pub(super) fn planned_mlids(&self) -> &BTreeSet<MulticastLid> {
+        &self.planned_mlids
+    }
+
+    /// The addresses that are in only one of two directories, or in other partitions. All, if another number of ports may see
+    /// everything.
+    pub(super) fn changed_since(&self, before: &Self) -> BTreeSet<Guid> {
+        let sees_all = |directory: &Self| (directory.is_open, directory.plan.manager().guid);
+        let all = || self.addresses.iter().chain(&before.addresses).map(|port| port.guid);
+        if sees_all(self) != sees_all(before) {
+            return all().collect();
+        }
+        all().filter(|guid| self.key_set(*guid) != before.key_set(*guid)).collect()
+    }
+
+    fn key_set(&self, guid: Guid) -> Option<&KeySet> {
+        self.port_by_guid(guid).map(|port| self.keys(port))
+    }
+
     /// The number of groups that every switch has room for.
     pub(super) fn multicast_capacity(&self) -> usize {
         self.multicast_capacity
@@ -349,9 +373,9 @@ impl Directory {
             || self.port_by_guid(viewer).is_some_and(|viewer| self.is_member(viewer, partition))
     }
 
-    /// The ports that a port may see.
-    pub(super) fn visible_to(&self, viewer: Guid) -> impl Iterator<Item = &EndPort> {
-        self.addresses.iter().filter(move |port| self.is_visible_to(viewer, port.guid))
+    /// The GUIDs of all ports and aliases.
+    pub(super) fn guids(&self) -> impl Iterator<Item = Guid> {
+        self.addresses.iter().map(|port| port.guid)
     }
 
     /// Whether a port may see another: they can communicate, or it sees everything.

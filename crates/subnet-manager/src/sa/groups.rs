@@ -23,10 +23,14 @@ pub(super) fn members(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()>
     let directory = query.directory;
     let named = pattern.value::<Gid>(M::PORT_GID).filter(|gid| *gid != Gid::default());
     let all = query.is_manager && query.request.sm_key().is_some();
-    for group in query.joins.groups(directory) {
+    let mgid = pattern.value::<Gid>(M::MGID);
+    for group in query.joins.groups(directory, mgid) {
+        // Groups of others cost the requester nothing: it would learn how many there are.
+        if !query.is_manager && !directory.is_member(query.requester, group.partition) {
+            continue;
+        }
         answer.examine()?;
-        let is_visible = query.is_manager || directory.is_member(query.requester, group.partition);
-        if !is_visible || !group.meets(&pattern) {
+        if !group.meets(&pattern) {
             continue;
         }
         if named.is_none() && !all {

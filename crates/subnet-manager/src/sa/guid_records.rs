@@ -38,8 +38,9 @@ pub(super) fn records(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()>
     ControlFlow::Continue(())
 }
 
-/// Set and Delete of a port for itself. A Set of GUID 0 asks for whatever the plan gives the port at that index. The response
-/// to a Delete shows the entries as empty, and they stay: an alias belongs to its port as long as the plan says so.
+/// Set and Delete of a port for itself. A Set of GUID 0 asks for whatever the plan gives the port at that index. A Delete may
+/// name any GUID, as adapters do, but not the entry of the port's own. Its response shows the entries as empty, and they stay:
+/// an alias belongs to its port as long as the plan says so.
 pub(super) fn claim(
     directory: &Directory,
     requester: &EndPort,
@@ -61,14 +62,15 @@ pub(super) fn claim(
         return Err(invalid);
     }
     let mut guids = planned(directory, port, block);
-    for (entry, component) in guids.iter_mut().zip(ENTRIES) {
+    let is_delete = request.method() == Method::DELETE;
+    for (index, (entry, component)) in guids.iter_mut().zip(ENTRIES).enumerate() {
         let Some(wanted) = pattern.value::<Option<Guid>>(component) else { continue };
-        if wanted.is_some() && wanted != *entry {
+        let is_own = block == 0 && index == 0;
+        let is_refused = if is_delete { is_own } else { wanted.is_some() && wanted != *entry };
+        if is_refused {
             return Err(invalid);
         }
-        if request.method() == Method::DELETE {
-            *entry = None;
-        }
+        entry.take_if(|_| is_delete);
     }
     Ok(GuidInfoRecord { lid: Some(port.lid.into()), block, guids: GuidBlock(guids) })
 }

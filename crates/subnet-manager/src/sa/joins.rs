@@ -11,6 +11,7 @@
 //! so (proxy joins); nobody outside the partition gets packets by that. The rules are those of IBA 15.2.5.17 (o15-0.1.5 to
 //! o15-0.2.4), the statuses those of OpenSM.
 
+use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fabric_model::plan::GroupPlan;
@@ -211,9 +212,17 @@ impl Joins {
         Self { programs_trees: true, ..Self::default() }
     }
 
-    /// All groups that exist: those of the plan and those that ports created, each in ascending order.
-    pub fn groups(&self, directory: &Directory) -> impl Iterator<Item = Group> {
-        directory.groups().iter().map(Group::planned).chain(self.created.values().cloned())
+    /// The groups that exist, with a GID if one is given: those of the plan and those that ports created, each in ascending
+    /// order.
+    pub fn groups(&self, directory: &Directory, mgid: Option<Gid>) -> impl Iterator<Item = Group> {
+        let planned = mgid.map_or_else(|| directory.groups(), |mgid| directory.groups_of(mgid));
+        let created = mgid.map_or_else(|| self.created.range(..), |mgid| self.created_with(mgid));
+        planned.iter().map(Group::planned).chain(created.map(|(_, group)| group.clone()))
+    }
+
+    /// The created groups with a GID, at most one for each partition.
+    fn created_with(&self, mgid: Gid) -> Range<'_, GroupKey, Group> {
+        self.created.range((mgid, PartitionNumber::MIN)..=(mgid, PartitionNumber::DEFAULT))
     }
 
     /// The members of a group, in ascending order of their port GUIDs.
@@ -333,14 +342,22 @@ impl Joins {
     }
 
     /// Removes what a directory no longer allows: members that are gone or left the partition, and groups whose multicast LID
-    /// is used otherwise now. Their members should be asked to join again.
-    pub fn restrict_to(&mut self, directory: &Directory) {
-        let planned: BTreeSet<MulticastLid> = directory.groups().iter().map(|group| group.mlid).collect();
+    /// or service level is used otherwise now. Their members should be asked to join again, and so should members of planned
+    /// groups that differ from those `before`.
+    pub fn restrict_to(&mut self, directory: &Directory, before: Option<&Directory>) {
+        let planned = directory.planned_mlids();
         let is_valid = |group: &Group| match directory.broadcast_group(group.partition) {
+            Some(broadcast) if broadcast.sl != group.sl => false,
             Some(_) if group.has_tree => !planned.contains(&group.mlid),
             Some(broadcast) => broadcast.mlid == group.mlid,
             None => false,
         };
+        for group in before.into_iter().flat_map(Directory::groups).map(Group::planned) {
+            let now = directory.groups_of(group.mgid).iter().map(Group::planned);
+            if now.into_iter().any(|now| now.key() == group.key() && now != group) {
+                self.evicted.extend(self.members.get(&group.key()).into_iter().flat_map(BTreeMap::keys));
+            }
+        }
         let over: Vec<GroupKey> =
             self.created.values().filter(|group| !is_valid(group)).map(Group::key).collect();
         for key in over {
@@ -369,10 +386,7 @@ impl Joins {
         };
         let mgid = request.mgid;
         let planned = directory.groups_of(mgid).iter().map(Group::planned).find(may);
-        planned.or_else(|| {
-            let all = (mgid, PartitionNumber::MIN)..=(mgid, PartitionNumber::DEFAULT);
-            self.created.range(all).map(|(_, group)| group).find(|group| may(group)).cloned()
-        })
+        planned.or_else(|| self.created_with(mgid).map(|(_, group)| group).find(|group| may(group)).cloned())
     }
 
     /// The group that a request creates. Nothing is changed.
@@ -442,7 +456,7 @@ impl Joins {
         if self.mlids.len() >= capacity / 2 {
             return None;
         }
-        let planned: BTreeSet<MulticastLid> = directory.groups().iter().map(|group| group.mlid).collect();
+        let planned = directory.planned_mlids();
         let blocks = 0..capacity / MulticastBlock::ENTRIES;
         let indices = blocks.flat_map(|block| {
             (0..MulticastBlock::ENTRIES).rev().map(move |entry| block * MulticastBlock::ENTRIES + entry)
@@ -554,6 +568,8 @@ impl<'a> MembershipRequest<'a> {
         }
         let state: JoinState = pattern.value(M::JOIN_STATE).unwrap_or_default();
         let named = directory.port_by_gid(gid).filter(|_| state != JoinState::default());
+        // Otherwise the status would tell whether a port exists.
+        let named = named.filter(|named| directory.is_visible_to(requester.guid, named.guid));
         let named = named.ok_or(Status::SA_REQUEST_INVALID)?;
         let is_proxy = !requester.speaks_for(named);
         let speaker = if is_proxy { requester } else { named };

@@ -21,7 +21,7 @@
 //! | `guid_records` | GUIDs of ports, and requests for aliases |
 //! | `group_gids` | GIDs of multicast groups |
 //! | `joins` | members of multicast groups, and the groups that they create |
-//! | `subscriptions` | subscriptions to notices, and reports |
+//! | `subscriptions`, `reports` | subscriptions to notices, and what is reported to whom |
 //! | `transfers` | RMPP responses of several datagrams |
 
 mod budget;
@@ -35,6 +35,7 @@ mod joins;
 mod membership;
 mod paths;
 mod query;
+mod reports;
 mod requester;
 mod routes;
 mod service_levels;
@@ -47,10 +48,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ib_wire::notice::{GidEvent, Notice, Trap};
 use ib_wire::rmpp::{Receiver, RmppFlags, RmppKind, RmppStatus, SEGMENT_DATA_LEN, Sender};
 use ib_wire::sa::McMemberRecord;
-use ib_wire::{Attribute, Datagram, Gid, Guid, LidAddress, Mad, Method, Status};
+use ib_wire::{Attribute, Datagram, Guid, Mad, Method, Status};
 
 use serde::Serialize;
 
@@ -59,10 +59,10 @@ pub(crate) use joins::{JoinedGroup, MemberKind};
 
 use budget::QueryBudget;
 use directory::EndPort;
-use joins::{GroupEvent, Joins};
+use joins::Joins;
 use query::{Answer, EXAMINED_MAX, MANAGER_EXAMINED_MAX, Query};
 use requester::Requester;
-use subscriptions::{Reportable, Subscriptions};
+use subscriptions::Subscriptions;
 use transfers::Transfers;
 
 /// Limit on queued responses. Callers send after each datagram; further requests are dropped, and the
@@ -127,6 +127,8 @@ pub struct SubnetAdministration {
     greedy: BTreeMap<Guid, Duration>,
     /// Those that were not polled yet.
     new_greedy: VecDeque<Guid>,
+    /// When a notice of a port, of a number, was last forwarded.
+    forwarded: BTreeMap<(Guid, u16), Duration>,
     counts: SaCounts,
 }
 
@@ -170,7 +172,7 @@ impl SubnetAdministration {
             // Transfers in progress may contain what must no longer be disclosed.
             self.transfers.abort_all();
         }
-        self.joins.restrict_to(&directory);
+        self.joins.restrict_to(&directory, self.published.as_deref());
         self.subscriptions.restrict_to(&directory);
         if let Some(before) = self.published.replace(Arc::clone(&directory)) {
             self.report_ports(&before, &directory);
@@ -289,8 +291,8 @@ impl SubnetAdministration {
             }
         };
         if is_registration(request) {
-            self.work.spend(now, requester.port.port_guid, 0);
-            return self.register(directory, requester, request, reply());
+            let reports = self.register(directory, requester, request, reply());
+            return self.work.spend(now, requester.port.port_guid, reports);
         }
         let query = Query {
             directory,
@@ -390,14 +392,15 @@ impl SubnetAdministration {
         Ok(())
     }
 
-    /// Responds to a request that changes what ports registered.
+    /// Responds to a request that changes what ports registered. Returns the number of subscribers that were considered for a
+    /// report of it.
     fn register(
         &mut self,
         directory: &Directory,
         requester: &Requester<'_>,
         request: &Mad,
         mut headers: Datagram,
-    ) {
+    ) -> usize {
         let port = requester.port;
         let is_known = request.has_known_versions();
         let data = match (request.method(), request.attribute()) {
@@ -427,7 +430,7 @@ impl SubnetAdministration {
                 self.refuse(headers, status);
             }
         }
-        self.report_groups(directory);
+        self.report_groups(directory)
     }
 
     fn refuse(&mut self, mut headers: Datagram, status: Status) {
@@ -435,68 +438,6 @@ impl SubnetAdministration {
         self.counts.busy += u64::from(status == Status::BUSY);
         headers.mad.set_status(status);
         self.answers.push_back(headers);
-    }
-}
-
-/// Reports to subscribers.
-impl SubnetAdministration {
-    /// Names the ports that may subscribe to notices about devices, besides the manager's own.
-    pub fn set_event_ports(&mut self, ports: BTreeSet<Guid>) {
-        self.event_ports = ports;
-    }
-
-    /// Forwards a notice of a device to the subscribers that may know about devices.
-    pub fn forward(&mut self, notice: &Notice) {
-        let (Some(directory), Some(trap)) = (self.directory.clone(), notice.trap()) else { return };
-        let Some(manager) = directory.manager_port() else { return };
-        let issuer = match notice.issuer_lid {
-            Some(LidAddress::Unicast(lid)) => directory.port_by_lid(lid),
-            _ => None,
-        };
-        let issuer_gid = issuer.map_or(Gid::default(), EndPort::gid);
-        let what = Reportable { notice: Notice { issuer_gid, ..notice.clone() }, about: notice.issuer_lid };
-        let subscribers: Vec<Guid> = self.subscriptions.subscribers(trap.number()).collect();
-        for port in subscribers {
-            if port == manager.guid || self.event_ports.contains(&port) {
-                self.subscriptions.report(port, &what);
-            }
-        }
-    }
-
-    /// Reports ports that came and went, to those who may see them.
-    fn report_ports(&mut self, before: &Directory, after: &Directory) {
-        let [came, went] = [Trap::GidInService, Trap::GidOutOfService];
-        for (trap, from, to) in [(came as fn(GidEvent) -> Trap, before, after), (went, after, before)] {
-            let number = trap(GidEvent { gid: Gid::default() }).number();
-            let subscribers: Vec<Guid> = self.subscriptions.subscribers(number).collect();
-            for subscriber in subscribers {
-                let new = to.visible_to(subscriber).filter(|port| !from.is_visible_to(subscriber, port.guid));
-                for port in new {
-                    self.report_gid(after, subscriber, trap(GidEvent { gid: port.gid() }));
-                }
-            }
-        }
-    }
-
-    /// Reports groups that were created and deleted, to members of their partitions.
-    fn report_groups(&mut self, directory: &Directory) {
-        while let Some(GroupEvent { mgid, partition, exists }) = self.joins.poll_event() {
-            let event = GidEvent { gid: mgid };
-            let trap = if exists { Trap::GroupCreated(event) } else { Trap::GroupDeleted(event) };
-            let subscribers: Vec<Guid> = self.subscriptions.subscribers(trap.number()).collect();
-            for subscriber in subscribers {
-                if directory.may_see_partition(subscriber, partition) {
-                    self.report_gid(directory, subscriber, trap.clone());
-                }
-            }
-        }
-    }
-
-    /// Reports a GID. The manager is the issuer.
-    fn report_gid(&mut self, directory: &Directory, subscriber: Guid, trap: Trap) {
-        let Some(manager) = directory.manager_port() else { return };
-        let notice = Notice { issuer_gid: manager.gid(), ..Notice::generic(trap, Some(manager.lid.into())) };
-        self.subscriptions.report(subscriber, &Reportable { notice, about: None });
     }
 }
 

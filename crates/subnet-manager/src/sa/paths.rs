@@ -204,11 +204,11 @@ impl PathCriteria {
         Some(Self {
             pkey,
             sl: pattern.value(P::SL),
-            // 0 means don't care.
+            // 0 means don't care. A selector without a value, or a value without a selector, is ignored.
             reversible: pattern.value(P::IS_REVERSIBLE) == Some(true),
-            mtu: both(pattern.value(P::MTU_SELECTOR), pattern.value(P::MTU)),
-            rate: both(pattern.value(P::RATE_SELECTOR), pattern.value(P::RATE)),
-            life_time: both(pattern.value(P::PACKET_LIFE_TIME_SELECTOR), pattern.value(P::PACKET_LIFE_TIME)),
+            mtu: pattern.value(P::MTU_SELECTOR).zip(pattern.value(P::MTU)),
+            rate: pattern.value(P::RATE_SELECTOR).zip(pattern.value(P::RATE)),
+            life_time: pattern.value(P::PACKET_LIFE_TIME_SELECTOR).zip(pattern.value(P::PACKET_LIFE_TIME)),
         })
     }
 
@@ -226,9 +226,9 @@ impl PathCriteria {
             pkey,
             sl: pattern.value(M::SL),
             reversible: pattern.value(M::IS_REVERSIBLE) == Some(true),
-            mtu: both(pattern.value(M::MTU_SELECTOR), pattern.value(M::MTU)),
-            rate: both(pattern.value(M::RATE_SELECTOR), pattern.value(M::RATE)),
-            life_time: both(pattern.value(M::PACKET_LIFE_TIME_SELECTOR), pattern.value(M::PACKET_LIFE_TIME)),
+            mtu: pattern.value(M::MTU_SELECTOR).zip(pattern.value(M::MTU)),
+            rate: pattern.value(M::RATE_SELECTOR).zip(pattern.value(M::RATE)),
+            life_time: pattern.value(M::PACKET_LIFE_TIME_SELECTOR).zip(pattern.value(M::PACKET_LIFE_TIME)),
         })
     }
 
@@ -248,11 +248,6 @@ impl PathCriteria {
                 .then_some(life_time)?,
         })
     }
-}
-
-/// A selector without a value, or a value without a selector, is ignored.
-fn both<T>(selector: Option<Selector>, value: Option<T>) -> Option<(Selector, T)> {
-    selector.zip(value)
 }
 
 /// Whether a value meets a selector.

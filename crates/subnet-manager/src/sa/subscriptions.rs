@@ -99,6 +99,11 @@ impl Subscriptions {
         result
     }
 
+    /// Number of ports with subscriptions.
+    pub fn subscriber_count(&self) -> usize {
+        self.by_port.len()
+    }
+
     /// Ports with a subscription to a generic notice of this number.
     pub fn subscribers(&self, number: u16) -> impl Iterator<Item = Guid> {
         let wants = move |inform: &InformInfo| {
@@ -244,12 +249,12 @@ impl Report {
 /// InformInfoRecord: a port sees its own subscriptions, the manager's port all.
 pub(super) fn records(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let matcher = Pattern::<InformInfoRecord>::of(query.request).matcher();
-    for (port, own) in &query.subscriptions.by_port {
+    let all = &query.subscriptions.by_port;
+    let own = query.requester.guid;
+    let seen = all.range(own..=own).filter(|_| !query.is_manager);
+    for (port, own) in seen.chain(all.iter().filter(|_| query.is_manager)) {
         answer.examine()?;
         let Some(port) = query.directory.port_by_guid(*port) else { continue };
-        if !query.is_manager && port.guid != query.requester.guid {
-            continue;
-        }
         for (inform, subscriber_enum) in own.iter().zip(0..) {
             answer.examine()?;
             let record =

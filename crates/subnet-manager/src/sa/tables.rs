@@ -7,10 +7,10 @@ use ib_wire::sa::{
     LinearForwardingRecord, Matcher, MulticastForwardingRecord, Pattern, PkeyTableRecord, SlToVlRecord,
     VlArbitrationRecord,
 };
-use ib_wire::{ForwardingBlock, LidAddress, PkeyBlock, PortNum, SlToVl, VirtualLane, VlArbBlock, VlArbEntry};
+use ib_wire::{ForwardingBlock, PkeyBlock, PortNum, SlToVl, VirtualLane, VlArbBlock, VlArbEntry};
 
 use super::directory::EndPort;
-use super::inventory::add_if;
+use super::inventory::{add_if, ports};
 use super::query::{Answer, Query};
 
 /// PKeyTableRecord: a port sees its own, the manager's own port all of them, including those of external switch ports. Tables have
@@ -21,8 +21,7 @@ use super::query::{Answer, Query};
 pub(super) fn pkey_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<PkeyTableRecord>::of(query.request);
     let matcher = pattern.matcher();
-    let lid = pattern.value::<Option<LidAddress>>(PkeyTableRecord::LID).flatten();
-    for port in query.ports_at(lid, !pattern.selects(PkeyTableRecord::LID)) {
+    for port in ports(query, &pattern, PkeyTableRecord::LID) {
         answer.examine()?;
         if !query.is_manager && port.guid != query.requester.guid {
             continue;
@@ -68,15 +67,14 @@ fn blocks(
 pub(super) fn linear_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<LinearForwardingRecord>::of(query.request);
     let matcher = pattern.matcher();
-    let lid = pattern.value::<Option<LidAddress>>(LinearForwardingRecord::LID).flatten();
-    for port in query.ports_at(lid, !pattern.selects(LinearForwardingRecord::LID)) {
+    for port in ports(query, &pattern, LinearForwardingRecord::LID) {
         answer.examine()?;
         let switch = query.directory.plan.switch(port.node).filter(|_| port.is_switch);
         let Some(linear) = switch.map(|switch| &switch.linear) else { continue };
         for block in 0..linear.block_count() {
             answer.examine()?;
-            let ports = ForwardingBlock::decode(&linear.block(block));
-            let record = LinearForwardingRecord { lid: Some(port.lid.into()), block, ports };
+            let entries = ForwardingBlock::decode(&linear.block(block));
+            let record = LinearForwardingRecord { lid: Some(port.lid.into()), block, ports: entries };
             add_if(&matcher, &record.encode(), answer)?;
         }
     }
@@ -87,8 +85,7 @@ pub(super) fn linear_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFl
 pub(super) fn multicast_tables(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<()> {
     let pattern = Pattern::<MulticastForwardingRecord>::of(query.request);
     let matcher = pattern.matcher();
-    let lid = pattern.value::<Option<LidAddress>>(MulticastForwardingRecord::LID).flatten();
-    for port in query.ports_at(lid, !pattern.selects(MulticastForwardingRecord::LID)) {
+    for port in ports(query, &pattern, MulticastForwardingRecord::LID) {
         answer.examine()?;
         let Some(switch) = query.directory.plan.switch(port.node).filter(|_| port.is_switch) else {
             continue;
@@ -131,9 +128,8 @@ pub(super) fn lane_maps(query: &Query<'_>, answer: &mut Answer) -> ControlFlow<(
     let pattern = Pattern::<SlToVlRecord>::of(query.request);
     let of_switches = pattern.matcher();
     let of_adapters = pattern.without(SlToVlRecord::INPUT | SlToVlRecord::OUTPUT).matcher();
-    let lid = pattern.value::<Option<LidAddress>>(SlToVlRecord::LID).flatten();
     let unplanned = SlToVl([VirtualLane::from_wire(0).unwrap_or(VirtualLane::MANAGEMENT); 16]);
-    for port in query.ports_at(lid, !pattern.selects(SlToVlRecord::LID)) {
+    for port in ports(query, &pattern, SlToVlRecord::LID) {
         answer.examine()?;
         let maps = qos_of(query, port);
         let matcher = if port.is_switch { &of_switches } else { &of_adapters };
@@ -164,9 +160,8 @@ pub(super) fn arbitration_tables(query: &Query<'_>, answer: &mut Answer) -> Cont
     let pattern = Pattern::<VlArbitrationRecord>::of(query.request);
     let of_switches = pattern.matcher();
     let of_adapters = pattern.without(VlArbitrationRecord::PORT).matcher();
-    let lid = pattern.value::<Option<LidAddress>>(VlArbitrationRecord::LID).flatten();
     let unused = VlArbEntry { lane: VirtualLane::from_wire(0).unwrap_or(VirtualLane::MANAGEMENT), weight: 0 };
-    for port in query.ports_at(lid, !pattern.selects(VlArbitrationRecord::LID)) {
+    for port in ports(query, &pattern, VlArbitrationRecord::LID) {
         answer.examine()?;
         let matcher = if port.is_switch { &of_switches } else { &of_adapters };
         for (number, qos) in qos_of(query, port) {

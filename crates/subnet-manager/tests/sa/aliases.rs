@@ -152,6 +152,13 @@ fn a_port_gets_the_aliases_of_the_plan_and_no_others() {
     // A Delete is answered, and the alias stays as long as the plan has it.
     let deleted = claim(&mut sa, 2, Method::DELETE, 2, 0, &[(1, planned)]);
     assert_eq!(entry(deleted, 1), Ok(None));
+    // Drivers of adapters send all ones for entries to delete.
+    assert_eq!(entry(claim(&mut sa, 2, Method::DELETE, 2, 0, &[(1, u64::MAX)]), 1), Ok(None));
+    assert_eq!(
+        claim(&mut sa, 2, Method::DELETE, 2, 0, &[(0, world.guid(2).to_wire())]),
+        invalid,
+        "its own GUID"
+    );
     assert_eq!(claim(&mut sa, 3, Method::DELETE, 2, 0, &[(1, planned)]), invalid);
     assert!(get::<PathRecord>(&mut sa, &request(3, 0x7fff, path(world.gid(3), gid(alias(2, 1))))).is_ok());
 }

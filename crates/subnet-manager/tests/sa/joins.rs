@@ -1,7 +1,7 @@
 //! Joining, leaving and creating multicast groups.
 
 use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Record, Selector};
-use ib_wire::{Datagram, Gid, Mad, Method, Mtu, Pkey, QKey, Rate, ServiceLevel, Status};
+use ib_wire::{Datagram, Gid, Guid, Mad, Method, Mtu, Pkey, QKey, Rate, ServiceLevel, Status};
 use subnet_manager::SubnetAdministration;
 
 use crate::visibility::overlapping;
@@ -188,6 +188,17 @@ fn nobody_joins_in_partitions_of_others_or_ends_their_membership() {
     // A port outside the partition is named, and one outside names a member.
     assert_eq!(ask(&mut sa, 2, Method::SET, &record(&world, broadcast(0x101), 6), JOIN), invalid);
     assert!(ask(&mut sa, 6, Method::SET, &record(&world, broadcast(0x101), 4), JOIN).is_err());
+    // Whether a port exists that the requester must not see cannot be told from the status.
+    let nobody = Gid::unicast(Gid::DEFAULT_PREFIX, Guid::from_wire(0xdead).unwrap());
+    for mask in [JOIN, CREATE] {
+        for mgid in [broadcast(0x101), broadcast(0x102), chosen(3)] {
+            let hidden = record(&world, mgid, 2);
+            let missing = McMemberRecord { port_gid: nobody, ..hidden.clone() };
+            let told = ask(&mut sa, 6, Method::SET, &hidden, mask);
+            assert!(told.is_err());
+            assert_eq!(told, ask(&mut sa, 6, Method::SET, &missing, mask), "{mgid:?}");
+        }
+    }
     // Port 6 is in partition 0x102 only.
     for mask in [JOIN, CREATE] {
         let refused = ask(&mut sa, 6, Method::SET, &record(&world, broadcast(0x101), 6), mask);

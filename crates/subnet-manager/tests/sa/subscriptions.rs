@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ib_wire::notice::{InformInfo, InformInfoRecord, InformScope, Notice, Subscription, SwitchEvent, Trap};
+use ib_wire::notice::{
+    GidEvent, InformInfo, InformInfoRecord, InformScope, Notice, Subscription, SwitchEvent, Trap,
+};
 use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord};
 use ib_wire::{Attribute, Datagram, Gid, LidAddress, Mad, Method, QueuePair, Status};
 use subnet_manager::SubnetAdministration;
@@ -132,13 +134,23 @@ fn notices_of_devices_reach_only_the_ports_that_the_operator_named() {
     }
     let lid = LidAddress::from_wire(17);
     let notice = Notice::generic(Trap::LinkStateChanged(SwitchEvent { lid }), lid);
-    let told = |sa: &mut SubnetAdministration| {
-        sa.forward(&notice);
-        reports(sa, NOW).into_iter().map(|(port, _)| port).collect::<Vec<_>>()
+    let told = |sa: &mut SubnetAdministration, seconds, sender, notice: &Notice| {
+        let now = NOW + Duration::from_secs(seconds);
+        sa.forward(now, LidAddress::from_wire(sender).unwrap(), notice);
+        let told: Vec<Datagram> = std::iter::from_fn(|| sa.poll_transmit(now)).collect();
+        told.iter().for_each(|report| sa.handle_datagram(now, &response(report)));
+        let issuer = |report: &Datagram| Notice::decode(report.mad.sa_data()).unwrap().issuer_gid;
+        told.iter().map(|report| (report.dlid.to_wire(), issuer(report))).collect::<Vec<_>>()
     };
-    assert_eq!(told(&mut sa), [1], "once, although two subscriptions match");
+    let from = |lid: u16| world.gid(lid);
+    assert_eq!(told(&mut sa, 0, 3, &notice), [(1, from(3))], "once, although two subscriptions match");
+    assert_eq!(told(&mut sa, 0, 3, &notice), [], "not again in the same second");
+    assert_eq!(told(&mut sa, 0, 2, &notice), [(1, from(2))], "the sender is the issuer, whatever it says");
     sa.set_event_ports([world.guid(3)].into());
-    assert_eq!(told(&mut sa), [1, 3]);
+    assert_eq!(told(&mut sa, 1, 3, &notice), [(1, from(3)), (3, from(3))]);
+    let gone = Trap::GidOutOfService(GidEvent { gid: world.gid(2) });
+    assert_eq!(told(&mut sa, 2, 3, &Notice::generic(gone, lid)), [], "only the manager says so");
+    assert_eq!(told(&mut sa, 3, 99, &notice), [], "nobody has this LID");
 }
 
 #[test]
