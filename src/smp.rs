@@ -27,6 +27,9 @@ pub struct SmpArgs {
     /// Site secret that the M_Key of the node is derived from, if it has one.
     #[arg(long)]
     secret: Option<PathBuf>,
+    /// Epoch of the M_Key, as `heddle sm status` shows it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    epoch: u32,
     #[command(subcommand)]
     write: Write,
 }
@@ -75,7 +78,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub fn run(args: SmpArgs) -> anyhow::Result<()> {
     let secret = args.secret.as_deref().map(crate::sm::read_secret).transpose()?;
     let (Write::SetPkey { node, .. } | Write::SetLft { node, .. }) = &args.write;
-    let key = secret.map(|secret| secret.key(node.node));
+    let key = secret.map(|secret| secret.key(node.node, args.epoch));
     let mut node = Node { device: Device::open(&args.device)?, lid: node.lid, key, requests: 0 };
     let (before, after) = match args.write {
         Write::SetPkey { index, pkey, port, .. } => {

@@ -11,6 +11,7 @@ use subnet_manager::{DampedLinkUse, Discovery, EntryClass, Lack, Location, SmEve
 
 use super::daemon::Daemon;
 use super::metrics;
+use super::secret;
 use crate::control_socket::{PendingRequest, Replies};
 
 /// Longest request line: a plan for the largest fabrics.
@@ -25,6 +26,7 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
             answers.send(Ok(json!("pong")));
         }
         SmRequest::Status {} => {
+            daemon.stats.keys = daemon.manager.key_status();
             answers.send(Ok(json!(daemon.stats)));
         }
         SmRequest::Metrics {} => {
@@ -63,6 +65,18 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
                 None => Err(format!("no link at {port} is damped").into()),
             };
             answers.send(answer);
+        }
+        SmRequest::RotateKeys { new_secret } => {
+            let secret = new_secret.as_deref().map(secret::read).transpose();
+            let begun =
+                secret.and_then(|secret| Ok(daemon.manager.rotate_keys(daemon.started.elapsed(), secret)?));
+            match begun {
+                Ok(version) => {
+                    tracing::info!(epoch = version.epoch, new_secret = new_secret.is_some(), "rotating keys");
+                    daemon.rotating.push(answers);
+                }
+                Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
+            }
         }
         SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
@@ -138,6 +152,9 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
         SmEvent::PortOverload { port } => FabricEvent::PortOverload { port: *port },
         SmEvent::ManagementFlood { port, bytes_per_second } => {
             FabricEvent::ManagementFlood { port: *port, bytes_per_second: *bytes_per_second }
+        }
+        SmEvent::KeysRotated { version, absent } => {
+            FabricEvent::KeysRotated { epoch: version.epoch, absent: *absent }
         }
         SmEvent::ForeignManager { node, port, info } => FabricEvent::ForeignManager {
             node: *node,

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use control_protocol::{FabricEvent, PlanRejection, SmRequest};
-use fabric_model::{FabricPlan, ObservedTables};
+use fabric_model::FabricPlan;
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::json;
-use subnet_manager::{LinkName, Manager, SmEvent};
+use subnet_manager::{AttributeDifference, LinkName, Manager, SmEvent, Survey};
 
-use super::adoption;
+use super::adoption::{self, AdoptionReport};
 use super::control;
 use super::link_health;
 use super::metrics;
@@ -56,8 +56,11 @@ pub struct Daemon {
     pub commands: Option<Receiver<PendingRequest<SmRequest>>>,
     /// Set while the configuration of another subnet manager has still to be taken over.
     pub adoption: Option<Adopt>,
+    pub adoption_report: AdoptionReport,
     /// Requests that are answered when the fabric is programmed.
     pub waiting: Vec<Replies>,
+    /// Requests that are answered when all nodes have changed their M_Keys.
+    pub rotating: Vec<Replies>,
     /// Connections of `heddle sm watch`.
     pub watchers: Vec<Replies>,
     /// The links that are damped, as new watchers receive them.
@@ -235,7 +238,7 @@ impl Daemon {
                         None => self.decide(once)?,
                     }
                 }
-                SmEvent::Surveyed(found) => self.adopt(&found)?,
+                SmEvent::Surveyed(found) => self.adopt(*found)?,
                 SmEvent::ReadBack(plan) => {
                     let answer = serde_json::to_value(&plan)?;
                     for answers in self.read_back.begun.drain(..) {
@@ -243,7 +246,7 @@ impl Daemon {
                     }
                 }
                 SmEvent::Compared(differences) => {
-                    adoption::print_differences(&differences)?;
+                    self.report_comparison(&differences)?;
                     match (self.adoption.take(), self.planner.plan().cloned()) {
                         (Some(Adopt::AndApply), Some(plan)) => self.apply(plan)?,
                         _ => return Ok(Some(Stop::Compared)),
@@ -252,6 +255,17 @@ impl Daemon {
                 SmEvent::Programmed(_) => {
                     self.report_programmed()?;
                     stop = once.then_some(Stop::Programmed);
+                }
+                SmEvent::KeysRotated { version, absent } => {
+                    let left = match absent {
+                        0 => String::new(),
+                        _ => format!("; {absent} that do not answer get theirs when they come back"),
+                    };
+                    let done = format!("all nodes that answer hold M_Keys of epoch {}{left}", version.epoch);
+                    self.print(&done)?;
+                    for answers in self.rotating.drain(..) {
+                        answers.send(Ok(json!(done)));
+                    }
                 }
                 SmEvent::LocalNodeSilent if once => bail!(
                     "no node answers, not even the one that this manager runs on. If it has an M_Key that --secret and --state \
@@ -292,8 +306,19 @@ impl Daemon {
     }
 
     /// Plans with the LIDs and routes that were found, and compares the fabric with that plan.
-    fn adopt(&mut self, found: &ObservedTables) -> anyhow::Result<()> {
-        let (adoption, plan) = self.planner.adopt(found)?;
+    fn adopt(&mut self, found: Survey) -> anyhow::Result<()> {
+        self.adoption_report.posture = found.posture;
+        if !self.outputs.json {
+            self.bar.clear();
+            self.adoption_report.print_posture()?;
+        }
+        let (adoption, plan) = self.planner.adopt(&found.tables)?;
+        self.adoption_report.kept = adoption::Kept {
+            lids: adoption.lids_kept,
+            lids_total: plan.lids().len(),
+            routes: adoption.routes_kept,
+            routes_total: adoption.routes,
+        };
         self.print(&format!(
             "adopted: {} of {} LIDs and {} of {} routes to adapters stay",
             adoption.lids_kept,
@@ -303,6 +328,16 @@ impl Daemon {
         ))?;
         self.manager.compare(self.now(), plan);
         Ok(())
+    }
+
+    /// Prints what a takeover would write, or the whole report as JSON.
+    fn report_comparison(&mut self, differences: &[AttributeDifference]) -> anyhow::Result<()> {
+        self.adoption_report.compare(differences);
+        self.bar.clear();
+        match self.outputs.json {
+            true => crate::print_line(serde_json::to_string_pretty(&self.adoption_report)?),
+            false => self.adoption_report.print_changes(differences),
+        }
     }
 
     pub fn apply(&mut self, plan: Arc<FabricPlan>) -> anyhow::Result<()> {
@@ -347,6 +382,9 @@ impl Daemon {
     /// Prints a line. Without `--once`, a closed standard output is not an error.
     fn print(&mut self, line: &str) -> anyhow::Result<()> {
         self.bar.clear();
+        if self.outputs.json {
+            return Ok(());
+        }
         match crate::print_line(line) {
             Err(error) if !self.once => {
                 tracing::warn!("cannot print: {error:#}");

@@ -64,6 +64,11 @@ pub fn text(stats: &SmStatistics) -> anyhow::Result<String> {
     );
     gauge("lacks", "Entries of isolation or guarantees that devices do not take", stats.lacks.len());
     gauge("damped_links", "Links that flap or whose error counters grow", stats.damped_links.len());
+    gauge(
+        "keys_behind",
+        "Nodes that do not hold the current M_Key",
+        stats.keys.as_ref().map_or(0, |keys| keys.behind),
+    );
     gauge("foreign_managers", "Other subnet managers in the fabric", stats.foreign_managers.len());
     let unsaved = usize::from(stats.unsaved.is_some());
     gauge("state_unsaved", "1 while the state file cannot be written and the fabric is not changed", unsaved);

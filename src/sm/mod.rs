@@ -70,12 +70,15 @@ struct ServeArgs {
     #[arg(long)]
     once: bool,
     /// Take over a fabric that another subnet manager configured: keep its LIDs and routes as far as they are free of
-    /// deadlock, and print what would change. Nothing is written without `--apply`.
+    /// deadlock, and print the posture of the fabric, what would change, and why. Nothing is written without `--apply`.
     #[arg(long)]
     adopt: bool,
     /// Write the changes that `--adopt` prints, and keep running.
     #[arg(long, requires = "adopt")]
     apply: bool,
+    /// Print the report of `--adopt` as JSON: `posture`, `kept`, `changes`, `differences`.
+    #[arg(long, requires = "adopt", conflicts_with = "apply")]
+    json: bool,
     /// Take plans from a controller at `--control` instead of making them. Nothing is written before the first plan.
     #[arg(long, requires = "control", conflicts_with_all = ["once", "adopt", "partitions"])]
     external_plans: bool,
@@ -108,9 +111,10 @@ struct ServeArgs {
     /// State file with LIDs, routes and the location of each node. Read at start; written before devices are.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// File with the site secret, at least 32 random bytes: gives every node an M_Key of its own. Needs `--state`.
+    /// File with the site secret, at least 32 random bytes: gives every node an M_Key of its own. Needs `--state`. While nodes
+    /// change to a new secret (`heddle sm rotate-keys --new-secret`), give the old and the new one.
     #[arg(long, requires = "state")]
-    secret: Option<PathBuf>,
+    secret: Vec<PathBuf>,
     /// Write statistics to this file as JSON, each time programming has finished.
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
@@ -160,6 +164,12 @@ enum SmCommand {
     ///
     /// `heddle sm status` lists damped links under `damped_links`.
     RestoreLink(RestoreLinkArgs),
+    /// Give every node another M_Key, under traffic; returns when all nodes that answer have it.
+    ///
+    /// Each node holds the old key or the new one at any time, and the manager knows which: it may be killed and started again.
+    /// Nodes that do not answer keep their key and get the new one when they come back. Without `--new-secret`, keys of the
+    /// next epoch of the same secret are used. `heddle sm status` shows the epoch and the nodes that are behind.
+    RotateKeys(RotateKeysArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
     /// Read back every table of the plan in force, and print the plan with the tables that devices hold, as JSON.
@@ -198,6 +208,16 @@ struct RestoreLinkArgs {
 }
 
 #[derive(Debug, Args)]
+struct RotateKeysArgs {
+    /// File with a new site secret, which the manager must be able to read. Start the manager with both secrets from then on,
+    /// and with the new one alone when no node is behind.
+    #[arg(long, value_name = "FILE")]
+    new_secret: Option<PathBuf>,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Debug, Args)]
 struct AdoptNodeArgs {
     /// GUID of the node.
     node: Guid,
@@ -219,6 +239,8 @@ struct AdoptNodeArgs {
 struct Outputs {
     report: Option<PathBuf>,
     metrics: Option<PathBuf>,
+    /// Only the report of an adoption is printed, as JSON.
+    json: bool,
 }
 
 /// A signal that the process received.
@@ -239,11 +261,17 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
 fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     let mut state = State::at(args.state)?;
     let memory = state.read()?;
-    let secret = args.secret.as_deref().map(secret::read).transpose()?;
-    if let (Some(secret), Some(mark)) = (&secret, memory.secret) {
+    let secrets = args.secret.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    if !secrets.is_empty() {
+        let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
         ensure!(
-            secret.fingerprint() == mark,
+            memory.secret.is_none_or(|mark| is_given(&mark)),
             "the nodes in --state have keys of another secret: restore the secret they were protected with from a backup"
+        );
+        let behind = memory.keys.behind.len();
+        ensure!(
+            memory.keys.older_secrets().iter().all(is_given),
+            "{behind} nodes may still have keys of the secret before: give both, --secret OLD --secret NEW"
         );
     }
     let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
@@ -277,7 +305,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         link_health: args.link_health.as_deref().map(link_health::read).transpose()?.unwrap_or_default(),
         ..ManagerSettings::default()
     };
-    let mut manager = Manager::new(settings, secret, &memory);
+    let mut manager = Manager::new(settings, secrets, &memory);
     manager.set_event_ports(args.event_port.into_iter().collect());
     let mut daemon = Daemon {
         device,
@@ -286,14 +314,16 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         state,
         stats: SmStatistics::default(),
         link_health: args.link_health,
-        outputs: Outputs { report: args.report, metrics: args.metrics },
+        outputs: Outputs { report: args.report, metrics: args.metrics, json: args.json },
         started: Instant::now(),
         once: args.once,
         signals: signals(waker.clone())?,
         waker,
         commands,
         adoption,
+        adoption_report: adoption::AdoptionReport::default(),
         waiting: Vec::new(),
+        rotating: Vec::new(),
         watchers: Vec::new(),
         damped: BTreeMap::new(),
         read_back: daemon::ReadBack::default(),
@@ -348,6 +378,12 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
         SmCommand::RestoreLink(args) => {
             let port = PortName { node: args.port.near, port: args.port.port };
             (args.control, SmRequest::RestoreLink { port })
+        }
+        SmCommand::RotateKeys(args) => {
+            let file = args
+                .new_secret
+                .map(|path| path.canonicalize().with_context(|| format!("cannot read {}", path.display())));
+            (args.control, SmRequest::RotateKeys { new_secret: file.transpose()? })
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };

@@ -12,7 +12,7 @@ use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
 use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
-use subnet_manager::{Bindings, DampedLink, Lacks, PersistentState, Unsupported};
+use subnet_manager::{Bindings, DampedLink, KeyVersions, Lacks, PersistentState, Unsupported};
 
 /// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -52,6 +52,8 @@ struct Change {
     damped_links: Option<Vec<DampedLink>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<KeyVersions>,
 }
 
 impl State {
@@ -109,6 +111,12 @@ impl State {
     }
 }
 
+/// The memory in a state file that another process may use.
+pub fn read_only(path: &Path) -> anyhow::Result<PersistentState> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| format!("{} is not a state file", path.display()))
+}
+
 /// The mark of the secret that the M_Keys of the nodes in a state file are derived from, if they have any
 /// ([`SiteSecret::fingerprint`](subnet_manager::SiteSecret)).
 pub fn secret_mark(path: &Path) -> anyhow::Result<Option<u64>> {
@@ -146,6 +154,7 @@ impl Change {
             multicast_blocks,
             damped_links,
             secret,
+            keys,
         } = new;
         let (before, after) = (&old.decisions.end_ports, &decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
@@ -173,6 +182,7 @@ impl Change {
             multicast_blocks: changed(&old.multicast_blocks, multicast_blocks),
             damped_links: changed(&old.damped_links, damped_links),
             secret: secret.filter(|_| *secret != old.secret),
+            keys: changed(&old.keys, keys),
         }
     }
 
@@ -189,6 +199,7 @@ impl Change {
         }
         memory.bindings = self.bindings.unwrap_or(mem::take(&mut memory.bindings));
         memory.secret = self.secret.or(memory.secret);
+        memory.keys = self.keys.unwrap_or(mem::take(&mut memory.keys));
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
         memory.multicast_blocks = self.multicast_blocks.unwrap_or(memory.multicast_blocks);

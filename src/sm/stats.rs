@@ -7,7 +7,8 @@ use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
 use subnet_manager::{
-    CounterPollCounts, DampedLinkUse, EntryClass, Lack, Location, MadCounts, Manager, SaCounts, SmEvent,
+    CounterPollCounts, DampedLinkUse, EntryClass, KeyStatus, Lack, Location, MadCounts, Manager, SaCounts,
+    SmEvent,
 };
 
 /// Entries kept of each list; older ones are only counted.
@@ -57,6 +58,8 @@ pub struct SmStatistics {
     pub overload: List,
     /// Ports that flooded the service level of management.
     pub management_floods: List,
+    /// The M_Keys of nodes; none without `--secret`.
+    pub keys: Option<KeyStatus>,
     /// Counters of subnet administration.
     pub sa: SaCounts,
 }
@@ -96,7 +99,7 @@ impl SmStatistics {
                     (discovery.topology.switches().count(), discovery.topology.end_nodes().count());
                 tracing::info!(switches = self.switches, adapters = self.adapters, "discovered");
             }
-            SmEvent::Surveyed(found) => tracing::info!(switches = found.linear.len(), "surveyed"),
+            SmEvent::Surveyed(found) => tracing::info!(switches = found.tables.linear.len(), "surveyed"),
             SmEvent::ReadBack(_) => tracing::info!("read back"),
             SmEvent::Compared(differences) => tracing::info!(differences = differences.len(), "compared"),
             SmEvent::LocalNodeSilent => {
@@ -192,6 +195,9 @@ impl SmStatistics {
                 ));
                 self.management_floods.push(port.to_string());
             }
+            SmEvent::KeysRotated { version, absent } => {
+                tracing::info!(epoch = version.epoch, absent, "all nodes that answer hold the current M_Key");
+            }
             SmEvent::ForeignManager { node, port, info } => {
                 let says = match info {
                     Some(info) => format!("{} with priority {}", state(info.state), info.priority),
@@ -219,6 +225,7 @@ impl SmStatistics {
     pub fn count(&mut self, manager: &Manager) {
         self.count_mads(manager.counts());
         self.sa = manager.sa_counts();
+        self.keys = manager.key_status();
         let CounterPollCounts { reads, unanswered, resets } = manager.counter_poll_counts();
         (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) =
             (reads, unanswered, resets);

@@ -84,10 +84,10 @@ fn a_second_port_that_comes_later_is_used() {
     assert_eq!(strangers(&run), 0);
     assert_eq!(run.fabric.state_of(second), PortState::Active);
     assert!(run.fabric.port_view(second).m_key_set);
-    assert!(presented(&run.sent, secret().port_key(guid(ADAPTER), PortNum::new(2).unwrap())) > 0);
+    assert!(presented(&run.sent, secret().port_key(guid(ADAPTER), PortNum::new(2).unwrap(), 0)) > 0);
     let by_far = run.sent.iter().filter(|sent| enters_second(sent));
     assert!(by_far.clone().count() > 5);
-    let first_key = Some(secret().key(guid(ADAPTER)));
+    let first_key = Some(secret().key(guid(ADAPTER), 0));
     assert_eq!(by_far.filter(|sent| sent.mad.m_key() == first_key).count(), 0, "it learns no other key");
     // The next manager knows both keys.
     let RunningManager { fabric, kept, .. } = run;
@@ -113,6 +113,6 @@ fn a_known_port_that_appears_elsewhere_is_a_stranger() {
     let mut moved = RunningManager::new(topology(7), true, kept);
     moved.run_for(60 * SECOND);
     assert_eq!(strangers(&moved), 2);
-    assert_eq!(presented(&moved.sent, secret().key(guid(ADAPTER))), 0, "it gets no key");
-    assert_eq!(presented(&moved.sent, secret().port_key(guid(ADAPTER), PortNum::new(2).unwrap())), 0);
+    assert_eq!(presented(&moved.sent, secret().key(guid(ADAPTER), 0)), 0, "it gets no key");
+    assert_eq!(presented(&moved.sent, secret().port_key(guid(ADAPTER), PortNum::new(2).unwrap(), 0)), 0);
 }

@@ -1,5 +1,6 @@
 //! The control socket of `heddle sm`: plans go in, events of the fabric come out.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fabric_model::FabricPlan;
@@ -30,6 +31,9 @@ pub enum SmRequest {
     Retry {},
     /// Let the damped link at a port return to plans ([`FabricEvent::LinkDamped`]).
     RestoreLink { port: PortName },
+    /// Give every node the M_Key of the next epoch, or of the secret in a file that the manager reads. Answered when all nodes
+    /// that answer have it.
+    RotateKeys { new_secret: Option<PathBuf> },
     /// Statistics in the text format of Prometheus.
     Metrics {},
     /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
@@ -45,25 +49,31 @@ struct Fields {
     node: Option<Guid>,
     behind: Option<PortName>,
     port: Option<PortName>,
+    new_secret: Option<PathBuf>,
 }
 
 /// A request whose command is unknown, or that has other fields than its command needs.
 #[derive(Debug, Error)]
 #[error(
-    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, metrics, read-back"
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, rotate-keys, metrics, read-back"
 )]
 struct UnknownRequest(String);
 
 impl TryFrom<Fields> for SmRequest {
     type Error = UnknownRequest;
     fn try_from(fields: Fields) -> Result<Self, UnknownRequest> {
-        let Fields { command, plan, node, behind, port } = fields;
-        if let ("restore-link", None, None, None, Some(port)) = (command.as_str(), &plan, node, behind, port)
+        let Fields { command, plan, node, behind, port, new_secret } = fields;
+        if command == "rotate-keys" {
+            let is_alone = plan.is_none() && node.is_none() && behind.is_none() && port.is_none();
+            return if is_alone { Ok(Self::RotateKeys { new_secret }) } else { Err(UnknownRequest(command)) };
+        }
+        if let ("restore-link", None, None, None, Some(port), None) =
+            (command.as_str(), &plan, node, behind, port, &new_secret)
         {
             return Ok(Self::RestoreLink { port });
         }
         match (command.as_str(), plan, node, behind) {
-            _ if port.is_some() => Err(UnknownRequest(command)),
+            _ if port.is_some() || new_secret.is_some() => Err(UnknownRequest(command)),
             ("plan", Some(plan), None, None) => Ok(Self::Plan { plan }),
             ("adopt-node", None, Some(node), behind) => Ok(Self::AdoptNode { node, behind }),
             ("ping", None, None, None) => Ok(Self::Ping {}),
@@ -146,6 +156,8 @@ pub enum FabricEvent {
     ForeignManager { node: Guid, port: PortNum, priority: Option<u8> },
     /// The other subnet manager has gone.
     ForeignManagerGone { node: Guid, port: PortNum },
+    /// Every node that answers holds the current M_Key. `absent` nodes get it when they come back.
+    KeysRotated { epoch: u32, absent: usize },
     /// The manager's state cannot be written to disk; the fabric keeps its last plan.
     StateUnsaved { error: String },
     /// The manager's state can be written again.
@@ -219,6 +231,7 @@ mod tests {
         assert!(read(r#"{"command":"ping"}"#).is_ok());
         assert!(read(r#"{"command":"adopt-node","node":"0x0002c90300100000"}"#).is_ok());
         let port = PortName { node: Guid::from_wire(7).unwrap(), port: PortNum::new(3).unwrap() };
+        assert!(read(r#"{"command":"rotate-keys"}"#).is_ok());
         let restore = SmRequest::RestoreLink { port };
         assert_eq!(read(&serde_json::to_string(&restore).unwrap()).unwrap(), restore);
         for text in [
@@ -226,6 +239,8 @@ mod tests {
             r#"{"command":"plan"}"#,
             r#"{"command":"adopt-node"}"#,
             r#"{"command":"restore-link"}"#,
+            r#"{"command":"rotate-keys","node":"0x0002c90300100000"}"#,
+            r#"{"command":"ping","new_secret":"/x"}"#,
             r#"{"command":"restore-link","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","more":1}"#,

@@ -142,6 +142,12 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
         FabricEvent::ForeignManagerGone { node, .. } => {
             ("fabric.foreign-manager-gone", format!("the other subnet manager on {node} is gone"))
         }
+        FabricEvent::KeysRotated { epoch, absent } => (
+            "fabric.keys-rotated",
+            format!(
+                "all nodes that answer hold M_Keys of epoch {epoch}; {absent} that do not answer will get theirs later"
+            ),
+        ),
         FabricEvent::StateUnsaved { error } => (
             "fabric.state-unsaved",
             format!("the subnet manager cannot save its state and changes nothing until it can: {error}"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ib_wire::{
-    Gid, Guid, Lid, Lmc, NodeDescription, NodeInfo, Pkey, PkeyBlock, PortNum, PortState, SMP_DATA_LEN,
+    Gid, Guid, Lid, Lmc, MKey, NodeDescription, NodeInfo, Pkey, PkeyBlock, PortNum, PortState, SMP_DATA_LEN,
     SlToVl, SwitchInfo, VlArbEntry,
 };
 use serde::Serialize;
@@ -301,6 +301,11 @@ impl Fabric {
     /// Logical state of a port.
     pub fn state_of(&self, port: PortId) -> PortState {
         self.port(port).info.state
+    }
+
+    /// The M_Key that a port holds, whoever asks: for tests of who may learn it.
+    pub fn m_key_of(&self, port: PortId) -> Option<MKey> {
+        self.port(port).info.m_key
     }
 
     pub fn guid_of(&self, port: PortId) -> Guid {

@@ -85,17 +85,20 @@ impl Fabric {
         }
     }
 
-    /// Carries a general management datagram; partitions apply on the whole path. The performance agent or
-    /// the software at the destination responds.
+    /// Carries a general management datagram; partitions apply on the whole path. The agents of performance
+    /// management and congestion control or the software at the destination responds.
     fn carry_general(&mut self, from: PortId, datagram: &mut Datagram) -> Result<Option<PortId>, DropReason> {
         let packet = PacketKind::of(datagram);
         let arrival = self.route(from, unicast(datagram.dlid)?, &packet)?;
         self.accept(arrival.end, datagram)?;
         let is_request = !datagram.mad.method().is_response();
-        if datagram.mad.class() != ManagementClass::PERFORMANCE || !is_request {
-            return Ok(Some(arrival.end));
+        match datagram.mad.class() {
+            ManagementClass::PERFORMANCE if is_request => {
+                self.performance_agent(arrival, &mut datagram.mad);
+            }
+            ManagementClass::CONGESTION if is_request => self.congestion_agent(arrival, &mut datagram.mad),
+            _ => return Ok(Some(arrival.end)),
         }
-        self.performance_agent(arrival, &mut datagram.mad);
         datagram.pkey = self.answering_key(arrival.end, datagram.pkey);
         let packet = PacketKind::of(datagram);
         let back = self.return_by_lid(from, arrival, datagram, &packet)?;

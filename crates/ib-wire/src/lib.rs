@@ -44,6 +44,7 @@
 mod bits;
 mod address;
 mod class_port_info;
+pub mod congestion;
 mod datagram;
 mod keys;
 mod lane_sets;

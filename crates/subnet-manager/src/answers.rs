@@ -11,6 +11,7 @@ use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::program::Stage;
 use crate::purpose::Purpose;
+use crate::rotation::port_info_of;
 
 /// Programming runs in a row that a silent node may interrupt before it is left out.
 const STRIKES_MAX: u8 = 3;
@@ -20,17 +21,19 @@ impl Manager {
     pub(crate) fn handle_silence(&mut self, now: Duration, silent: impl IntoIterator<Item = Purpose>) {
         for purpose in silent {
             match purpose {
-                // Another node, or the node lost its key: probe without a key.
-                Purpose::Probe { from, route, expected: Some(_) } => self.probe_as(from, route, None),
-                Purpose::Probe { from, .. } => {
+                Purpose::Probe { from, route, attempt, .. } => {
+                    // Another node, or its key is another one.
+                    let is_probed_again = self.probe_again(from, route, attempt + 1);
                     let last = self.bound.node(from);
-                    if self.unresolved.insert(from, None) != Some(None) {
+                    if !is_probed_again && self.unresolved.insert(from, None) != Some(None) {
                         self.emit(SmEvent::SilentLocation { location: from, last });
                     }
                 }
                 // It counts as QDR, which is slower; adaptive routing counts as before.
                 Purpose::Fdr10 { .. } | Purpose::AdaptiveRouting { .. } => {}
                 Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
+                Purpose::Rekey { port } => self.check_rekeyed(port),
+                Purpose::RekeyCheck { port, version } => self.handle_silent_check(now, port, version),
                 Purpose::Read { target }
                 | Purpose::Audit { target }
                 | Purpose::LightSweep { target }
@@ -44,7 +47,7 @@ impl Manager {
     }
 
     /// A node does not answer. In a discovery run it counts as gone; in a programming run it is rechecked.
-    fn handle_silent_attribute(&mut self, now: Duration, target: AttributeRef) {
+    pub(crate) fn handle_silent_attribute(&mut self, now: Duration, target: AttributeRef) {
         let (guid, port, key) = target;
         self.emit(SmEvent::NodeSilent { node: guid, attribute: key.0 });
         let is_discovering = self.is_discovering();
@@ -66,10 +69,19 @@ impl Manager {
         let data = mad.smp_data();
         let is_ok = mad.status() == Status::OK;
         match purpose {
-            Purpose::Probe { from, route, expected } => {
+            Purpose::Probe { from, route, presented, .. } => {
                 if let Some(info) = NodeInfo::decode(data).ok().filter(|_| is_ok) {
-                    self.register_node(info, from, route, expected);
+                    self.register_node(info, from, route, presented);
                 }
+            }
+            Purpose::Rekey { port } => {
+                self.check_understood(is_ok, port_info_of(port), mad);
+                self.check_rekeyed(port);
+            }
+            Purpose::RekeyCheck { port, version } => {
+                let understood = is_ok && self.record(port_info_of(port), data);
+                self.check_understood(understood, port_info_of(port), mad);
+                self.record_version(port, version);
             }
             Purpose::ForeignManager { node, port } => self.record_foreign_manager(node, port, data),
             Purpose::Read { target } => {

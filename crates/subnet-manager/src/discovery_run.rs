@@ -13,7 +13,9 @@ use crate::adaptive_routing::may_route_adaptively;
 use crate::attribute_key::AttributeKey;
 use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
+use crate::key_ring::KeyVersion;
 use crate::keys::Location;
+use crate::mad_window::RetryPolicy;
 use crate::manager::Manager;
 use crate::observed::{self, ObservedNode, OwnPort, is_up};
 use crate::program::hops;
@@ -78,21 +80,37 @@ impl Manager {
     /// Asks which node is at a location. If the node that was last seen there has an M_Key, the key is
     /// presented.
     pub(crate) fn probe(&mut self, from: Option<Location>, route: DirectedRoute) {
-        let expected = self.secret.as_ref().and_then(|_| self.bound.node(from));
-        self.probe_as(from, route, expected);
+        self.probe_again(from, route, 0);
     }
 
-    pub(crate) fn probe_as(&mut self, from: Option<Location>, route: DirectedRoute, expected: Option<Guid>) {
+    /// Asks with the next key that the node may have. Returns whether there is one.
+    pub(crate) fn probe_again(
+        &mut self,
+        from: Option<Location>,
+        route: DirectedRoute,
+        attempt: usize,
+    ) -> bool {
         /// Stands for the unknown neighbour before the first answer.
         const NOBODY: Guid = match Guid::from_wire(u64::MAX) {
             Some(guid) => guid,
             None => unreachable!(),
         };
+        let known = self.keys.as_ref().zip(self.bound.node(from));
+        let attempts = known.map_or_else(|| vec![None], |(keys, node)| keys.attempts(node));
+        let Some(version) = attempts.get(attempt) else { return false };
+        let presented = known.and_then(|(_, node)| Some((node, (*version)?)));
         let mut mad = Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &route);
-        let key = |guid| self.secret.as_ref().map(|secret| self.bound.key_at(secret, from, guid));
-        mad.set_m_key(expected.and_then(key));
+        mad.set_m_key(
+            known
+                .zip(presented)
+                .and_then(|((keys, _), (node, version))| keys.key_at(version, &self.bound, from, node)),
+        );
+        // What follows is improbable.
+        let is_likely = attempts[..attempt].iter().all(Option::is_some);
+        let retry = if is_likely { RetryPolicy::Limits } else { RetryPolicy::Once };
         let near = from.map_or(NOBODY, |location| location.near);
-        self.window.request(near, mad, Purpose::Probe { from, route, expected });
+        self.window.request_with(retry, near, mad, Purpose::Probe { from, route, presented, attempt });
+        true
     }
 
     /// Handles the answer to a probe.
@@ -101,8 +119,9 @@ impl Manager {
         info: NodeInfo,
         from: Option<Location>,
         route: DirectedRoute,
-        expected: Option<Guid>,
+        presented: Option<(Guid, KeyVersion)>,
     ) {
+        let expected = presented.map(|(node, _)| node);
         let (guid, entered, port_guid) = (info.node_guid, info.local_port, info.port_guid);
         let known = self.observed.nodes.get(&guid);
         let is_new = known.is_none_or(|node| node.seen_in_run < self.discovery_run);
@@ -121,6 +140,10 @@ impl Manager {
             self.bound.bind_late_port(location, PortName { node: guid, port: entered });
         }
         self.state_is_new |= self.bound.bind(from, guid);
+        if let Some((_, version)) = presented.filter(|(node, _)| *node == guid) {
+            let number = if info.kind == NodeKind::Switch { PortNum::MANAGEMENT } else { entered };
+            self.record_presented(PortName { node: guid, port: number }, version);
+        }
         if from.is_none() {
             self.observed.own = Some(OwnPort { node: guid, number: entered, guid: port_guid });
         }
@@ -164,7 +187,7 @@ impl Manager {
     /// is presented to it: it gets one of its own.
     fn is_late_port(&self, info: &NodeInfo, from: Option<Location>, expected: Option<Guid>) -> bool {
         let own_end = Location { near: info.node_guid, port: info.local_port };
-        self.secret.is_some()
+        self.keys.is_some()
             && info.kind != NodeKind::Switch
             && expected.is_none()
             && from.is_some_and(|from| self.bound.node(Some(from)).is_none())
@@ -182,7 +205,7 @@ impl Manager {
         from: Option<Location>,
         expected: Option<Guid>,
     ) -> bool {
-        if self.secret.is_none() || expected == Some(guid) || self.bound.node(from) == Some(guid) {
+        if self.keys.is_none() || expected == Some(guid) || self.bound.node(from) == Some(guid) {
             return false;
         }
         let is_taken = |node: &ObservedNode| node.links.contains_key(&entered);

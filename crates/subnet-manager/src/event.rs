@@ -1,15 +1,16 @@
 //! Events of the subnet manager.
 
 use fabric_model::intent::Capabilities;
-use fabric_model::{BuildError, FabricPlan, ObservedTables, Topology};
+use fabric_model::{BuildError, FabricPlan, Topology};
 use ib_wire::notice::Trap;
 use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
 
+use crate::key_ring::KeyVersion;
 use crate::keys::Location;
 use crate::lacks::{Lack, Lacks};
 use crate::link_health::{DampedLinkReport, LinkName};
 use crate::mad_window::MadCounts;
-use crate::survey::AttributeDifference;
+use crate::survey::{AttributeDifference, Survey};
 
 /// An event that [`Manager::poll_event`](crate::Manager::poll_event) reports.
 #[derive(Debug)]
@@ -18,10 +19,12 @@ pub enum SmEvent {
     Discovered(Box<Discovery>),
     /// Not even the node of the manager's own port answers.
     LocalNodeSilent,
+    /// Every node that answers holds the current M_Key; `absent` ones will get it when they come back.
+    KeysRotated { version: KeyVersion, absent: usize },
     /// The answers contradict each other, for example two nodes with one GUID or a cable with three ends.
     Inconsistent(BuildError),
-    /// Result of [`survey`](crate::Manager::survey): the tables that devices hold.
-    Surveyed(Box<ObservedTables>),
+    /// Result of [`survey`](crate::Manager::survey): the tables that devices hold, and the posture of the fabric.
+    Surveyed(Box<Survey>),
     /// Result of [`compare`](crate::Manager::compare): the differences to a plan.
     Compared(Vec<AttributeDifference>),
     /// Result of [`read_back`](crate::Manager::read_back): the plan in force, with the tables that devices

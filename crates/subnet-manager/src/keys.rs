@@ -1,5 +1,4 @@
-//! M_Keys: derived per node from one site secret, and presented only at the location that the node is bound
-//! to.
+//! M_Keys: derived per node from a site secret and an epoch, and presented only at the location that the node is bound to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,24 +30,25 @@ impl SiteSecret {
         if bytes.len() < SECRET_LEN_MIN { Err(SecretTooShort { len: bytes.len() }) } else { Ok(Self(bytes)) }
     }
 
-    /// The M_Key of a node: HMAC-SHA-256 of its GUID under the secret, truncated to 64 bits. Keys of other
-    /// nodes do not reveal it.
-    pub fn key(&self, guid: Guid) -> MKey {
-        // A key of 0 means no key; the next round is used for 1 in 2^64 nodes.
-        (0..=u8::MAX)
-            .find_map(|round| self.candidate(guid, round))
-            .expect("one of 256 random numbers is not 0")
+    /// The M_Key of a node in an epoch: HMAC-SHA-256 of its GUID under the secret, truncated to 64 bits. Keys of other nodes
+    /// and of other epochs do not reveal it.
+    pub fn key(&self, guid: Guid, epoch: u32) -> MKey {
+        let guid = guid.to_wire().to_be_bytes();
+        match epoch {
+            // As before there were epochs.
+            0 => self.derive(&[b"heddle M_Key 1", &guid]),
+            _ => self.derive(&[b"heddle M_Key 2", &guid, &epoch.to_be_bytes()]),
+        }
     }
 
     /// The M_Key of a port of an adapter that was connected after the adapter got its key, so that a device which claims to be
     /// that port learns no key that another port holds.
-    pub fn port_key(&self, guid: Guid, port: PortNum) -> MKey {
-        let parts = (guid.to_wire().to_be_bytes(), port.to_wire());
-        (0..=u8::MAX)
-            .find_map(|round| {
-                MKey::from_wire(self.number(&[b"heddle port M_Key 1", &parts.0, &[parts.1], &[round]]))
-            })
-            .expect("one of 256 random numbers is not 0")
+    pub fn port_key(&self, guid: Guid, port: PortNum, epoch: u32) -> MKey {
+        let (guid, port) = (guid.to_wire().to_be_bytes(), [port.to_wire()]);
+        match epoch {
+            0 => self.derive(&[b"heddle port M_Key 1", &guid, &port]),
+            _ => self.derive(&[b"heddle port M_Key 2", &guid, &port, &epoch.to_be_bytes()]),
+        }
     }
 
     /// A number that distinguishes this secret from others and reveals nothing else about it. Stored to
@@ -57,8 +57,11 @@ impl SiteSecret {
         self.number(&[b"heddle mark 1"])
     }
 
-    fn candidate(&self, guid: Guid, round: u8) -> Option<MKey> {
-        MKey::from_wire(self.number(&[b"heddle M_Key 1", &guid.to_wire().to_be_bytes(), &[round]]))
+    fn derive(&self, parts: &[&[u8]]) -> MKey {
+        // A key of 0 means no key; the next round is used for 1 in 2^64 nodes.
+        (0..=u8::MAX)
+            .find_map(|round| MKey::from_wire(self.number(&[parts, &[&[round]]].concat())))
+            .expect("one of 256 random numbers is not 0")
     }
 
     fn number(&self, parts: &[&[u8]]) -> u64 {
@@ -102,19 +105,6 @@ impl Bindings {
         let mut bound = BoundNodes::new(self);
         bound.bind(location, node);
         *self = bound.list();
-    }
-}
-
-/// The M_Keys of all ports.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyRing<'a> {
-    pub secret: &'a SiteSecret,
-    pub bound: &'a BoundNodes,
-}
-
-impl KeyRing<'_> {
-    pub fn key(&self, port: PortName) -> MKey {
-        self.bound.key(self.secret, port)
     }
 }
 
@@ -186,18 +176,19 @@ impl BoundNodes {
         self.listed = None;
     }
 
-    /// The M_Key of a node's port under a secret.
-    pub fn key(&self, secret: &SiteSecret, port: PortName) -> MKey {
-        match self.late_ports.values().any(|late| *late == port) {
-            true => secret.port_key(port.node, port.port),
-            false => secret.key(port.node),
-        }
+    /// Whether a port was connected after its adapter got its key, and has a key of its own.
+    pub fn is_late(&self, port: PortName) -> bool {
+        self.late_ports.values().any(|late| *late == port)
     }
 
-    /// The M_Key of the node that was last seen at a location.
-    pub fn key_at(&self, secret: &SiteSecret, location: Option<Location>, node: Guid) -> MKey {
-        let late = location.and_then(|location| self.late_ports.get(&location));
-        late.filter(|port| port.node == node).map_or_else(|| secret.key(node), |port| self.key(secret, *port))
+    /// The late port at a location.
+    pub fn late_port(&self, location: Option<Location>) -> Option<PortName> {
+        self.late_ports.get(&location?).copied()
+    }
+
+    /// The nodes that are bound to a location.
+    pub fn guids(&self) -> BTreeSet<Guid> {
+        self.own.into_iter().chain(self.nodes.values().copied()).collect()
     }
 
     pub fn list(&mut self) -> Bindings {
@@ -224,15 +215,28 @@ mod tests {
         let mut keys = std::collections::BTreeSet::new();
         for site in 0..3 {
             for node in 1..=1000 {
-                assert!(keys.insert(secret(site).key(Guid::from_wire(node).unwrap()).to_wire()));
+                assert!(keys.insert(secret(site).key(Guid::from_wire(node).unwrap(), 0).to_wire()));
             }
         }
-        for port in 1..=2 {
-            let key = secret(0).port_key(Guid::from_wire(7).unwrap(), PortNum::new(port).unwrap());
-            assert!(keys.insert(key.to_wire()), "nor do late ports share one");
-        }
         let guid = Guid::from_wire(7).unwrap();
-        assert_eq!(secret(1).key(guid), secret(1).key(guid), "and always the same");
+        for epoch in 0..=3 {
+            for port in 1..=2 {
+                let key = secret(0).port_key(guid, PortNum::new(port).unwrap(), epoch);
+                assert!(keys.insert(key.to_wire()), "nor do late ports share one");
+            }
+            let key = secret(0).key(guid, epoch);
+            assert_eq!(keys.insert(key.to_wire()), epoch > 0, "every epoch has other keys");
+            assert_eq!(key, secret(0).key(guid, epoch), "and always the same");
+        }
+    }
+
+    #[test]
+    fn keys_of_earlier_releases_are_those_of_epoch_0() {
+        let key = secret(0x5a).key(Guid::from_wire(0x0002_c903_0010_0000).unwrap(), 0);
+        let mut mac = Hmac::<Sha256>::new_from_slice(&[0x5a; 32]).unwrap();
+        mac.update(b"heddle M_Key 1\x00\x02\xc9\x03\x00\x10\x00\x00\x00");
+        let digest: [u8; 32] = mac.finalize().into_bytes().into();
+        assert_eq!(key.to_wire().to_be_bytes(), digest[..8]);
     }
 
     #[test]

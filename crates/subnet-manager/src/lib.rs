@@ -23,8 +23,10 @@
 //! | `scope` | the devices that a programming run concerns |
 //! | [`transition`] | the safe order from held tables to those of a plan |
 //! | `persistence` | the state that must be stored before anything is written |
+//! | `posture` | what an operator wants to know before a takeover |
 //! | `survey`, `read_back` | reading the tables of the fabric without writing |
 //! | `verification` | reading back what was written, and what follows if it is not there |
+//! | `keys`, `key_ring`, `rotation` | M_Keys: how they are derived, which node holds which, and how they change |
 //! | `registration` | asking ports to register at subnet administration |
 //! | `entry_class` | what an entry is for: isolation, guarantee or other |
 //! | `link_health` | links that flap or whose error counters grow |
@@ -43,6 +45,7 @@ mod entry_class;
 mod event;
 mod foreign_managers;
 mod group_trees;
+mod key_ring;
 mod keys;
 mod lacks;
 mod lifetimes;
@@ -52,11 +55,13 @@ mod manager;
 mod manager_settings;
 mod observed;
 mod persistence;
+mod posture;
 mod program;
 mod programming;
 mod purpose;
 mod read_back;
 mod registration;
+mod rotation;
 mod sa;
 mod scope;
 mod survey;
@@ -69,6 +74,7 @@ mod verification;
 
 pub use entry_class::EntryClass;
 pub use event::{Discovery, SmEvent};
+pub use key_ring::{KeyBehind, KeyVersion, KeyVersions};
 pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use lacks::{Lack, LackAnswer, Lacks};
 pub use link_health::{
@@ -79,8 +85,10 @@ pub use mad_window::{MadCounts, MadLimits, MadProgress};
 pub use manager::Manager;
 pub use manager_settings::ManagerSettings;
 pub use persistence::PersistentState;
+pub use posture::{Grade, PostureFinding, PostureItem};
+pub use rotation::{KeyStatus, RotationRefused};
 pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
 pub use scope::{ChangedDevices, changed_devices};
-pub use survey::AttributeDifference;
+pub use survey::{AttributeDifference, Survey};
 pub use sweep::SweepSettings;
 pub use unsupported::Unsupported;

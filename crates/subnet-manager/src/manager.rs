@@ -13,16 +13,19 @@ use crate::backlog::Backlog;
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
-use crate::keys::{BoundNodes, KeyRing, Location, SiteSecret};
+use crate::key_ring::KeyRing;
+use crate::keys::{BoundNodes, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
 use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName, ManagementUse};
 use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
 use crate::manager_settings::ManagerSettings;
-use crate::observed::Observed;
+use crate::observed::{Observed, ObservedNode};
 use crate::persistence::{Persistence, PersistentState};
+use crate::posture::SurveyNotes;
 use crate::program::{Comparison, Stage, WeightWrite};
 use crate::purpose::Purpose;
 use crate::registration::Registration;
+use crate::rotation::Rotation;
 use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
 use crate::sweep::SweepSchedule;
@@ -53,6 +56,7 @@ use crate::verification::Written;
 /// | [`handle_persisted`](Self::handle_persisted), [`handle_not_persisted`](Self::handle_not_persisted) | storing the state succeeded or failed |
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
+/// | [`rotate_keys`](Self::rotate_keys) | give every node another M_Key |
 /// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
 /// | [`restore_link`](Self::restore_link), [`set_link_health`](Self::set_link_health) | let a damped link return; change the limits |
 /// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
@@ -95,7 +99,9 @@ use crate::verification::Written;
 #[derive(Debug)]
 pub struct Manager {
     pub(crate) settings: ManagerSettings,
-    pub(crate) secret: Option<SiteSecret>,
+    /// `None` without M_Keys.
+    pub(crate) keys: Option<KeyRing>,
+    pub(crate) rotation: Rotation,
     pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
@@ -118,6 +124,8 @@ pub struct Manager {
     pub(crate) health: LinkHealth,
     pub(crate) counter_poll: CounterPoll,
     pub(crate) management_use: ManagementUse,
+    /// Set during a survey.
+    pub(crate) survey_notes: Option<SurveyNotes>,
     /// The damped links that were reported as events, with what became of them.
     pub(crate) reported_damped: BTreeMap<LinkName, DampedLinkUse>,
     pub(crate) sweeps: SweepSchedule,
@@ -192,18 +200,29 @@ pub(crate) enum Phase {
     Verifying,
     /// Asking ports to register at subnet administration.
     Registering,
+    /// Waiting until it is persisted which nodes are about to change their M_Keys.
+    PersistingRotation,
+    /// Changing M_Keys.
+    Rotating,
 }
 
 /// Limit on queued events. Beyond it, traps are not reported.
 const EVENTS_MAX: usize = 65_536;
 
 impl Manager {
-    /// Creates a manager and starts a discovery run. With a secret, every node gets an M_Key of its own.
-    /// `state` is what a former manager persisted, or the default.
-    pub fn new(settings: ManagerSettings, secret: Option<SiteSecret>, state: &PersistentState) -> Self {
+    /// Creates a manager and starts a discovery run. With a secret, every node gets an M_Key of its own; several are needed
+    /// while nodes change from one to the next ([`rotate_keys`](Self::rotate_keys)). `state` is what a former manager
+    /// persisted, or the default.
+    pub fn new(
+        settings: ManagerSettings,
+        secrets: impl IntoIterator<Item = SiteSecret>,
+        state: &PersistentState,
+    ) -> Self {
+        let secrets = secrets.into_iter().collect();
         let mut manager = Self {
             settings,
-            secret,
+            keys: KeyRing::new(secrets, state.secret, &state.keys),
+            rotation: Rotation::new(&state.keys),
             window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
             bound: BoundNodes::new(&state.bindings),
@@ -220,6 +239,7 @@ impl Manager {
             health: LinkHealth::new(settings.link_health, &state.damped_links),
             counter_poll: CounterPoll::default(),
             management_use: ManagementUse::default(),
+            survey_notes: None,
             reported_damped: BTreeMap::new(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
@@ -272,7 +292,7 @@ impl Manager {
         self.group_trees.is_only_change = false;
         self.plan = Some(plan);
         self.add_group_trees();
-        if !matches!(self.phase, Phase::Discovering) {
+        if !matches!(self.phase, Phase::Discovering | Phase::PersistingRotation | Phase::Rotating) {
             self.window.drop_waiting();
             self.backlog.clear();
             self.phase = Phase::Idle;
@@ -313,7 +333,8 @@ impl Manager {
             }
             return;
         }
-        if mad.class() == ManagementClass::PERFORMANCE && mad.has_known_versions() {
+        let is_counter = matches!(mad.class(), ManagementClass::PERFORMANCE | ManagementClass::CONGESTION);
+        if is_counter && mad.has_known_versions() {
             self.handle_counters(now, datagram);
             return self.proceed(now);
         }
@@ -367,7 +388,8 @@ impl Manager {
         let trees = self.group_trees_timeout();
         let health = self.health.poll_timeout().filter(|_| self.phase == Phase::Idle);
         let counters = self.counter_poll.poll_timeout();
-        let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at];
+        let rotation = self.rotation_timeout();
+        let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at, rotation];
         let others = [watch, retry, trees, health, counters].into_iter().chain(served);
         self.window.poll_timeout().into_iter().chain(others.flatten()).min()
     }
@@ -408,6 +430,7 @@ impl Manager {
                         return;
                     }
                 }
+                Phase::Surveying if !self.counter_poll.is_idle() => return,
                 Phase::Surveying => self.conclude_survey(),
                 Phase::Comparing => self.conclude_comparison(),
                 Phase::Reading => self.persist_decisions(now),
@@ -416,6 +439,8 @@ impl Manager {
                 Phase::Writing(stage) => self.conclude_stage(now, stage),
                 Phase::Verifying => self.conclude_verification(now),
                 Phase::Registering => self.conclude_registration(now),
+                Phase::PersistingRotation => return,
+                Phase::Rotating => self.conclude_rotation_batch(now),
             }
         }
     }
@@ -433,7 +458,7 @@ impl Manager {
         if self.lack_retry.take(now) {
             self.forget_lacks(now);
         }
-        if self.settle_link_health(now) {
+        if self.settle_link_health(now) || self.begin_rotation_batch(now) {
             return true;
         }
         let rechecks = self.sweeps.take_rechecks(now);
@@ -495,7 +520,8 @@ impl Manager {
             plan,
             scope,
             nodes: &self.observed.nodes,
-            keys: self.secret.as_ref().map(|secret| KeyRing { secret, bound: &self.bound }),
+            keys: self.keys.as_ref(),
+            bound: &self.bound,
             unsupported: &self.unsupported,
             lacks: &self.lacks,
             own: self.observed.own,
@@ -532,18 +558,33 @@ impl Manager {
         data: [u8; SMP_DATA_LEN],
         purpose: Purpose,
     ) {
-        let (node, port, key) = target;
+        let key = self.key_of(PortName { node: target.0, port: target.1 });
+        self.request_as(key, method, target, data, purpose);
+    }
+
+    /// Sends a request with a given M_Key.
+    pub(crate) fn request_as(
+        &mut self,
+        m_key: Option<MKey>,
+        method: Method,
+        (node, port, key): AttributeRef,
+        data: [u8; SMP_DATA_LEN],
+        purpose: Purpose,
+    ) {
         let Some(seen) = self.observed.nodes.get(&node) else { return };
         let Some(route) = seen.route(port) else { return };
         let mut mad = Mad::directed(method, key.0, seen.request_modifier(key), route);
         *mad.smp_data_mut() = data;
-        mad.set_m_key(self.key_of(PortName { node, port }));
+        mad.set_m_key(m_key);
         self.window.request(node, mad, purpose);
     }
 
     /// The M_Key to present. A node without a key accepts any.
     pub(crate) fn key_of(&self, port: PortName) -> Option<MKey> {
-        self.secret.as_ref().map(|secret| self.bound.key(secret, port))
+        // A switch has one key, whatever the port through which it is reached.
+        let is_switch = self.observed.nodes.get(&port.node).is_some_and(ObservedNode::is_switch);
+        let port = if is_switch { PortName { port: PortNum::MANAGEMENT, ..port } } else { port };
+        self.keys.as_ref().and_then(|keys| keys.key(&self.bound, port))
     }
 
     pub(crate) fn emit(&mut self, event: SmEvent) {

@@ -13,7 +13,8 @@ use std::time::Duration;
 use fabric_model::{Decisions, FabricPlan};
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{Bindings, SiteSecret};
+use crate::key_ring::{KeyRing, KeyVersions};
+use crate::keys::Bindings;
 use crate::lacks::Lacks;
 use crate::link_health::DampedLink;
 use crate::manager::{Manager, Phase};
@@ -41,8 +42,11 @@ pub struct PersistentState {
     /// starts anew with the next manager.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damped_links: Vec<DampedLink>,
-    /// [`SiteSecret::fingerprint`] of the site secret; `None` without M_Keys.
+    /// [`SiteSecret::fingerprint`](crate::SiteSecret::fingerprint) of the site secret; `None` without M_Keys.
     pub secret: Option<u64>,
+    /// The versions of the M_Keys that nodes hold.
+    #[serde(skip_serializing_if = "KeyVersions::is_first")]
+    pub keys: KeyVersions,
 }
 
 fn is_zero(number: &u16) -> bool {
@@ -92,8 +96,10 @@ impl Manager {
         if let Some(plan) = self.persistence.held_back.take() {
             return self.apply(now, plan);
         }
-        if self.phase == Phase::Persisting && !self.state_is_new {
-            self.begin_stage(Stage::ALL[0]);
+        match self.phase {
+            Phase::Persisting if !self.state_is_new => self.begin_stage(Stage::ALL[0]),
+            Phase::PersistingRotation if !self.state_is_new => self.send_rekeys(),
+            _ => {}
         }
         self.proceed(now);
     }
@@ -109,6 +115,7 @@ impl Manager {
             self.phase = Phase::Idle;
             self.hold_back();
         }
+        self.put_off_rotation(now + PERSIST_RETRY);
         self.proceed(now);
     }
 
@@ -167,7 +174,8 @@ impl Manager {
             lacks: self.lacks.clone(),
             multicast_blocks: self.group_trees.blocks_used(),
             damped_links: self.health.damped().copied().collect(),
-            secret: self.secret.as_ref().map(SiteSecret::fingerprint),
+            secret: self.keys.as_ref().map(|keys| keys.current().secret),
+            keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),
         }
     }
 }

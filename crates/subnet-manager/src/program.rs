@@ -14,7 +14,8 @@ use ib_wire::{
 };
 
 use crate::attribute_key::{AttributeKey, AttributeRef};
-use crate::keys::KeyRing;
+use crate::key_ring::KeyRing;
+use crate::keys::BoundNodes;
 use crate::lacks::Lacks;
 use crate::observed::{ObservedNode, OwnPort, is_host};
 use crate::scope::Scope;
@@ -144,7 +145,8 @@ pub(crate) struct Comparison<'a> {
     pub scope: &'a Scope,
     pub nodes: &'a BTreeMap<Guid, ObservedNode>,
     /// The source of M_Keys, if nodes get any.
-    pub keys: Option<KeyRing<'a>>,
+    pub keys: Option<&'a KeyRing>,
+    pub bound: &'a BoundNodes,
     pub unsupported: &'a Unsupported,
     pub lacks: &'a Lacks,
     pub own: Option<OwnPort>,
@@ -514,8 +516,8 @@ impl Comparison<'_> {
 
     /// Sets M_Key, protection level and an unlimited lease.
     fn guard(&self, info: &mut PortInfo, port: PortName) {
-        if let Some(keys) = &self.keys {
-            info.m_key = Some(keys.key(port));
+        if let Some(key) = self.keys.and_then(|keys| keys.key(self.bound, port)) {
+            info.m_key = Some(key);
             info.m_key_protection = MKeyProtection::Closed;
             info.m_key_lease_period_s = 0;
         }

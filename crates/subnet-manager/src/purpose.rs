@@ -1,18 +1,32 @@
 //! What the requests of a manager are for.
 
+use fabric_model::intent::PortName;
 use ib_wire::{DirectedRoute, Guid, PortNum, Status};
 
 use crate::attribute_key::AttributeRef;
+use crate::key_ring::KeyVersion;
 use crate::keys::Location;
 
 /// What a request is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
-    /// Which node is at a location? Presents the M_Key of the expected node, if there is one.
+    /// Which node is at a location?
     Probe {
         from: Option<Location>,
         route: DirectedRoute,
-        expected: Option<Guid>,
+        /// The node whose M_Key was presented, and in which version.
+        presented: Option<(Guid, KeyVersion)>,
+        /// Number of the attempt, see [`KeyRing::attempts`](crate::key_ring::KeyRing::attempts).
+        attempt: usize,
+    },
+    /// Change the M_Key of a port.
+    Rekey {
+        port: PortName,
+    },
+    /// Does a port answer to the M_Key of a version?
+    RekeyCheck {
+        port: PortName,
+        version: KeyVersion,
     },
     Read {
         target: AttributeRef,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric_model::intent::PortName;
 use fabric_model::plan::LinearTable;
 use fabric_model::{FabricPlan, ObservedTables};
 use ib_wire::{Attribute, Guid, PkeyBlock, PkeyBlockSelector, PortNum, SMP_DATA_LEN};
@@ -13,6 +14,7 @@ use crate::backlog::{Job, JobKind};
 use crate::event::SmEvent;
 use crate::manager::{Manager, Phase};
 use crate::observed::ObservedNode;
+use crate::posture::{PostureFinding, SurveyNotes, lane_map_modifiers};
 use crate::read_back::{linear, pkeys};
 
 /// An attribute whose value differs from a plan. M_Keys are blanked out.
@@ -26,9 +28,17 @@ pub struct AttributeDifference {
     pub wanted: [u8; SMP_DATA_LEN],
 }
 
+/// What a survey found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    pub tables: ObservedTables,
+    /// A finding for each item.
+    pub posture: Vec<PostureFinding>,
+}
+
 impl Manager {
-    /// Reads all LIDs, linear forwarding tables and P_Keys; [`SmEvent::Surveyed`] has the result. Has no
-    /// effect unless the manager is idle.
+    /// Reads all LIDs, linear forwarding tables, P_Keys and lane maps, error counters and settings of congestion control;
+    /// [`SmEvent::Surveyed`] has the result. Has no effect unless the manager is idle.
     pub fn survey(&mut self, now: Duration) {
         if self.phase != Phase::Idle {
             return;
@@ -37,6 +47,15 @@ impl Manager {
         let targets: Vec<AttributeRef> =
             self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
         self.backlog.fill(targets.into_iter().map(|target| Job { target, kind: JobKind::Read }));
+        self.survey_notes = Some(SurveyNotes::default());
+        if self.counter_reader().is_some() {
+            let nodes = &self.observed.nodes;
+            let ports = nodes
+                .iter()
+                .flat_map(|(guid, node)| node.links.keys().map(|port| PortName { node: *guid, port: *port }));
+            let switches = nodes.iter().filter(|(_, node)| node.is_switch()).map(|(guid, _)| *guid);
+            self.counter_poll.begin_survey(ports, switches.collect());
+        }
         self.proceed(now);
     }
 
@@ -63,7 +82,9 @@ impl Manager {
                 found.linear.insert(*guid, linear(node));
             }
         }
-        self.emit(SmEvent::Surveyed(Box::new(found)));
+        let notes = self.survey_notes.take().unwrap_or_default();
+        let posture = self.posture(&notes);
+        self.emit(SmEvent::Surveyed(Box::new(Survey { tables: found, posture })));
     }
 
     pub(crate) fn conclude_comparison(&mut self) {
@@ -95,7 +116,7 @@ fn without_key(attribute: Attribute, mut data: [u8; SMP_DATA_LEN]) -> [u8; SMP_D
     data
 }
 
-/// The linear forwarding table and the P_Key tables of a node.
+/// The linear forwarding table, the P_Key tables and some lane maps of a node.
 fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
     let blocks = node.info.partition_capacity.div_ceil(PkeyBlock::ENTRIES as u16);
     let keys = |port: PortNum| {
@@ -103,14 +124,17 @@ fn tables(guid: Guid, node: &ObservedNode) -> Vec<AttributeRef> {
             (guid, port, (Attribute::PKEY_TABLE, PkeyBlockSelector { port: 0, block }.to_modifier()))
         })
     };
+    let maps = lane_map_modifiers(node);
+    let maps =
+        maps.into_iter().map(|(reached, _, modifier)| (guid, reached, (Attribute::SL_TO_VL, modifier)));
     match &node.switch {
         Some(switch) => {
             let own = |key| (guid, PortNum::MANAGEMENT, key);
             let last = switch.linear_fdb_top / LinearTable::BLOCK as u16;
             let routes = (0..=last).map(|block| own((Attribute::LINEAR_FORWARDING, block.into())));
-            routes.chain(keys(PortNum::MANAGEMENT)).collect()
+            routes.chain(keys(PortNum::MANAGEMENT)).chain(maps).collect()
         }
-        None => node.routes.keys().flat_map(|port| keys(*port)).collect(),
+        None => node.routes.keys().flat_map(|port| keys(*port)).chain(maps).collect(),
     }
 }
 

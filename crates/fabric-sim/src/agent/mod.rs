@@ -1,5 +1,6 @@
 //! The subnet management agent: checks the M_Key, then reads or writes the attribute.
 
+mod congestion;
 mod forwarding_tables;
 mod lane_tables;
 mod performance;

@@ -194,7 +194,7 @@ fn old_and_odd() -> DeviceProfile {
             ],
             ..strict.links
         },
-        inherited: InheritedState { lmc: 2, adaptive_routing: true },
+        inherited: InheritedState { lmc: 2, adaptive_routing: true, congestion_control: true },
         ..strict
     }
 }

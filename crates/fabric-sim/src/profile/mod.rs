@@ -182,6 +182,9 @@ pub struct InheritedState {
     pub lmc: u8,
     /// Whether adaptive routing is on, at switches that have it.
     pub adaptive_routing: bool,
+    /// Whether switches mark packets for congestion control.
+    #[serde(default)]
+    pub congestion_control: bool,
 }
 
 impl DeviceBehaviour {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fabric_model::intent::PortName;
+use ib_wire::congestion::SwitchCongestionSetting;
 use ib_wire::perf::{CounterSelect, PortCounters, SlDataCounters};
 use ib_wire::{
     Attribute, Datagram, Guid, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, PortNum, PortState,
@@ -78,12 +79,21 @@ enum CounterRequest {
     /// Data received, by service level.
     Levels,
     ResetLevel(ServiceLevel),
+    /// Whether a switch marks packets for congestion control.
+    Congestion,
 }
 
 impl CounterRequest {
+    fn class(self) -> ManagementClass {
+        match self {
+            Self::Congestion => ManagementClass::CONGESTION,
+            _ => ManagementClass::PERFORMANCE,
+        }
+    }
+
     fn method(self) -> Method {
         match self {
-            Self::Errors | Self::Levels => Method::GET,
+            Self::Errors | Self::Levels | Self::Congestion => Method::GET,
             Self::ResetErrors(_) | Self::ResetLevel(_) => Method::SET,
         }
     }
@@ -92,6 +102,7 @@ impl CounterRequest {
         match self {
             Self::Errors | Self::ResetErrors(_) => Attribute::PORT_COUNTERS,
             Self::Levels | Self::ResetLevel(_) => Attribute::PORT_RCV_DATA_SL,
+            Self::Congestion => SwitchCongestionSetting::ATTRIBUTE,
         }
     }
 
@@ -115,6 +126,7 @@ impl CounterRequest {
                 }
                 data[..SlDataCounters::LEN].copy_from_slice(&request.encode());
             }
+            Self::Congestion => {}
         }
         Some(())
     }
@@ -170,6 +182,19 @@ impl CounterPoll {
         ports.retain(|port| !self.skipped.contains_key(&port.node));
         ports.sort_unstable_by_key(|port| std::cmp::Reverse((port.port, port.node)));
         ports
+    }
+
+    /// Starts reading the error counters of ports, and the congestion settings of switches, for a survey.
+    pub fn begin_survey(&mut self, ports: impl IntoIterator<Item = PortName>, switches: Vec<Guid>) {
+        let errors = ports.into_iter().map(|port| (port, CounterRequest::Errors));
+        let port_0 = |node| PortName { node, port: PortNum::MANAGEMENT };
+        let settings = switches.into_iter().map(|node| (port_0(node), CounterRequest::Congestion));
+        self.follow_ups.extend(settings.chain(errors));
+    }
+
+    /// Whether nothing is left to ask or to be answered.
+    pub fn is_idle(&self) -> bool {
+        self.due.is_empty() && self.follow_ups.is_empty() && self.in_flight.is_empty()
     }
 
     /// The next port to ask, and for what.
@@ -278,26 +303,38 @@ impl Manager {
     /// The next request for counters.
     pub(crate) fn poll_counters(&mut self, now: Duration) -> Option<Datagram> {
         loop {
+            let (own, sl) = self.counter_reader()?;
             let (port, request) = self.counter_poll.next()?;
-            let plan = self.in_force.as_ref()?;
             let lid = self.observed.nodes.get(&port.node).and_then(|node| agent_lid(node, port.port));
             let Some(lid) = lid else { continue };
-            let mut mad = Mad::new(ManagementClass::PERFORMANCE, request.method(), request.attribute(), 0);
+            let mut mad = Mad::new(request.class(), request.method(), request.attribute(), 0);
             let asked = Asked { port, lid, request, due: now + ANSWER_TIMEOUT };
             mad.set_transaction(self.counter_poll.note_sent(asked));
             request.write(port.port, &mut mad)?;
-            let (own, dlid) = (LidAddress::Unicast(plan.manager().lid), LidAddress::Unicast(lid));
-            let sl: ServiceLevel = plan.management_service_level();
+            let (own, dlid) = (LidAddress::Unicast(own), LidAddress::Unicast(lid));
             return Some(Datagram { sl, ..Datagram::general_management(own, dlid, Pkey::DEFAULT_FULL, mad) });
         }
     }
 
-    /// Handles an answer of performance management.
+    /// The LID and service level that counters are read with: those of the plan in force, or in a survey those that another
+    /// manager gave.
+    pub(crate) fn counter_reader(&self) -> Option<(Lid, ServiceLevel)> {
+        if let Some(plan) = &self.in_force {
+            return Some((plan.manager().lid, plan.management_service_level()));
+        }
+        self.survey_notes.as_ref()?;
+        let own = self.observed.own?;
+        let info = self.observed.nodes.get(&own.node)?.ports.get(&own.number)?;
+        Some((info.lid?, info.master_sm_sl))
+    }
+
+    /// Handles an answer of performance management or congestion control.
     pub(crate) fn handle_counters(&mut self, now: Duration, datagram: &Datagram) {
         let mad = &datagram.mad;
         let transaction = mad.transaction().0 as u32;
         let is_asked = |asked: &Asked| {
-            datagram.slid == LidAddress::Unicast(asked.lid) && mad.attribute() == asked.request.attribute()
+            datagram.slid == LidAddress::Unicast(asked.lid)
+                && (mad.class(), mad.attribute()) == (asked.request.class(), asked.request.attribute())
         };
         if mad.method() != Method::GET_RESP
             || !self.counter_poll.in_flight.get(&transaction).is_some_and(is_asked)
@@ -306,13 +343,21 @@ impl Manager {
         }
         let Some(Asked { port, request, .. }) = self.counter_poll.take(transaction) else { return };
         // Both kinds of counters begin with the port.
-        let is_about_port = mad.status() != Status::OK || mad.perf_data()[1] == port.port.to_wire();
+        let is_about_port = mad.status() != Status::OK
+            || request == CounterRequest::Congestion
+            || mad.perf_data()[1] == port.port.to_wire();
         if mad.status() == Status::BUSY || !is_about_port {
             return self.counter_poll.note_missed(port.node);
         }
         self.counter_poll.missed.remove(&port.node);
         let is_right = mad.status() == Status::OK;
         match request {
+            CounterRequest::Congestion => {
+                let is_on = SwitchCongestionSetting::decode(mad.perf_data()).is_on();
+                if let Some(notes) = self.survey_notes.as_mut().filter(|_| is_right) {
+                    notes.marking.insert(port.node, is_on);
+                }
+            }
             CounterRequest::Levels | CounterRequest::ResetLevel(_) if !is_right => {
                 self.counter_poll.forget_levels(port.node);
             }
@@ -332,8 +377,12 @@ impl Manager {
     fn handle_errors(&mut self, now: Duration, port: PortName, mad: &Mad) {
         let Ok(counters) = PortCounters::decode(mad.perf_data()) else { return };
         self.counter_poll.counts.reads += 1;
-        let Some(peer) = self.peer(port) else { return };
         let counts = ErrorCounts::of(&counters);
+        if let Some(notes) = &mut self.survey_notes {
+            notes.errors.insert(port, counts);
+            return;
+        }
+        let Some(peer) = self.peer(port) else { return };
         self.health.handle_counters(now, port, peer, counts);
         let saturated = counts.saturated();
         if saturated != CounterSelect::default() {

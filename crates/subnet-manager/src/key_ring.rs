@@ -1,0 +1,260 @@
+//! Which M_Key each node holds. Nodes change from one version of the keys to the next one by one, so several versions are in
+//! use at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric_model::intent::PortName;
+use ib_wire::{Guid, MKey};
+use serde::{Deserialize, Serialize};
+
+use crate::keys::{BoundNodes, Location, SiteSecret};
+
+/// How many epochs after the last known one are tried at a node that does not answer: the manager may have been restored from
+/// an old backup.
+const EPOCHS_AHEAD: u32 = 3;
+
+/// A version of the M_Keys of all nodes: the secret that they are derived from, and the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KeyVersion {
+    /// [`SiteSecret::fingerprint`].
+    pub secret: u64,
+    pub epoch: u32,
+}
+
+/// A node that does not hold the current version, or is about to get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyBehind {
+    /// The version that it holds.
+    pub version: KeyVersion,
+    /// Whether its key is being changed: it holds `version` or the current one.
+    pub is_changing: bool,
+}
+
+/// The versions that nodes hold, as they are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyVersions {
+    /// The epoch of the current version; its secret is stored beside.
+    pub epoch: u32,
+    /// Nodes that do not hold the current version.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub behind: BTreeMap<Guid, KeyBehind>,
+}
+
+impl KeyVersions {
+    /// Whether there was never a rotation.
+    pub fn is_first(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The fingerprints of the secrets of nodes that do not hold the current version.
+    pub fn older_secrets(&self) -> BTreeSet<u64> {
+        self.behind.values().map(|behind| behind.version.secret).collect()
+    }
+
+    /// The version that a node holds, as far as it is known, if `secret` is the current one.
+    pub fn of(&self, node: Guid, secret: u64) -> KeyVersion {
+        let current = KeyVersion { secret, epoch: self.epoch };
+        self.behind.get(&node).map_or(current, |behind| behind.version)
+    }
+}
+
+/// The secrets of a site, and the versions that nodes hold.
+#[derive(Debug)]
+pub(crate) struct KeyRing {
+    /// By fingerprint.
+    secrets: BTreeMap<u64, SiteSecret>,
+    current: KeyVersion,
+    behind: BTreeMap<Guid, KeyBehind>,
+    /// What ports of nodes that are changing were found to hold.
+    found: BTreeMap<PortName, KeyVersion>,
+}
+
+impl KeyRing {
+    /// The ring of a manager; `None` without secrets. `current` is the fingerprint of the current secret if one is known, else
+    /// the first one is it.
+    pub fn new(secrets: Vec<SiteSecret>, current: Option<u64>, versions: &KeyVersions) -> Option<Self> {
+        let first = secrets.first()?.fingerprint();
+        Some(Self {
+            secrets: secrets.into_iter().map(|secret| (secret.fingerprint(), secret)).collect(),
+            current: KeyVersion { secret: current.unwrap_or(first), epoch: versions.epoch },
+            behind: versions.behind.clone(),
+            found: BTreeMap::new(),
+        })
+    }
+
+    /// The version that all nodes get.
+    pub fn current(&self) -> KeyVersion {
+        self.current
+    }
+
+    pub fn versions(&self) -> KeyVersions {
+        KeyVersions { epoch: self.current.epoch, behind: self.behind.clone() }
+    }
+
+    /// Nodes that do not hold the current version, or are about to get it.
+    pub fn behind(&self) -> &BTreeMap<Guid, KeyBehind> {
+        &self.behind
+    }
+
+    /// The version that a port holds, as far as it is known.
+    pub fn version(&self, port: PortName) -> KeyVersion {
+        let behind = self.behind.get(&port.node);
+        let known = || behind.map_or(self.current, |behind| behind.version);
+        self.found.get(&port).copied().unwrap_or_else(known)
+    }
+
+    /// The M_Key that a port holds, as far as it is known.
+    pub fn key(&self, bound: &BoundNodes, port: PortName) -> Option<MKey> {
+        self.key_in(self.version(port), bound, port)
+    }
+
+    /// The M_Key of a port in a version; `None` without its secret.
+    pub fn key_in(&self, version: KeyVersion, bound: &BoundNodes, port: PortName) -> Option<MKey> {
+        self.derive(version, port.node, bound.is_late(port).then_some(port))
+    }
+
+    /// The M_Key in a version of the node that was last seen at a location.
+    pub fn key_at(
+        &self,
+        version: KeyVersion,
+        bound: &BoundNodes,
+        location: Option<Location>,
+        node: Guid,
+    ) -> Option<MKey> {
+        self.derive(version, node, bound.late_port(location).filter(|port| port.node == node))
+    }
+
+    fn derive(&self, version: KeyVersion, node: Guid, late: Option<PortName>) -> Option<MKey> {
+        let secret = self.secrets.get(&version.secret)?;
+        Some(match late {
+            Some(port) => secret.port_key(node, port.port, version.epoch),
+            None => secret.key(node, version.epoch),
+        })
+    }
+
+    /// What to present to a node that was seen before, one after the other until it answers; `None` is no key: it may have lost
+    /// its own.
+    pub fn attempts(&self, node: Guid) -> Vec<Option<KeyVersion>> {
+        let mut attempts = vec![Some(self.behind.get(&node).map_or(self.current, |behind| behind.version))];
+        attempts.extend((attempts[0] != Some(self.current)).then_some(Some(self.current)));
+        attempts.push(None);
+        let next = (1..=EPOCHS_AHEAD).filter_map(|ahead| self.current.epoch.checked_add(ahead));
+        attempts.extend(next.map(|epoch| Some(KeyVersion { epoch, ..self.current })));
+        attempts
+    }
+
+    /// A port answered to the key of a version. Returns whether that changes what has to be stored.
+    pub fn record_answer(&mut self, port: PortName, version: KeyVersion, bound: &BoundNodes) -> bool {
+        let known = self.behind.get(&port.node).copied();
+        if known.is_none() && version == self.current {
+            return false;
+        }
+        self.found.insert(port, version);
+        let is_newer = version.secret == self.current.secret && version.epoch > self.current.epoch;
+        if is_newer {
+            self.begin(version, bound);
+        }
+        let held = known.map_or(version, |behind| behind.version);
+        let behind = KeyBehind { version: held, is_changing: true };
+        self.behind.insert(port.node, behind) != Some(behind) || is_newer
+    }
+
+    /// Starts to change all bound nodes to a version.
+    pub fn begin(&mut self, version: KeyVersion, bound: &BoundNodes) {
+        let before = std::mem::replace(&mut self.current, version);
+        for node in bound.guids() {
+            self.behind.entry(node).or_insert(KeyBehind { version: before, is_changing: false });
+        }
+    }
+
+    /// Holds another secret, besides those that are held.
+    pub fn add_secret(&mut self, secret: SiteSecret) {
+        self.secrets.insert(secret.fingerprint(), secret);
+    }
+
+    /// Records that the key of a node is being changed. Returns whether that is new.
+    pub fn mark_changing(&mut self, node: Guid) -> bool {
+        let behind = self.behind.get_mut(&node);
+        behind.is_some_and(|behind| !std::mem::replace(&mut behind.is_changing, true))
+    }
+
+    /// Records what a port of a node that is changing was found to hold.
+    pub fn record_found(&mut self, port: PortName, version: KeyVersion) {
+        self.found.insert(port, version);
+    }
+
+    /// Whether a port was found to hold the current version.
+    pub fn is_changed(&self, port: PortName) -> bool {
+        self.found.get(&port) == Some(&self.current)
+    }
+
+    /// All ports of a node hold the current version.
+    pub fn finish(&mut self, node: Guid) {
+        self.behind.remove(&node);
+        self.found.retain(|port, _| port.node != node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::SECRET_LEN_MIN;
+    use ib_wire::PortNum;
+
+    fn guid(raw: u64) -> Guid {
+        Guid::from_wire(raw).unwrap()
+    }
+
+    fn port(node: u64) -> PortName {
+        PortName { node: guid(node), port: PortNum::new(1).unwrap() }
+    }
+
+    fn ring() -> (KeyRing, BoundNodes) {
+        let secret = SiteSecret::new(vec![1; SECRET_LEN_MIN]).unwrap();
+        let mut bound = BoundNodes::default();
+        bound.bind(None, guid(1));
+        bound.bind(Some(Location { near: guid(1), port: PortNum::new(1).unwrap() }), guid(2));
+        (KeyRing::new(vec![secret], None, &KeyVersions::default()).unwrap(), bound)
+    }
+
+    #[test]
+    fn a_node_holds_the_old_key_until_it_is_found_to_hold_the_new_one() {
+        let (mut ring, bound) = ring();
+        let old = ring.current();
+        let new = KeyVersion { epoch: 1, ..old };
+        ring.begin(new, &bound);
+        assert_eq!((ring.version(port(1)), ring.version(port(2))), (old, old));
+        assert_eq!(ring.version(port(3)), new, "a node that comes gets the new one");
+        assert!(ring.mark_changing(guid(1)) && !ring.mark_changing(guid(1)));
+        assert_eq!(ring.attempts(guid(1))[..2], [Some(old), Some(new)]);
+        ring.record_found(port(1), new);
+        assert!(ring.is_changed(port(1)) && ring.version(port(1)) == new);
+        ring.finish(guid(1));
+        assert_eq!(ring.versions().behind.keys().copied().collect::<Vec<_>>(), [guid(2)]);
+        assert_ne!(ring.key(&bound, port(1)), ring.key_in(old, &bound, port(1)));
+    }
+
+    #[test]
+    fn a_manager_restored_from_an_old_backup_learns_the_epoch_from_nodes() {
+        let (mut ring, bound) = ring();
+        let old = ring.current();
+        let ahead = KeyVersion { epoch: 2, ..old };
+        assert!(ring.attempts(guid(1)).contains(&Some(ahead)), "it is tried");
+        assert!(ring.attempts(guid(1)).contains(&None), "and so is no key");
+        assert!(!ring.record_answer(port(1), old, &bound), "as expected");
+        assert!(ring.record_answer(port(1), ahead, &bound));
+        assert_eq!((ring.current(), ring.version(port(1)), ring.version(port(2))), (ahead, ahead, old));
+        assert!(ring.attempts(guid(2)).starts_with(&[Some(old), Some(ahead)]), "others may hold either");
+    }
+
+    #[test]
+    fn a_key_needs_its_secret() {
+        let (mut ring, bound) = ring();
+        let other = SiteSecret::new(vec![2; SECRET_LEN_MIN]).unwrap();
+        let version = KeyVersion { secret: other.fingerprint(), epoch: 0 };
+        assert_eq!(ring.key_in(version, &bound, port(1)), None);
+        ring.add_secret(other);
+        assert!(ring.key_in(version, &bound, port(1)).is_some());
+    }
+}
