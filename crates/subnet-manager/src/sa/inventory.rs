@@ -35,6 +35,7 @@ pub(super) fn class_port_info(answer: &mut Answer) {
             .with(sa::capability::MULTI_PATH)
             .with(sa::capability::MULTICAST),
         capability2: ClassCapability2::default()
+            .with(sa::capability2::MULTICAST_FDB_TOP)
             .with(sa::capability2::ALIAS_GUIDS)
             .with(sa::capability2::FULL_PORT_INFO)
             .with(sa::capability2::EXTENDED_SPEEDS)

@@ -26,6 +26,7 @@ fn class_port_info_lists_the_capabilities() {
     assert!(info.capability.has(sa::capability::MULTICAST));
     assert!(info.capability2.has(sa::capability2::SEND_ONLY_FULL_MEMBERS));
     assert!(info.capability2.has(sa::capability2::FULL_PORT_INFO));
+    assert!(info.capability2.has(sa::capability2::MULTICAST_FDB_TOP));
 }
 
 #[test]
