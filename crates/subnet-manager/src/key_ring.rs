@@ -62,7 +62,7 @@ impl KeyVersions {
 /// The secrets of a site, and the versions that nodes hold.
 #[derive(Debug)]
 pub(crate) struct KeyRing {
-    /// By fingerprint.
+    /// The secrets of all versions in use, by their fingerprints.
     secrets: BTreeMap<u64, SiteSecret>,
     current: KeyVersion,
     behind: BTreeMap<Guid, KeyBehind>,

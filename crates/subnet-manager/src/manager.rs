@@ -202,7 +202,7 @@ pub(crate) enum Phase {
     Registering,
     /// Waiting until it is persisted which nodes are about to change their M_Keys.
     PersistingRotation,
-    /// Changing M_Keys.
+    /// Nodes get other M_Keys, a batch at a time.
     Rotating,
 }
 
