@@ -23,8 +23,8 @@ impl SubnetAdministration {
         self.event_ports = ports;
     }
 
-    /// Forwards a notice that a port sent to the subscribers that may know about devices, at most one of its kind in
-    /// [`FORWARD_INTERVAL`]. The port is its issuer, whatever it says. Notices about GIDs are the manager's alone.
+    /// Forwards a notice that a port sent to the subscribers that may know about devices, at most one of its kind in a second.
+    /// The port is its issuer, whatever it says. Notices about GIDs are the manager's alone.
     pub fn forward(&mut self, now: Duration, sender: LidAddress, notice: &Notice) {
         let (Some(directory), Some(trap)) = (self.directory.clone(), notice.trap()) else { return };
         let (Some(manager), LidAddress::Unicast(lid)) = (directory.manager_port(), sender) else { return };
