@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric_model::Topology;
 use fabric_model::generate::{FatTree, Torus};
 use fabric_sim::{BuiltInProfile, Fabric, PortId, Probability};
-use ib_wire::{Guid, MKey, Method, NodeKind, PortNum, PortState};
+use ib_wire::{Datagram, Guid, LidAddress, MKey, ManagementClass, NodeKind, PortNum, PortState};
 use subnet_manager::{
     Manager, ManagerSettings, PersistentState, RotationRefused, SECRET_LEN_MIN, SiteSecret, SmEvent,
 };
@@ -66,6 +66,23 @@ fn restart(run: &mut RunningManager, secrets: &[u8], kept: PersistentState) {
 
 fn lost_nodes(run: &RunningManager) -> usize {
     run.told(|event| matches!(event, SmEvent::SilentLocation { .. } | SmEvent::Stranger { .. }))
+}
+
+/// The node that a datagram is sent to.
+fn destination(run: &RunningManager, sent: &Datagram) -> Guid {
+    let fabric = &run.fabric;
+    if let (ManagementClass::SUBNET_LID, LidAddress::Unicast(lid)) = (sent.mad.class(), sent.dlid) {
+        // The answer to a trap.
+        let mut ports = fabric.device_ids().flat_map(|device| fabric.ports_of(device));
+        return fabric.node_of(ports.find(|port| fabric.owns(*port, lid)).unwrap()).node_guid;
+    }
+    let mut at = run.port;
+    for hop in 1..=sent.mad.hop_count() {
+        let exit = PortNum::new(sent.mad.initial_path(hop).unwrap()).unwrap();
+        let port = fabric.port_of(fabric.device_id_of(at), exit).unwrap();
+        at = fabric.port_forwarding(port).peer.unwrap();
+    }
+    fabric.node_of(at).node_guid
 }
 
 /// What to rotate to.
@@ -186,12 +203,13 @@ fn a_manager_restored_from_an_old_backup_finds_the_epoch() {
         assert_eq!(run.manager.key_status().unwrap().epoch, rotations);
         assert_eq!(holding(&run.fabric, OLD, rotations), nodes, "and all stay");
         assert_eq!(run.kept.keys.epoch, rotations, "it is stored");
-        // The keys of later epochs were presented only where the node was bound.
-        let other = secret(OLD);
+        // Keys of later epochs were presented to their nodes alone.
         for (guid, _) in held(&run.fabric) {
-            let key = other.key(guid, rotations);
-            let asked = run.sent.iter().filter(|sent| sent.mad.m_key() == Some(key));
-            assert!(asked.count() > 0, "{guid}");
+            let keys: Vec<MKey> = (1..=6).map(|epoch| secret(OLD).key(guid, epoch)).collect();
+            let shown =
+                run.sent.iter().filter(|sent| sent.mad.m_key().is_some_and(|key| keys.contains(&key)));
+            let mut ends = shown.map(|sent| destination(&run, sent)).peekable();
+            assert!(ends.peek().is_some() && ends.all(|end| end == guid), "{guid}");
         }
     }
 }
@@ -270,8 +288,6 @@ fn rotations_are_refused_with_a_reason() {
     assert!(matches!(refused, Err(RotationRefused::InProgress { .. })), "{refused:?}");
     run.run_for(10 * SECOND);
     assert!(run.manager.rotate_keys(run.now, None).is_ok(), "the next one may begin");
-    let sets = run.sent.iter().filter(|sent| sent.mad.method() == Method::SET).count();
-    assert!(sets > 0);
 }
 
 #[test]
@@ -283,9 +299,9 @@ fn stock_tools_need_the_new_key_after_a_rotation() {
     std::fs::write(&new, [0x33; 32]).unwrap();
     let manager = SmDaemon::up(&server, HOST, &["--secret", &old]);
     let guid = guids(7).0;
-    let asked = |key: &str| {
-        server.tool(&host(8), "smpquery", &["-t", "50", "-y", key, "-D", "nodeinfo", "0,1,3"]).success
-    };
+    // With the timeout of the tool itself: the machine may be slow.
+    let asked =
+        |key: &str| server.tool(&host(8), "smpquery", &["-y", key, "-D", "nodeinfo", "0,1,3"]).success;
     let key = |options: &[&str]| {
         let output = Command::new(rig::HEDDLE).args(["node-key", &guid]).args(options).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()

@@ -183,11 +183,12 @@ impl Manager {
         }
     }
 
-    /// The ports of the batch that hold an M_Key: port 0 of a switch, and every port of an adapter by which it was found.
+    /// The ports of the batch that hold an M_Key.
     fn batch_ports(&self) -> Vec<PortName> {
         self.rotation.batch.iter().flat_map(|node| self.key_ports(*node)).collect()
     }
 
+    /// The ports of a node that hold an M_Key: port 0 of a switch, each discovered port of an adapter.
     fn key_ports(&self, guid: Guid) -> Vec<PortName> {
         let port = |port| PortName { node: guid, port };
         match self.observed.nodes.get(&guid) {
