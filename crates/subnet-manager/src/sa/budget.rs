@@ -9,11 +9,13 @@ use super::guid_map::GuidMap;
 /// Work units that a port may use per second in the long run. Examining a record is one: this is enough for 65,536 path
 /// queries, or for 3 tables of all ports of 11,664 hosts.
 const RATE: u64 = 1 << 18;
-/// Work units that a port may use at once. Beyond, it gets BUSY, so that no port uses up the time of others.
+/// Work units that a port may use at once. Beyond, its requests wait or get BUSY, so that no port uses up the time of others.
 const BURST: u64 = 1 << 20;
 /// Work units of a request besides those of its records: receiving and answering it.
 const REQUEST: u64 = 4;
 const NANOSECONDS: u64 = 1_000_000_000;
+/// Work units that must be there again before a request that found too few is tried once more.
+const RECOVERED: u64 = BURST / 2;
 /// Number of buckets at which those are removed that are full again.
 const BUCKETS_MAX: usize = 1 << 16;
 
@@ -49,6 +51,13 @@ impl QueryBudget {
         let spent = self.spent.get(&port).map_or(0, |spent| spent.at(now));
         let left = BURST.checked_sub(spent + REQUEST).ok_or(Status::BUSY)?;
         Ok(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// When a request of a port may be tried again for which too little was left.
+    pub fn recovers_at(&self, now: Duration, port: Guid) -> Duration {
+        let spent = self.spent.get(&port).map_or(0, |spent| spent.at(now));
+        let missing = spent.saturating_sub(BURST - RECOVERED);
+        now + Duration::from_nanos((missing * NANOSECONDS).div_ceil(RATE))
     }
 
     /// Accounts for a request and the records that were examined for it.
@@ -94,6 +103,17 @@ mod tests {
         );
         let much_later = start + Duration::from_secs(60);
         assert_eq!(budget.left(much_later, PORT), Ok((BURST - REQUEST) as usize), "and never more than full");
+    }
+
+    #[test]
+    fn a_port_recovers_when_half_of_its_bucket_is_refilled() {
+        let mut budget = QueryBudget::default();
+        let start = Duration::from_secs(100);
+        assert_eq!(budget.recovers_at(start, PORT), start);
+        budget.spend(start, PORT, BURST as usize);
+        let recovered = budget.recovers_at(start, PORT);
+        assert_eq!(recovered, start + Duration::from_secs(2));
+        assert_eq!(budget.left(recovered, PORT), Ok((BURST / 2 - REQUEST) as usize));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! | `membership` | partitions that two ports share |
 //! | `service_levels` | service levels of guaranteed clusters |
 //! | `routes` | paths, and what their links can carry |
-//! | `requester`, `budget` | the sender of a request, and the work that it may cause |
+//! | `requester`, `budget`, `put_off` | the sender of a request, the work that it may cause, and requests that wait for it |
 //! | `query` | a request, its requester, and the records found so far |
 //! | `paths`, `inventory`, `tables`, `groups` | the records |
 //! | `guid_map` | maps by GUID |
@@ -34,6 +34,7 @@ mod inventory;
 mod joins;
 mod membership;
 mod paths;
+mod put_off;
 mod query;
 mod reports;
 mod requester;
@@ -60,6 +61,7 @@ pub(crate) use joins::{JoinedGroup, MemberKind};
 use budget::QueryBudget;
 use directory::EndPort;
 use joins::Joins;
+use put_off::PutOff;
 use query::{Answer, EXAMINED_MAX, MANAGER_EXAMINED_MAX, Query};
 use requester::Requester;
 use subscriptions::Subscriptions;
@@ -102,6 +104,13 @@ pub struct SaCounts {
     pub reports_dropped: u64,
 }
 
+/// What becomes of a request whose port may cause no more work now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenBusy {
+    PutOff,
+    Refuse,
+}
+
 /// Subnet administration as a state machine. After every `handle_` verb call `poll_transmit` until `None`,
 /// and call `handle_timeout` no later than `poll_timeout`.
 ///
@@ -123,6 +132,7 @@ pub struct SubnetAdministration {
     /// Its memory is reused between requests.
     answer: Answer,
     work: QueryBudget,
+    put_off: PutOff,
     /// Ports that asked for more than their share, and when that was noticed.
     greedy: BTreeMap<Guid, Duration>,
     /// Those that were not polled yet.
@@ -206,7 +216,7 @@ impl SubnetAdministration {
         } else if !is_request(datagram.mad.method()) || self.answers.len() >= ANSWERS_MAX {
             self.counts.dropped += 1;
         } else if self.accept_segment(&directory, &requester, datagram) {
-            self.handle_request(now, &directory, &requester, datagram);
+            self.handle_request(now, &directory, &requester, datagram, WhenBusy::PutOff);
         }
     }
 
@@ -240,6 +250,11 @@ impl SubnetAdministration {
     pub fn handle_timeout(&mut self, now: Duration) {
         self.transfers.handle_timeout(now);
         self.subscriptions.handle_timeout(now);
+        while let Some(datagram) = self.put_off.take_due(now) {
+            let Some(directory) = self.directory.clone() else { continue };
+            let Some(requester) = Requester::of(&directory, &datagram) else { continue };
+            self.handle_request(now, &directory, &requester, &datagram, WhenBusy::Refuse);
+        }
     }
 
     /// The next datagram to send.
@@ -253,7 +268,9 @@ impl SubnetAdministration {
 
     /// When [`SubnetAdministration::handle_timeout`] must be called at the latest.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.transfers.poll_timeout().into_iter().chain(self.subscriptions.poll_timeout()).min()
+        let timeouts =
+            [self.transfers.poll_timeout(), self.subscriptions.poll_timeout(), self.put_off.poll_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 
     /// Counters since the start.
@@ -272,11 +289,13 @@ impl SubnetAdministration {
         directory: &Directory,
         requester: &Requester<'_>,
         datagram: &Datagram,
+        when_busy: WhenBusy,
     ) {
-        self.counts.requests += 1;
+        let is_first_try = when_busy == WhenBusy::PutOff;
+        self.counts.requests += u64::from(is_first_try);
         let is_path =
             matches!(datagram.mad.attribute(), Attribute::PATH_RECORD | Attribute::MULTI_PATH_RECORD);
-        self.counts.path_requests += u64::from(is_path);
+        self.counts.path_requests += u64::from(is_first_try && is_path);
         let request = &datagram.mad;
         let reply = || requester.reply(directory, datagram);
         let budget = match requester.is_manager {
@@ -285,10 +304,7 @@ impl SubnetAdministration {
         };
         let budget = match budget {
             Ok(budget) => budget,
-            Err(status) => {
-                self.note_greedy(now, requester.port.port_guid);
-                return self.refuse(reply(), status);
-            }
+            Err(_) => return self.handle_exhausted(now, directory, requester, datagram, when_busy),
         };
         if is_registration(request) {
             let reports = self.register(directory, requester, request, reply());
@@ -320,10 +336,30 @@ impl SubnetAdministration {
             false => self.send_one(reply()),
         });
         if let Err(status) = sent {
+            if self.answer.is_over_budget() {
+                return self.handle_exhausted(now, directory, requester, datagram, when_busy);
+            }
             if status == Status::BUSY {
                 self.note_greedy(now, requester.port.port_guid);
             }
             self.refuse(reply(), status);
+        }
+    }
+
+    /// Handles a request of a port that may cause no more work now: it waits, or it is refused.
+    fn handle_exhausted(
+        &mut self,
+        now: Duration,
+        directory: &Directory,
+        requester: &Requester<'_>,
+        datagram: &Datagram,
+        when_busy: WhenBusy,
+    ) {
+        let port = requester.port.port_guid;
+        self.note_greedy(now, port);
+        let due = self.work.recovers_at(now, port);
+        if when_busy == WhenBusy::Refuse || !self.put_off.keep(port, due, datagram) {
+            self.refuse(requester.reply(directory, datagram), Status::BUSY);
         }
     }
 

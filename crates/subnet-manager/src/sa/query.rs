@@ -123,6 +123,11 @@ impl Answer {
         self.excess
     }
 
+    /// Whether the search ended because the requester may cause no more work now.
+    pub fn is_over_budget(&self) -> bool {
+        self.excess == Some(Status::BUSY)
+    }
+
     pub fn data(&self) -> &[u8] {
         &self.data
     }

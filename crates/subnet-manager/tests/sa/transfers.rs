@@ -176,20 +176,32 @@ fn no_port_can_acknowledge_for_another() {
 }
 
 #[test]
-fn a_port_beyond_its_budget_gets_busy() {
+fn a_port_beyond_its_budget_waits_and_then_gets_busy() {
     let mut sa = many().sa();
     // All pairs of 128 hosts and all 152 ports, none with this MTU: much work, no records.
     let nothing =
         query::<PathRecord>(Method::GET_TABLE, &[(54, &[0x05])], PathRecord::MTU | PathRecord::MTU_SELECTOR);
+    let numbered = |number: u64| {
+        let mut mad = nothing.clone();
+        mad.set_transaction(TransactionId(number));
+        request(2, 0x7fff, mad)
+    };
     let mut statuses = Vec::new();
-    for _ in 0..60 {
-        statuses.push(
-            table::<PathRecord>(&mut sa, &request(2, 0x7fff, nothing.clone())).map(|paths| paths.len()),
-        );
+    for number in 1..=60 {
+        sa.handle_datagram(NOW, &numbered(number));
+        let answer = sa.poll_transmit(NOW);
+        statuses.push(answer.map(|answer| (answer.mad.transaction().0, answer.mad.status())));
     }
-    let answered = statuses.iter().filter(|status| **status == Ok(0)).count();
-    assert_eq!(answered, (1 << 20) / (128 * 152 + 24 + 4), "the first ones");
-    assert!(statuses[answered..].iter().all(|status| *status == Err(Status::BUSY)));
+    let in_budget = (1 << 20) / (128 * 152 + 24 + 4);
+    let answered = (1..=in_budget).map(|number| Some((number, Status::OK)));
+    let refused = (in_budget + 2..=60).map(|number| Some((number, Status::BUSY)));
+    assert_eq!(
+        statuses,
+        answered.chain([None]).chain(refused).collect::<Vec<_>>(),
+        "one waits, the rest is refused"
+    );
+    sa.handle_datagram(NOW, &numbered(in_budget + 1));
+    assert_eq!(sa.poll_transmit(NOW), None, "the one that waits is sent again");
     let one = query::<PathRecord>(
         Method::GET_TABLE,
         &[(40, &[0, 3]), (42, &[0, 2])],
@@ -206,7 +218,14 @@ fn a_port_beyond_its_budget_gets_busy() {
     sa.handle_datagram(NOW + Duration::from_secs(1), &request(2, 0x7fff, nothing));
     let later = sa.poll_transmit(NOW + Duration::from_secs(1)).unwrap();
     assert_eq!(later.mad.status(), Status::OK, "a second later");
-    assert!(sa.counts().busy >= 7);
+    assert_eq!(sa.counts().busy, 60 - in_budget - 1);
+    // The one that waited is answered, once, when its port has recovered.
+    let due = sa.poll_timeout().unwrap();
+    assert!(due > NOW && due < NOW + Duration::from_secs(4));
+    sa.handle_timeout(due);
+    let answer = sa.poll_transmit(due).unwrap();
+    assert_eq!((answer.mad.transaction().0, answer.mad.status()), (in_budget + 1, Status::OK));
+    assert_eq!((sa.poll_transmit(due), sa.poll_timeout()), (None, None));
 }
 
 #[test]
