@@ -99,6 +99,7 @@ fn apply(daemon: &mut Daemon, plan: anyhow::Result<Arc<FabricPlan>>, answers: Re
 fn discovered(discovery: &Discovery) -> FabricEvent {
     FabricEvent::Discovered(Box::new(DiscoveredTopology {
         manager: discovery.manager,
+        standby_managers: discovery.standby_managers.clone(),
         topology: fabric_model::ibnetdiscover::write(&discovery.topology),
         capabilities: discovery.capabilities.clone(),
         lacks: discovery.lacks.iter().map(entry_lack).collect(),

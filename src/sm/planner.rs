@@ -74,6 +74,7 @@ impl PlanProvider {
     pub fn found(&mut self, discovery: Box<Discovery>) -> anyhow::Result<()> {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
+        intents.standby_managers.clone_from(&discovery.standby_managers);
         (intents.partitions, intents.aliases) = match self.intents.take() {
             Some(known) => (known.partitions, known.aliases),
             None => (self.read_partitions()?, self.read_aliases()?),

@@ -1,5 +1,6 @@
 //! The control socket of `heddle sm`: plans go in, events of the fabric come out.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -191,6 +192,9 @@ pub enum LackPurpose {
 pub struct DiscoveredTopology {
     /// GUID of the port of the subnet manager.
     pub manager: Guid,
+    /// GUIDs of the ports of managers that would take over.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub standby_managers: BTreeSet<Guid>,
     /// Nodes and links, in the format of ibnetdiscover.
     pub topology: String,
     /// Table sizes and abilities of the devices, without what they lack.

@@ -162,6 +162,7 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
 async fn discovered(site: &Site, found: sm::DiscoveredTopology) -> anyhow::Result<()> {
     let topology = ibnetdiscover::parse(&found.topology).context(UNEXPECTED)?;
     let mut intents = Intents::new(found.manager);
+    intents.standby_managers.clone_from(&found.standby_managers);
     intents.capabilities = found.capabilities;
     intents.best_effort_percent = site.best_effort_percent;
     intents.hardware = site.hardware;

@@ -190,7 +190,7 @@ struct HostSearch<'a> {
     placer: Placer,
     graph: Arc<LinkGraph>,
     by_port: HashMap<Guid, HostIndex>,
-    manager: Guid,
+    managers: BTreeSet<Guid>,
     /// Of every host but the manager's.
     host: Capacity,
     /// P_Key entries of a port that clusters may use.
@@ -214,12 +214,12 @@ impl<'a> HostSearch<'a> {
         let admission = restored(&graph, numbered, plan.decisions());
         let ports = &fabric.capabilities;
         let keys = usize::from(ports.default_port.pkeys.min(ports.default_switch.enforced_pkeys));
-        let manager = fabric.manager;
+        let managers = fabric.managers();
         let mut search = Self {
             placer: Placer::new(admission, |_| host),
             graph,
             by_port,
-            manager,
+            managers,
             host,
             keys: keys.saturating_sub(DEFAULT_KEYS),
             clusters,
@@ -232,7 +232,7 @@ impl<'a> HostSearch<'a> {
     /// Marks hosts in use as unavailable to guaranteed clusters.
     fn refresh(&mut self) {
         let mut free = vec![self.host; self.graph.hosts().len()];
-        let used = self.node_ports.values().flatten().chain([&self.manager]);
+        let used = self.node_ports.values().flatten().chain(&self.managers);
         for host in used.filter_map(|port| self.by_port.get(port)) {
             free[host.index()] = Capacity::NONE;
         }
@@ -284,7 +284,7 @@ impl<'a> HostSearch<'a> {
     fn shared_hosts(&self, cluster: &DesiredCluster, nodes: usize) -> Result<Vec<Guid>, NodesNotPlaced> {
         let unused = Usage { left: self.host, keys: self.keys, nodes: 0 };
         let mut used: HashMap<Guid, Usage> = HashMap::new();
-        let mut owned: BTreeSet<Guid> = BTreeSet::from([self.manager]);
+        let mut owned: BTreeSet<Guid> = self.managers.clone();
         for other in self.clusters {
             let Some(ports) = self.node_ports.get(&other.name) else { continue };
             if other.class != Class::BestEffort {

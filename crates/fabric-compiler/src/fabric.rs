@@ -1,6 +1,8 @@
 //! The part of a topology that the manager reaches, in the form that the compiler uses: switches in order of their GUIDs,
 //! and what is attached to them. All decisions iterate in this order, so the order of the topology's nodes does not matter.
 
+use std::collections::BTreeSet;
+
 use fabric_model::intent::{Capabilities, PortName, UnenforcedPorts};
 use fabric_model::plan::PlanFinding;
 use fabric_model::{Endpoint, Intents, NodeIndex, Topology};
@@ -20,6 +22,8 @@ pub(crate) struct Fabric {
     pub adapter_ports: Vec<AdapterPort>,
     /// GUID of the manager's port.
     pub manager: Guid,
+    /// GUIDs of the ports of all managers, those of absent standby managers included.
+    pub managers: BTreeSet<Guid>,
     /// Unreached nodes: their number, and the lowest GUID.
     pub unreached: Option<(usize, Guid)>,
     /// The finding about adapter ports whose partitions their switch ports cannot enforce.
@@ -102,7 +106,8 @@ impl Fabric {
             .collect();
         let unreached = unreached(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
-        Ok(Self { switches, adapter_ports, manager, unreached, unenforced, ends })
+        let managers = intents.managers();
+        Ok(Self { switches, adapter_ports, manager, managers, unreached, unenforced, ends })
     }
 
     /// The first switch on the manager's paths: the one it runs on or is attached to.
@@ -151,7 +156,7 @@ impl Fabric {
 /// Leaves out the ports whose partitions nothing enforces, unless the intents open them.
 fn take_unenforced(ports: &mut Vec<AdapterPort>, intents: &Intents) -> Option<PlanFinding> {
     let is_unenforced = |port: &AdapterPort| {
-        port.attached.is_some() && port.enforced_pkeys == 0 && port.guid != intents.manager
+        port.attached.is_some() && port.enforced_pkeys == 0 && !intents.is_manager(port.guid)
     };
     let unenforced = || ports.iter().filter(|port| is_unenforced(port));
     let witness = unenforced().next()?.name;

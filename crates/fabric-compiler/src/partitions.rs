@@ -192,7 +192,7 @@ fn merged<'a>(
     partitions
 }
 
-/// All end ports are limited members of the default partition; the manager is the full member that they reach.
+/// All end ports are limited members of the default partition; the managers are the full members that they reach.
 fn default_partition() -> PartitionIntent {
     let member = |who, role| Member { selector: who, role, placement: PkeyPlacement::Anywhere };
     PartitionIntent {
@@ -217,7 +217,9 @@ fn named(fabric: &Fabric, who: MemberSelector) -> Vec<Guid> {
         MemberSelector::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
         MemberSelector::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
         MemberSelector::AllRouters => of_kind(|kind| kind == NodeKind::Router),
-        MemberSelector::Manager => vec![fabric.manager],
+        MemberSelector::Manager => {
+            fabric.managers.iter().copied().filter(|guid| fabric.end_port(*guid).is_some()).collect()
+        }
         MemberSelector::Port(guid) if fabric.end_port(guid).is_some() => vec![guid],
         MemberSelector::Port(_) => Vec::new(),
     }

@@ -203,6 +203,7 @@ impl Planner {
 /// Whether LIDs and routes stay the same.
 fn is_same_fabric(before: &Intents, after: &Intents) -> bool {
     before.manager == after.manager
+        && before.standby_managers == after.standby_managers
         && before.unenforced_ports == after.unenforced_ports
         && before.capabilities == after.capabilities
 }

@@ -20,6 +20,10 @@ use crate::tenancy::{Class, SlMode};
 pub struct Intents {
     /// Port GUID of the subnet manager's port.
     pub manager: Guid,
+    /// Port GUIDs of the subnet managers that would take over. They may be absent. They are treated like the manager: full members
+    /// of the default partition, and never hosts of tenants.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub standby_managers: BTreeSet<Guid>,
     /// The partitions in the order of the requests. Entries with the same number are merged: the first name and the first
     /// IPoIB setting win, members add up. The default partition always exists.
     pub partitions: Vec<PartitionIntent>,
@@ -61,6 +65,7 @@ impl Intents {
     pub fn new(manager: Guid) -> Self {
         Self {
             manager,
+            standby_managers: BTreeSet::new(),
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
             clusters: Vec::new(),
@@ -72,6 +77,16 @@ impl Intents {
             unenforced_ports: UnenforcedPorts::default(),
             hardware: StatedHardware::default(),
         }
+    }
+
+    /// Whether a port is that of the subnet manager, or of one that would take over.
+    pub fn is_manager(&self, port: Guid) -> bool {
+        port == self.manager || self.standby_managers.contains(&port)
+    }
+
+    /// Port GUIDs of the subnet manager and of those that would take over.
+    pub fn managers(&self) -> BTreeSet<Guid> {
+        self.standby_managers.iter().copied().chain([self.manager]).collect()
     }
 }
 
@@ -175,7 +190,7 @@ pub enum MemberSelector {
     AllSwitches,
     /// Every port of a router.
     AllRouters,
-    /// The subnet manager's own port.
+    /// The subnet manager's own port, and those of managers that would take over.
     Manager,
     /// The port with this port GUID, which may be absent.
     Port(Guid),

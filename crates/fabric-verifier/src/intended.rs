@@ -62,7 +62,7 @@ impl IntendedPort {
 /// The end ports that are connected to the subnet manager.
 #[derive(Debug)]
 pub(crate) struct Ends {
-    manager: Guid,
+    managers: BTreeSet<Guid>,
     /// Sorted by port GUID.
     present: Vec<PresentPort>,
     indices: HashMap<Guid, usize>,
@@ -72,7 +72,7 @@ impl Ends {
     fn new(topology: &Topology, intents: &Intents) -> Self {
         let present = present_ends(topology, intents);
         let indices = present.iter().map(|end| end.guid).zip(0..).collect();
-        Self { manager: intents.manager, present, indices }
+        Self { managers: intents.managers(), present, indices }
     }
 
     /// The port GUIDs that a member entry of an intent selects.
@@ -80,22 +80,24 @@ impl Ends {
         let of_kind = |intended: fn(NodeKind) -> bool| -> Vec<Guid> {
             self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid).collect()
         };
-        let one = |guid: Guid| self.indices.contains_key(&guid).then_some(guid).into_iter().collect();
+        let one = |guid: Guid| -> Vec<Guid> {
+            self.indices.contains_key(&guid).then_some(guid).into_iter().collect()
+        };
         match who {
             MemberSelector::All => of_kind(|_| true),
             MemberSelector::AllAdapters => of_kind(|kind| kind == NodeKind::Adapter),
             MemberSelector::AllSwitches => of_kind(|kind| kind == NodeKind::Switch),
             MemberSelector::AllRouters => of_kind(|kind| kind == NodeKind::Router),
-            MemberSelector::Manager => one(self.manager),
+            MemberSelector::Manager => self.managers.iter().flat_map(|guid| one(*guid)).collect(),
             MemberSelector::Port(guid) => one(guid),
         }
     }
 
     fn partition(&self, number: PartitionNumber, sources: Vec<Arc<PartitionIntent>>) -> IntendedPartition {
         let mut members: BTreeMap<Guid, (Role, PkeyPlacement)> = BTreeMap::new();
-        // By default every port is a limited member of the default partition, and the subnet manager a full one.
+        // By default every port is a limited member of the default partition, and the subnet managers are full ones.
         if number == PartitionNumber::DEFAULT {
-            let role = |guid: Guid| if guid == self.manager { Role::Full } else { Role::Limited };
+            let role = |guid: Guid| if self.managers.contains(&guid) { Role::Full } else { Role::Limited };
             members
                 .extend(self.present.iter().map(|end| (end.guid, (role(end.guid), PkeyPlacement::Anywhere))));
         }

@@ -390,7 +390,7 @@ pub(crate) fn present_ends(topology: &Topology, intents: &Intents) -> Vec<Presen
             } else {
                 let switch_port = PortName { node: topology[node].guid, port: number };
                 let may_be_open = |end: &PresentPort| {
-                    end.guid == manager
+                    intents.is_manager(end.guid)
                         || intents.unenforced_ports == UnenforcedPorts::Open
                         || enforces(&intents.capabilities, switch_port, end.name)
                 };

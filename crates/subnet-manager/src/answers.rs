@@ -132,6 +132,9 @@ impl Manager {
                 self.check_understood(understood, target, mad);
             }
             Purpose::Write { target } => {
+                if PortInfo::asks_to_register(request) {
+                    self.record_asked(target);
+                }
                 self.check_taken(target, request, mad);
                 let understood = is_ok && self.record(target, data);
                 self.check_understood(understood, target, mad);

@@ -139,7 +139,12 @@ impl Manager {
         if let Some(location) = from.filter(|_| is_late) {
             self.bound.bind_late_port(location, PortName { node: guid, port: entered });
         }
-        self.state_is_new |= self.bound.bind(from, guid);
+        // A declared manager counts at its place only, also where no M_Key tells an impostor.
+        let is_declared = self.election.is_declared(port_guid);
+        let is_at_home = !is_declared || self.bound.is_at_home(guid, from);
+        if is_at_home {
+            self.state_is_new |= self.bound.bind(from, guid);
+        }
         if let Some((_, version)) = presented.filter(|(node, _)| *node == guid) {
             let number = if info.kind == NodeKind::Switch { PortNum::MANAGEMENT } else { entered };
             self.record_presented(PortName { node: guid, port: number }, version);
@@ -172,6 +177,9 @@ impl Manager {
             // If another cable fails, this one may be followed from its other end.
             let back = Location { near: guid, port: entered };
             self.state_is_new |= self.bound.bind(Some(back), location.near);
+        }
+        if is_declared && is_at_home {
+            self.note_declared(port_guid, PortName { node: guid, port: entered });
         }
         if is_new {
             reads.into_iter().for_each(|(port, key)| self.read((guid, port, key)));
@@ -373,7 +381,7 @@ impl Manager {
             self.changed.insert(guid);
         }
         // Without a plan nothing is written, so the bit stays set and the ports are read in every sweep.
-        if has_changed && self.plan.is_some() {
+        if has_changed && self.plan.is_some() && !self.may_be_foreign(guid) {
             // Cleared before the ports are read, so that a later change sets it again.
             self.write(target, *data);
         }

@@ -1,5 +1,7 @@
 //! Events of the subnet manager.
 
+use std::collections::BTreeSet;
+
 use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, FabricPlan, Topology};
 use ib_wire::notice::Trap;
@@ -93,6 +95,16 @@ pub enum SmEvent {
         port: Guid,
         bytes_per_second: u64,
     },
+    /// No other declared manager is the master: this one is. It was a candidate before.
+    Elected,
+    /// This master was stopped for a while, or cut off from the fabric: it is a candidate again.
+    LeaseLost,
+    /// Another declared manager is the master, or will be: this one sends nothing any more, and its caller should wait as a
+    /// [`Standby`](crate::Standby).
+    Yielded {
+        /// `None` if this manager was stopped for so long that another one may have taken over.
+        to: Option<Guid>,
+    },
     /// Another subnet manager runs on the fabric, or its state or priority changed.
     ForeignManager {
         node: Guid,
@@ -115,4 +127,6 @@ pub struct Discovery {
     pub lacks: Lacks,
     /// GUID of the manager's own port.
     pub manager: Guid,
+    /// GUIDs of the ports of the other declared managers, present or not.
+    pub standby_managers: BTreeSet<Guid>,
 }

@@ -43,7 +43,9 @@ impl Manager {
     /// Records whether a subnet manager runs behind a port, and queries a new one.
     pub(crate) fn record_manager(&mut self, node: Guid, port: PortNum, is_manager: bool) {
         let own = self.observed.own.is_some_and(|own| (own.node, own.number) == (node, port));
-        if !is_manager || own {
+        let guid = self.observed.nodes.get(&node).and_then(|node| node.port_guids.get(&port)).copied();
+        let is_declared = guid.is_some_and(|guid| self.election.is_declared(guid));
+        if !is_manager || own || is_declared {
             if self.managers.remove(&(node, port)).is_some() {
                 self.emit(SmEvent::ForeignManagerGone { node, port });
             }

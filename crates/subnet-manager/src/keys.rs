@@ -155,6 +155,11 @@ impl BoundNodes {
         }
     }
 
+    /// Whether a node is bound to a location, or to none at all.
+    pub fn is_at_home(&self, node: Guid, location: Option<Location>) -> bool {
+        self.node(location) == Some(node) || !self.nodes.values().any(|known| *known == node)
+    }
+
     /// Binds a node to a location. Returns whether that is new.
     pub fn bind(&mut self, location: Option<Location>, node: Guid) -> bool {
         let before = match location {

@@ -15,7 +15,8 @@
 //! | `discovery_run` | probes, reads and comparison with the known values |
 //! | `sweep` | schedule of sweeps and rechecks |
 //! | `traps` | traps and SMInfo requests of others |
-//! | `foreign_managers` | other subnet managers |
+//! | `foreign_managers` | subnet managers that the operator did not declare |
+//! | `election`, `standby` | those that the operator declared: which of them is the master |
 //! | `observed` | the last known attributes and cables of all nodes |
 //! | `topology` | from observed nodes to a topology |
 //! | `programming` | a programming run, stage by stage |
@@ -41,6 +42,7 @@ mod answers;
 mod attribute_key;
 mod backlog;
 mod discovery_run;
+mod election;
 mod entry_class;
 mod event;
 mod foreign_managers;
@@ -64,6 +66,7 @@ mod registration;
 mod rotation;
 mod sa;
 mod scope;
+mod standby;
 mod survey;
 mod sweep;
 mod topology;
@@ -72,6 +75,7 @@ mod traps;
 mod unsupported;
 mod verification;
 
+pub use election::{ElectionStatus, ElectionTiming, Standing};
 pub use entry_class::EntryClass;
 pub use event::{Discovery, SmEvent};
 pub use key_ring::{KeyBehind, KeyVersion, KeyVersions};
@@ -89,6 +93,7 @@ pub use posture::{Grade, PostureFinding, PostureItem};
 pub use rotation::{KeyStatus, RotationRefused};
 pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
 pub use scope::{ChangedDevices, changed_devices};
+pub use standby::Standby;
 pub use survey::{AttributeDifference, Survey};
 pub use sweep::SweepSettings;
 pub use unsupported::Unsupported;

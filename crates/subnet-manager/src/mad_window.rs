@@ -73,7 +73,7 @@ pub struct MadCounts {
     pub gets: u64,
     /// Sets that write configuration.
     pub sets: u64,
-    /// Sets that ask software at a port to register again, and write nothing.
+    /// Sets that ask software at a port to register again. They write nothing else, but for MasterSMLID after a takeover.
     pub registrations: u64,
     pub retries: u64,
 }
@@ -204,12 +204,17 @@ impl<P> MadWindow<P> {
         self.in_flight.is_empty() && self.ready.is_empty()
     }
 
-    /// The next datagram that the windows permit to send.
-    pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
+    /// The next datagram that the windows permit to send. Unless Sets may be sent, it waits at the first one.
+    pub fn poll_transmit(&mut self, now: Duration, may_set: bool) -> Option<Datagram> {
         if self.in_flight.len() >= self.window.size {
             return None;
         }
-        let device = self.ready.pop_front()?;
+        let device = *self.ready.front()?;
+        let next = self.devices.get(&device)?.waiting.front();
+        if !may_set && next.is_some_and(|next| next.mad.method() == Method::SET) {
+            return None;
+        }
+        self.ready.pop_front();
         let queue = self.devices.get_mut(&device)?;
         queue.listed = false;
         let mut request = queue.waiting.pop_front()?;
@@ -327,11 +332,11 @@ mod tests {
         for index in 0..8 {
             window.request(device(1 + index % 2), request(), index as u32);
         }
-        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
+        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).count();
         assert_eq!(sent, 2, "one towards each of two devices");
         window.request(device(3), request(), 8);
         window.request(device(4), request(), 9);
-        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).count();
+        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).count();
         assert_eq!(sent, 1, "three altogether");
     }
 
@@ -340,7 +345,7 @@ mod tests {
         let mut window = window(64, 64);
         (0..1000).for_each(|index| window.request(device(1), request(), index));
         let send = |window: &mut MadWindow<u32>| -> Vec<Datagram> {
-            std::iter::from_fn(|| window.poll_transmit(Duration::ZERO)).collect()
+            std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).collect()
         };
         let mut sizes = Vec::new();
         let mut sent = send(&mut window);
@@ -361,25 +366,39 @@ mod tests {
     }
 
     #[test]
+    fn without_a_lease_reads_are_sent_and_sets_wait() {
+        let mut window = window(8, 8);
+        let mut set = request();
+        set.set_method(Method::SET);
+        for (index, mad) in [request(), set, request()].into_iter().enumerate() {
+            window.request(device(1), mad, index as u32);
+        }
+        assert!(window.poll_transmit(Duration::ZERO, false).is_some());
+        assert!(window.poll_transmit(Duration::ZERO, false).is_none(), "the Set waits, and what follows it");
+        let methods = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true));
+        assert_eq!(methods.map(|sent| sent.mad.method()).collect::<Vec<_>>(), [Method::SET, Method::GET]);
+    }
+
+    #[test]
     fn a_response_frees_the_window_once() {
         let mut window = window(1, 1);
         window.request(device(1), request(), 7);
         window.request(device(1), request(), 8);
-        let first = window.poll_transmit(Duration::ZERO).unwrap();
-        assert!(window.poll_transmit(Duration::ZERO).is_none());
+        let first = window.poll_transmit(Duration::ZERO, true).unwrap();
+        assert!(window.poll_transmit(Duration::ZERO, true).is_none());
         assert_eq!(window.answered(&first.mad).map(|answer| answer.purpose), Some(7));
         assert!(window.answered(&first.mad).is_none(), "a duplicate");
-        assert!(window.poll_transmit(Duration::ZERO).is_some());
+        assert!(window.poll_transmit(Duration::ZERO, true).is_some());
     }
 
     #[test]
     fn a_request_without_response_is_retried_and_given_up() {
         let mut window = window(4, 4);
         window.request(device(1), request(), 7);
-        window.poll_transmit(Duration::ZERO).unwrap();
+        window.poll_transmit(Duration::ZERO, true).unwrap();
         assert!(window.handle_timeout(Duration::from_millis(999)).is_empty());
         assert!(window.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
-        let again = window.poll_transmit(Duration::from_secs(1)).unwrap();
+        let again = window.poll_transmit(Duration::from_secs(1), true).unwrap();
         assert_eq!(window.lost(again.mad.transaction()), Some(7), "given up");
         assert!(window.is_idle());
         assert_eq!(window.counts, MadCounts { gets: 2, retries: 1, ..MadCounts::default() });

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use ib_wire::{Datagram, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId};
+use ib_wire::{
+    Attribute, Datagram, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId,
+};
 
 use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
+use crate::election::{self, Election};
 use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
@@ -59,6 +62,7 @@ use crate::verification::Written;
 /// | [`rotate_keys`](Self::rotate_keys) | give every node another M_Key |
 /// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
 /// | [`restore_link`](Self::restore_link), [`set_link_health`](Self::set_link_health) | let a damped link return; change the limits |
+/// | [`set_peers`](Self::set_peers) | declare other managers of the site |
 /// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
 ///
 /// # Order of calls
@@ -164,6 +168,7 @@ pub struct Manager {
     pub(crate) state_is_new: bool,
     pub(crate) persistence: Persistence,
     pub(crate) registration: Registration,
+    pub(crate) election: Election,
     pub(crate) group_trees: GroupTrees,
     pub(crate) sa: SubnetAdministration,
     /// The directory that subnet administration answers from, or will after the change.
@@ -262,6 +267,7 @@ impl Manager {
             state_is_new: true,
             persistence: Persistence::default(),
             registration: Registration::default(),
+            election: Election::default(),
             group_trees: GroupTrees::new(state.multicast_blocks),
             sa: SubnetAdministration::with_group_trees(),
             directory: None,
@@ -325,6 +331,7 @@ impl Manager {
     /// management, subnet administration and performance management are ignored.
     pub fn handle_datagram(&mut self, now: Duration, datagram: &Datagram) {
         self.now = now;
+        self.election_step(now);
         let mad = &datagram.mad;
         if mad.class() == ManagementClass::SUBNET_ADMINISTRATION {
             self.sa.handle_datagram(now, datagram);
@@ -341,8 +348,13 @@ impl Manager {
         if !mad.class().is_subnet_management() || !mad.has_known_versions() {
             return;
         }
+        let asked_in_election =
+            mad.transaction().0 as u32 & !(election::TRANSACTIONS - 1) == election::TRANSACTIONS;
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
+        } else if asked_in_election && mad.attribute() == Attribute::SM_INFO {
+            self.handle_declared(mad);
+            self.election_step(now);
         } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
             self.handle_answer(purpose, &request, mad);
         }
@@ -362,6 +374,7 @@ impl Manager {
     /// Handles timeouts, sweeps and retries that are due at `now`.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
+        self.election_step(now);
         self.sa.handle_timeout(now);
         self.counter_poll.handle_timeout(now);
         let silent = self.window.handle_timeout(now);
@@ -371,8 +384,10 @@ impl Manager {
 
     /// The next datagram to send: first responses, then requests as the windows permit, then reads of counters.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
-        let answer = self.answers.pop_front().or_else(|| self.sa.poll_transmit(now));
-        answer.or_else(|| self.window.poll_transmit(now)).or_else(|| self.poll_counters(now))
+        let first = self.answers.pop_front().or_else(|| self.poll_question(now));
+        let may_write = self.may_write(now);
+        let answer = first.or_else(|| if may_write { self.sa.poll_transmit(now) } else { None });
+        answer.or_else(|| self.window.poll_transmit(now, may_write)).or_else(|| self.poll_counters(now))
     }
 
     /// The next event, in order of occurrence.
@@ -390,7 +405,8 @@ impl Manager {
         let counters = self.counter_poll.poll_timeout();
         let rotation = self.rotation_timeout();
         let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at, rotation];
-        let others = [watch, retry, trees, health, counters].into_iter().chain(served);
+        let others =
+            [watch, retry, trees, health, counters, self.election_timeout()].into_iter().chain(served);
         self.window.poll_timeout().into_iter().chain(others.flatten()).min()
     }
 
@@ -487,6 +503,7 @@ impl Manager {
     fn conclude_discovery_run(&mut self, now: Duration) {
         self.phase = Phase::Idle;
         self.conclude_reading_back();
+        self.review_declared(now);
         if self.plan.is_none() {
             self.sweeps.put_off_sweep(now);
         }

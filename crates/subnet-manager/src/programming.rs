@@ -135,7 +135,10 @@ impl Manager {
             self.weight_steps = comparison.weight_steps().into();
             return;
         }
-        let writes = comparison.writes(stage);
+        let mut writes = comparison.writes(stage);
+        if stage == Stage::Addresses {
+            self.ask_with_new_manager(&mut writes);
+        }
         let data = |data| if stage.keeps_state() { without_state(data) } else { data };
         self.backlog.fill(
             writes

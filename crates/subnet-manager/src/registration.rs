@@ -14,7 +14,7 @@ use ib_wire::{Attribute, Capability, Method, PortInfo, PortState};
 
 use crate::attribute_key::AttributeRef;
 use crate::manager::{Manager, Phase};
-use crate::program::without_state;
+use crate::program::{Write, without_state};
 use crate::purpose::Purpose;
 
 /// Which ports were asked to register.
@@ -50,6 +50,23 @@ impl Manager {
                 (name.node, name.port, (Attribute::PORT_INFO, name.port.to_wire().into()));
             self.phase = Phase::Registering;
             self.request(Method::SET, target, without_state(info.encode()), Purpose::Register { target });
+        }
+    }
+
+    /// Where other managers are declared: asks ports to register in the same Set that names their new manager, so that a takeover
+    /// costs one Set for each.
+    pub(crate) fn ask_with_new_manager(&self, writes: &mut [Write]) {
+        if !self.has_peers() {
+            return;
+        }
+        for write in writes.iter_mut().filter(|write| write.key.0 == Attribute::PORT_INFO) {
+            let name = PortName { node: write.node, port: write.port };
+            let held = self.observed.nodes.get(&write.node).and_then(|node| node.ports.get(&write.port));
+            let Ok(wanted) = PortInfo::decode(&write.data) else { continue };
+            let has_new_manager = held.is_some_and(|held| held.master_sm_lid != wanted.master_sm_lid);
+            if has_new_manager && self.can_be_asked(name) {
+                write.data = PortInfo { client_reregister: true, ..wanted }.encode();
+            }
         }
     }
 

@@ -22,7 +22,8 @@ impl Manager {
         match topology(&self.observed, &self.lacks) {
             Ok((topology, capabilities)) => {
                 let lacks = self.lacks.clone();
-                self.publish_discovery(Discovery { topology, capabilities, lacks, manager })
+                let standby_managers = self.declared_managers();
+                self.publish_discovery(Discovery { topology, capabilities, lacks, manager, standby_managers })
             }
             Err(error) => {
                 self.emit(SmEvent::Inconsistent(error));

@@ -5,12 +5,11 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
 use ib_wire::notice::Notice;
-use ib_wire::{
-    Attribute, Datagram, LidAddress, Mad, ManagementClass, Method, PortNum, SmInfo, SmState, Status,
-};
+use ib_wire::{Attribute, Datagram, LidAddress, Method, PortNum, SmInfo};
 
 use crate::event::SmEvent;
 use crate::manager::Manager;
+use crate::standby::sm_info_answer;
 
 /// Limit on queued responses. Further requests get none.
 const ANSWERS_MAX: usize = 1024;
@@ -56,18 +55,9 @@ impl Manager {
             sm_key: self.settings.sm_key,
             activity: self.activity,
             priority: self.settings.priority.min(15),
-            state: if self.plan.is_some() { SmState::Master } else { SmState::Discovering },
+            state: self.sm_state(),
         };
-        let mut mad: Mad = request.mad.clone();
-        let is_read = mad.method() == Method::GET;
-        mad.set_method(Method::GET_RESP);
-        mad.set_m_key(None);
-        mad.set_status(if is_read { Status::OK } else { Status::INVALID_FIELD });
-        if mad.class() == ManagementClass::SUBNET_DIRECTED {
-            mad.set_returning();
-        }
-        *mad.smp_data_mut() = info.encode();
-        self.answer(Datagram { slid: request.dlid, dlid: request.slid, mad, ..request.clone() });
+        self.answer(sm_info_answer(request, &info));
     }
 
     fn answer(&mut self, datagram: Datagram) {

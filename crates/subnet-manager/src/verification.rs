@@ -135,7 +135,8 @@ impl Manager {
     /// Handles the answer to a Set, before it is recorded.
     pub(crate) fn check_taken(&mut self, target: AttributeRef, request: &Mad, answer: &Mad) {
         let (guid, port, key) = target;
-        let (wanted, answered) = (request.smp_data(), answer.smp_data());
+        // A device may repeat the request to register, or not: it is no state.
+        let (wanted, answered) = (&without_request(request), &without_request(answer));
         let status = answer.status();
         if status == Status::OK && wanted == answered {
             return;
@@ -362,4 +363,15 @@ fn isolates_ports(plan: &FabricPlan) -> bool {
 
 fn carries_guarantees(plan: &FabricPlan) -> bool {
     plan.decisions().sl_enforcement
+}
+
+/// The data of a subnet management datagram, without the request to register at subnet administration.
+fn without_request(mad: &Mad) -> [u8; SMP_DATA_LEN] {
+    let data = *mad.smp_data();
+    match PortInfo::decode(&data) {
+        Ok(info) if mad.attribute() == Attribute::PORT_INFO && info.client_reregister => {
+            PortInfo { client_reregister: false, ..info }.encode()
+        }
+        _ => data,
+    }
 }

@@ -21,7 +21,8 @@ impl Basis {
         let nodes = topology.nodes().map(|(_, node)| of_node(topology, node));
         let cables = nodes.fold(Digest::of(1), Digest::combine);
         let limits = of_capabilities(intents);
-        Self(cables.then(limits.0).then(limits.1).then(intents.manager.to_wire()).number())
+        let managers = limits_and_manager(cables, limits, intents);
+        Self(managers.number())
     }
 
     /// From the value of [`number`](Self::number).
@@ -61,6 +62,11 @@ fn of_node(topology: &Topology, node: &Node) -> Digest {
             port.rate.map_or(digest, |rate| digest.then(8).then((rate.data_rate_gbps() * 1e3) as u64))
         },
     )
+}
+
+fn limits_and_manager(cables: Digest, limits: Digest, intents: &Intents) -> Digest {
+    let digest = cables.then(limits.0).then(limits.1).then(intents.manager.to_wire());
+    intents.standby_managers.iter().fold(digest, |digest, guid| digest.then(14).then(guid.to_wire()))
 }
 
 fn of_capabilities(intents: &Intents) -> Digest {
@@ -166,6 +172,9 @@ mod tests {
         assert_eq!(Basis::of(&read, &intents), basis);
 
         assert!(seen.insert(Basis::of(&tree, &Intents::new(guids[1]))), "another manager");
+        let mut standby = intents.clone();
+        standby.standby_managers.insert(guids[1]);
+        assert!(seen.insert(Basis::of(&tree, &standby)), "a standby manager");
         let mut less = intents.clone();
         less.capabilities.default_switch.own_pkeys -= 1;
         assert!(seen.insert(Basis::of(&tree, &less)), "smaller tables");
