@@ -90,9 +90,9 @@ pub struct ServeArgs {
     /// there while the controller is down receives the tokens of clients
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Control socket of the subnet manager.
-    #[arg(long, value_name = "SOCKET")]
-    sm_control: PathBuf,
+    /// Control socket of the subnet manager. Given several times, once for each declared manager: the controller follows the master.
+    #[arg(long, value_name = "SOCKET", required = true)]
+    sm_control: Vec<PathBuf>,
     /// Unix socket that serves the network views of clusters to agents [default: views.sock in the state directory]
     #[arg(long, value_name = "SOCKET")]
     views: Option<PathBuf>,
@@ -160,7 +160,7 @@ fn serve(args: ServeArgs, hardware: HardwareArgs) -> anyhow::Result<ExitCode> {
         database: args.state.join("controller.db"),
         socket: args.state.join(API_SOCKET),
         listen: args.listen,
-        sm_control: args.sm_control,
+        sm_controls: args.sm_control,
         hardware: hardware.stated(),
         view_socket: args.views.unwrap_or_else(|| args.state.join("views.sock")),
         operator_token_file: args.state.join(OPERATOR_TOKEN_FILE),

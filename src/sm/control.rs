@@ -21,6 +21,19 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
     let PendingRequest { request, answers } = command;
     daemon.stats.count(&daemon.manager);
+    if !daemon.manager.is_master() {
+        match request {
+            SmRequest::Ping {}
+            | SmRequest::Status {}
+            | SmRequest::Metrics {}
+            | SmRequest::AdoptNode { .. } => {}
+            SmRequest::Watch {} => {
+                answers.send(Ok(json!(FabricEvent::Standby { master: None })));
+                return;
+            }
+            _ => return drop(answers.send(Err(standby_error(None).into()))),
+        }
+    }
     match request {
         SmRequest::Ping {} => {
             answers.send(Ok(json!("pong")));
@@ -52,6 +65,18 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
             Ok(None) => drop(answers.send(Ok(json!("limits of link health read")))),
             Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
         },
+        SmRequest::Follow { manager } => match &mut daemon.redundancy {
+            Some(redundancy) if redundancy.managers.iter().any(|it| it.port == manager) => {
+                let node = daemon.manager.node_of(manager);
+                redundancy.followers.add(manager, answers, &daemon.memory, node);
+            }
+            _ => drop(answers.send(Err(format!("{manager} is not a declared manager").into()))),
+        },
+        SmRequest::Remembered { manager, sequence } => {
+            let redundancy = daemon.redundancy.as_mut().ok_or("no other managers are declared".to_owned());
+            let answer = redundancy.and_then(|it| it.followers.remembered(manager, sequence));
+            answers.send(answer.map(|()| json!("stored")).map_err(Into::into));
+        }
         SmRequest::ReadBack {} => daemon.read_back.wanted.push(answers),
         SmRequest::Retry {} => {
             let now = daemon.started.elapsed();
@@ -84,6 +109,14 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
             daemon.manager.rebind(now, location, node);
             answers.send(Ok(json!("location recorded; discovering the node")));
         }
+    }
+}
+
+/// Why a manager that waits refuses a request.
+pub fn standby_error(master: Option<ib_wire::Guid>) -> String {
+    match master {
+        Some(master) => format!("this manager is a standby: ask {master}, which is the master"),
+        None => "this manager is not the master".to_owned(),
     }
 }
 
@@ -157,6 +190,9 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
         SmEvent::KeysRotated { version, absent } => {
             FabricEvent::KeysRotated { epoch: version.epoch, absent: *absent }
         }
+        SmEvent::Elected => FabricEvent::Elected,
+        SmEvent::LeaseLost => FabricEvent::LeaseLost,
+        SmEvent::Yielded { to } => FabricEvent::Yielded { to: *to },
         SmEvent::ForeignManager { node, port, info } => FabricEvent::ForeignManager {
             node: *node,
             port: *port,

@@ -12,7 +12,9 @@ use fabric_model::FabricPlan;
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::json;
-use subnet_manager::{AttributeDifference, LinkName, Manager, SmEvent, Survey};
+use subnet_manager::{
+    AttributeDifference, LinkName, Manager, ManagerSettings, PersistentState, SmEvent, Survey,
+};
 
 use super::adoption::{self, AdoptionReport};
 use super::control;
@@ -20,6 +22,7 @@ use super::link_health;
 use super::metrics;
 use super::planner::PlanProvider;
 use super::progress::Bar;
+use super::standby::Redundancy;
 use super::state::State;
 use super::stats::SmStatistics;
 use super::{Outputs, Signal};
@@ -42,6 +45,13 @@ const BURST: usize = 32;
 pub struct Daemon {
     pub device: Device,
     pub manager: Manager,
+    pub settings: ManagerSettings,
+    /// What was stored last.
+    pub memory: PersistentState,
+    /// Other managers of the site.
+    pub redundancy: Option<Redundancy>,
+    /// Whether a state is stored here, and not by all standby managers yet.
+    pub awaits_followers: bool,
     pub planner: PlanProvider,
     pub state: State,
     pub stats: SmStatistics,
@@ -109,6 +119,8 @@ pub enum Stop {
     Compared,
     /// SIGINT or SIGTERM arrived.
     Asked,
+    /// Another declared manager is the master.
+    Yielded,
 }
 
 impl Daemon {
@@ -129,7 +141,7 @@ impl Daemon {
             self.bar.show(self.manager.progress());
             if !received_burst {
                 let due = self.manager.poll_timeout().unwrap_or(now + METRICS_INTERVAL);
-                let wait = match self.manager.has_more() {
+                let wait = match self.manager.has_more() && !self.awaits_followers {
                     true => Duration::ZERO,
                     false => due.saturating_sub(self.now()).min(METRICS_INTERVAL),
                 };
@@ -144,6 +156,9 @@ impl Daemon {
                 bail!("no node has answered for {SILENCE_MAX:?}");
             }
             self.manager.handle_timeout(self.now());
+            if self.replicate()? {
+                return Ok(Stop::Yielded);
+            }
             if self.handle_signals()? {
                 return Ok(Stop::Asked);
             }
@@ -153,7 +168,16 @@ impl Daemon {
         }
     }
 
-    fn now(&self) -> Duration {
+    /// Ends all requests that are not answered yet.
+    pub fn drop_requests(&mut self) {
+        self.waiting.clear();
+        self.rotating.clear();
+        self.watchers.clear();
+        self.damped.clear();
+        self.read_back = ReadBack::default();
+    }
+
+    pub fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
@@ -173,13 +197,17 @@ impl Daemon {
 
     /// Writes the state file; the manager sends the Sets that depend on it only afterwards.
     fn persist(&mut self) -> anyhow::Result<()> {
+        if self.awaits_followers {
+            return self.await_followers();
+        }
         if let Some(memory) = self.manager.poll_persist() {
             let began = Instant::now();
-            match self.state.write(memory) {
+            match self.store(memory) {
                 Ok(()) => {
                     tracing::debug!(elapsed = ?began.elapsed(), "state written");
                     self.record_state_saved()?;
-                    self.manager.handle_persisted(self.now());
+                    self.awaits_followers = true;
+                    return self.await_followers();
                 }
                 Err(error) if self.once => return Err(error),
                 Err(error) => {
@@ -189,6 +217,71 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// Writes the state file, and sends the change to the standby managers.
+    fn store(&mut self, memory: PersistentState) -> anyhow::Result<()> {
+        let now = self.now();
+        let standbys = self.redundancy.as_ref().map(|it| it.followers.set()).unwrap_or_default();
+        let memory = PersistentState { standbys, ..memory };
+        let change = self.state.write(memory.clone())?;
+        self.memory = memory;
+        if let (Some(redundancy), Some(change)) = (&mut self.redundancy, change) {
+            redundancy.followers.send(now, &change);
+        }
+        Ok(())
+    }
+
+    /// Lets the manager continue once all standby managers of the set have stored its state. The set is stored before, if one
+    /// of them had to be left out.
+    fn await_followers(&mut self) -> anyhow::Result<()> {
+        let now = self.now();
+        if let Some(redundancy) = &mut self.redundancy {
+            redundancy.followers.leave_out_silent(now);
+            if !redundancy.followers.is_remembered() || !self.store_set()? {
+                return Ok(());
+            }
+        }
+        self.awaits_followers = false;
+        self.manager.handle_persisted(self.now());
+        Ok(())
+    }
+
+    /// Stores which standby managers are in the set, if that has changed. Returns whether it is stored.
+    fn store_set(&mut self) -> anyhow::Result<bool> {
+        let Some(redundancy) = &self.redundancy else { return Ok(true) };
+        if redundancy.followers.set() == self.memory.standbys {
+            return Ok(true);
+        }
+        match self.store(self.memory.clone()) {
+            // The others store it, too.
+            Ok(()) => self.record_state_saved().map(|()| false),
+            Err(error) => {
+                self.record_state_unsaved(&error);
+                Ok(false)
+            }
+        }
+    }
+
+    /// With other managers: sends beats as the master, and receives what the master remembers as a candidate. Returns whether
+    /// there is a master.
+    fn replicate(&mut self) -> anyhow::Result<bool> {
+        let (now, is_master) = (self.now(), self.manager.is_master());
+        let Some(redundancy) = &mut self.redundancy else { return Ok(false) };
+        if is_master {
+            redundancy.followers.beat(now);
+            if !self.awaits_followers {
+                self.store_set()?;
+            }
+            return Ok(false);
+        }
+        let (state, memory) = (&mut self.state, &mut self.memory);
+        let has_master = redundancy.following.receive(now, |new| {
+            state.write(new.clone())?;
+            *memory = new.clone();
+            Ok(())
+        })?;
+        Ok(has_master)
     }
 
     /// Records that the state cannot be written. The fabric stays as it is, and the write is retried.
@@ -233,10 +326,38 @@ impl Daemon {
                     );
                     self.print(&found)?;
                     self.planner.found(discovery)?;
+                    if self.is_stale() {
+                        self.print("what this manager remembers may be old: it reads the fabric first")?;
+                        self.manager.freeze_bindings();
+                        if !self.planner.is_external() {
+                            self.adoption = Some(Adopt::AndApply);
+                        }
+                    }
                     match self.adoption {
                         Some(_) => self.manager.survey(self.now()),
                         None => self.decide(once)?,
                     }
+                }
+                SmEvent::Elected => {
+                    self.stats.role = Some("master");
+                    if let Some(redundancy) = &mut self.redundancy {
+                        redundancy.fruitless = 0;
+                        redundancy.takeovers += 1;
+                    }
+                    self.print("this manager is the master")?;
+                }
+                SmEvent::LeaseLost => {
+                    self.stats.role = Some("candidate");
+                    self.print(
+                        "this manager was stopped or cut off: it sends nothing until it is the master again",
+                    )?;
+                }
+                SmEvent::Yielded { to } => {
+                    let why = to.map_or("it was stopped for too long".to_owned(), |to| {
+                        format!("{to} goes before it")
+                    });
+                    self.print(&format!("this manager waits: {why}"))?;
+                    return Ok(Some(Stop::Yielded));
                 }
                 SmEvent::Surveyed(found) => self.adopt(*found)?,
                 SmEvent::ReadBack(plan) => {
@@ -283,6 +404,18 @@ impl Daemon {
             }
         }
         Ok(stop)
+    }
+
+    /// Whether the memory of this candidate may be older than what the last master remembered. Asked once for each candidacy.
+    fn is_stale(&mut self) -> bool {
+        let Some(redundancy) = self.redundancy.as_mut().filter(|_| !self.manager.is_master()) else {
+            return false;
+        };
+        let was_current = std::mem::replace(&mut redundancy.is_current, true);
+        let own = self.memory.decisions.end_ports.get(&redundancy.own).map(|port| port.lid);
+        let last = self.manager.last_master();
+        let knows_nothing = self.memory.decisions.end_ports.is_empty();
+        !was_current && !knows_nothing && last.is_some() && last != own
     }
 
     fn decide(&mut self, once: bool) -> anyhow::Result<()> {

@@ -8,11 +8,13 @@ mod link_health;
 mod metrics;
 mod planner;
 mod progress;
+mod replication;
 mod secret;
+mod standby;
 mod state;
 mod stats;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -24,14 +26,16 @@ use fabric_model::intent::{PortName, UnenforcedPorts};
 use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use subnet_manager::{Location, MadLimits, Manager, ManagerSettings, SweepSettings};
+use subnet_manager::{ElectionTiming, Location, MadLimits, Manager, ManagerSettings, SweepSettings};
 
 use crate::control_socket;
 pub use daemon::FabricGone;
 use daemon::{Adopt, Daemon, Stop};
 use planner::{IntentFiles, PlanProvider, PlanSource};
 use progress::Bar;
+use replication::{DeclaredManager, Followers, Following};
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
+use standby::{Redundancy, Waited};
 use state::State;
 pub use state::secret_mark;
 use stats::SmStatistics;
@@ -124,7 +128,20 @@ struct ServeArgs {
     /// Listen at this unix socket for the commands `heddle sm status`, `watch`, `plan`, `reload`, …
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority; `heddle sm` never yields.
+    /// Another subnet manager of this site, by the GUID of its port and its control socket; may be repeated. One of them is the
+    /// master; the others store what it remembers and take over when it ends. `heddle sm` yields to nobody else. Each needs `--control`
+    /// and a copy of the secret.
+    #[arg(
+        long = "peer", value_name = "GUID=SOCKET", requires = "control", requires = "state",
+        conflicts_with_all = ["once", "adopt"]
+    )]
+    peers: Vec<DeclaredManager>,
+    /// Seconds without an answer of the master after which a standby manager takes over, 0.5 to 60. A master that is busy for a
+    /// quarter of it sends nothing for a moment, so large fabrics on slow machines need more.
+    #[arg(long, value_name = "SECONDS", requires = "peers", default_value_t = 1.5, value_parser = patience)]
+    takeover_after: f64,
+    /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority, `heddle sm` to `--peer` only:
+    /// where two halves of a fabric are joined, the master with the higher priority goes on.
     #[arg(long, default_value_t = ManagerSettings::default().priority, value_parser = clap::value_parser!(u8).range(0..=15))]
     priority: u8,
     /// GID prefix of the subnet, 64 bits: the first half of the GID of every port.
@@ -274,12 +291,12 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
             "{behind} nodes may still have keys of the secret before: give both, --secret OLD --secret NEW"
         );
     }
-    let source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
+    let plan_source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
     let unenforced = if args.allow_unenforced { UnenforcedPorts::Open } else { UnenforcedPorts::Closed };
     let files = IntentFiles { partitions: args.partitions, aliases: args.aliases };
     let mut decisions = memory.decisions.clone();
     decisions.sl_enforcement |= args.qos;
-    let planner = PlanProvider::new(source, files, decisions, unenforced)?;
+    let planner = PlanProvider::new(plan_source, files.clone(), decisions, unenforced)?;
     let mut device = Device::open(&args.device)?;
     let adoption = match (args.adopt, args.apply) {
         (false, _) => None,
@@ -305,11 +322,20 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         link_health: args.link_health.as_deref().map(link_health::read).transpose()?.unwrap_or_default(),
         ..ManagerSettings::default()
     };
+    let event_ports: BTreeSet<Guid> = args.event_port.into_iter().collect();
     let mut manager = Manager::new(settings, secrets, &memory);
-    manager.set_event_ports(args.event_port.into_iter().collect());
+    manager.set_event_ports(event_ports.clone());
+    let redundancy = match args.peers.as_slice() {
+        [] => None,
+        peers => Some(redundancy(&mut device, peers, args.takeover_after, &waker)?),
+    };
     let mut daemon = Daemon {
         device,
         manager,
+        settings,
+        memory,
+        redundancy,
+        awaits_followers: false,
         planner,
         state,
         stats: SmStatistics::default(),
@@ -331,7 +357,9 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         unsent: Vec::new(),
         metrics_written: None,
     };
-    let stop = daemon.run()?;
+    let start =
+        Candidacy { secrets: args.secret, event_ports, plan_source, files, unenforced, qos: args.qos };
+    let stop = if daemon.redundancy.is_some() { take_turns(&mut daemon, &start)? } else { daemon.run()? };
     ensure!(!(args.once && stop == Stop::Asked), "interrupted before the fabric was programmed");
     let (refused, unmet) = (daemon.stats.refused.count, daemon.stats.unmet.len());
     let lacks = daemon.stats.lacks.len();
@@ -342,6 +370,74 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// What every candidacy starts with, besides the memory.
+struct Candidacy {
+    secrets: Vec<PathBuf>,
+    event_ports: BTreeSet<Guid>,
+    plan_source: PlanSource,
+    files: IntentFiles,
+    unenforced: UnenforcedPorts,
+    qos: bool,
+}
+
+/// Waits, becomes a candidate, and waits again when another manager is the master.
+fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop> {
+    loop {
+        let Waited::Candidate { earliest } = daemon.wait_as_standby()? else { return Ok(Stop::Asked) };
+        let secrets =
+            start.secrets.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
+        let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
+        let memory = &daemon.memory;
+        if !memory.secret.iter().chain(&memory.keys.older_secrets()).all(is_given) {
+            crate::print_warning(
+                "cannot take over: the nodes have keys of a secret that --secret does not name",
+            );
+            daemon.redundancy()?.fruitless += 1;
+            continue;
+        }
+        let mut manager = Manager::new(daemon.settings, secrets, memory);
+        manager.set_event_ports(start.event_ports.clone());
+        let redundancy = daemon.redundancy.as_ref().context("no other managers are declared")?;
+        let peers = redundancy.managers.iter().map(|it| it.port);
+        manager.set_peers(peers, redundancy.timing, earliest);
+        manager.handle_timeout(daemon.started.elapsed());
+        let mut decisions = memory.decisions.clone();
+        decisions.sl_enforcement |= start.qos;
+        daemon.planner =
+            PlanProvider::new(start.plan_source, start.files.clone(), decisions, start.unenforced)?;
+        (daemon.manager, daemon.awaits_followers, daemon.adoption) = (manager, false, None);
+        daemon.stats.role = Some("candidate");
+        let stop = daemon.run()?;
+        if stop != Stop::Yielded {
+            return Ok(stop);
+        }
+        // Their requests end with an error, and watchers look for the master.
+        daemon.drop_requests();
+        daemon.redundancy()?.fruitless += 1;
+    }
+}
+
+fn redundancy(
+    device: &mut Device,
+    peers: &[DeclaredManager],
+    takeover_after: f64,
+    waker: &Waker,
+) -> anyhow::Result<Redundancy> {
+    let own =
+        device.port_guid()?.context("the device does not tell the GUID of its port, which --peer needs")?;
+    ensure!(peers.iter().all(|peer| peer.port != own), "--peer names the port of this manager, {own}");
+    Ok(Redundancy {
+        managers: peers.to_vec(),
+        timing: ElectionTiming::with_patience(Duration::from_secs_f64(takeover_after)),
+        own,
+        followers: Followers::default(),
+        following: Following::start(own, peers, waker)?,
+        fruitless: 0,
+        takeovers: 0,
+        is_current: false,
+    })
 }
 
 /// Forwards SIGHUP, SIGINT and SIGTERM to the daemon and wakes it.
@@ -420,6 +516,12 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
 /// Rejects the former name of an option with the name it has now.
 fn renamed_guided(_: &str) -> Result<String, String> {
     Err("--guided is now --external-plans".to_owned())
+}
+
+/// Parses the seconds of `--takeover-after`.
+fn patience(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.5..=60.0).contains(seconds));
+    seconds.ok_or_else(|| format!("the seconds must be between 0.5 and 60, got {text:?}"))
 }
 
 fn gid_prefix(text: &str) -> Result<u64, String> {

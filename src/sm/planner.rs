@@ -25,7 +25,7 @@ pub enum PlanSource {
 }
 
 /// Files that plans are compiled from. They are read again on request.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct IntentFiles {
     pub partitions: Option<PathBuf>,
     pub aliases: Option<PathBuf>,

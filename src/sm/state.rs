@@ -1,6 +1,6 @@
 //! The state file of a manager: a line with the whole memory, then a line for each change since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::mem;
@@ -54,6 +54,8 @@ struct Change {
     secret: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<KeyVersions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standbys: Option<BTreeSet<Guid>>,
 }
 
 impl State {
@@ -85,12 +87,13 @@ impl State {
     }
 
     /// Writes the memory. When this returns `Ok`, it is on disk (fsync). After an error the file holds what it held before,
-    /// and the write may be retried.
-    pub fn write(&mut self, memory: PersistentState) -> anyhow::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
+    /// and the write may be retried. Returns the change; `None` if there is none or the file had nothing before.
+    pub fn write(&mut self, memory: PersistentState) -> anyhow::Result<Option<String>> {
+        let Some(path) = &self.path else { return Ok(None) };
         if self.kept.as_ref() == Some(&memory) {
-            return Ok(());
+            return Ok(None);
         }
+        let mut change = None;
         match &self.kept {
             Some(kept) if self.appended < CHANGES_BYTES_MAX => {
                 let line = serde_json::to_string(&Change::between(kept, &memory))? + "\n";
@@ -100,15 +103,31 @@ impl State {
                     return Err(error).with_context(|| format!("cannot write {}", path.display()));
                 }
                 self.appended += line.len();
+                change = Some(line);
             }
-            _ => {
+            kept => {
+                if let Some(kept) = kept {
+                    change = Some(serde_json::to_string(&Change::between(kept, &memory))? + "\n");
+                }
                 crate::files::replace_private(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
                 self.appended = 0;
             }
         }
         self.kept = Some(memory);
-        Ok(())
+        Ok(change)
     }
+
+    /// The memory that is certain to be in the file.
+    pub fn kept(&self) -> Option<&PersistentState> {
+        self.kept.as_ref()
+    }
+}
+
+/// A memory with a change applied, both as lines of a state file.
+pub fn with_change(memory: &PersistentState, change: &str) -> anyhow::Result<PersistentState> {
+    let mut memory = memory.clone();
+    serde_json::from_str::<Change>(change).context("invalid change")?.apply(&mut memory);
+    Ok(memory)
 }
 
 /// The memory in a state file that another process may use.
@@ -155,6 +174,7 @@ impl Change {
             damped_links,
             secret,
             keys,
+            standbys,
         } = new;
         let (before, after) = (&old.decisions.end_ports, &decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
@@ -183,6 +203,7 @@ impl Change {
             damped_links: changed(&old.damped_links, damped_links),
             secret: secret.filter(|_| *secret != old.secret),
             keys: changed(&old.keys, keys),
+            standbys: changed(&old.standbys, standbys),
         }
     }
 
@@ -200,6 +221,7 @@ impl Change {
         memory.bindings = self.bindings.unwrap_or(mem::take(&mut memory.bindings));
         memory.secret = self.secret.or(memory.secret);
         memory.keys = self.keys.unwrap_or(mem::take(&mut memory.keys));
+        memory.standbys = self.standbys.unwrap_or(mem::take(&mut memory.standbys));
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
         memory.multicast_blocks = self.multicast_blocks.unwrap_or(memory.multicast_blocks);

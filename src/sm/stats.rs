@@ -7,8 +7,8 @@ use fabric_model::FabricPlan;
 use ib_wire::{Attribute, Guid, SmState};
 use serde::Serialize;
 use subnet_manager::{
-    CounterPollCounts, DampedLinkUse, EntryClass, KeyStatus, Lack, Location, MadCounts, Manager, SaCounts,
-    SmEvent,
+    CounterPollCounts, DampedLinkUse, ElectionStatus, EntryClass, KeyStatus, Lack, Location, MadCounts,
+    Manager, SaCounts, SmEvent,
 };
 
 /// Entries kept of each list; older ones are only counted.
@@ -58,6 +58,12 @@ pub struct SmStatistics {
     pub overload: List,
     /// Ports that flooded the service level of management.
     pub management_floods: List,
+    /// Of several managers: `master`, `candidate` or `standby`.
+    pub role: Option<&'static str>,
+    /// The port GUID of the master, if this manager is a standby.
+    pub master: Option<Guid>,
+    /// As a master or candidate: what the other managers say.
+    pub election: Option<ElectionStatus>,
     /// The M_Keys of nodes; none without `--secret`.
     pub keys: Option<KeyStatus>,
     /// Counters of subnet administration.
@@ -198,6 +204,9 @@ impl SmStatistics {
             SmEvent::KeysRotated { version, absent } => {
                 tracing::info!(epoch = version.epoch, absent, "all nodes that answer hold the current M_Key");
             }
+            SmEvent::Elected => tracing::info!("elected"),
+            SmEvent::LeaseLost => tracing::warn!("lease lost"),
+            SmEvent::Yielded { to } => tracing::info!(?to, "yielded"),
             SmEvent::ForeignManager { node, port, info } => {
                 let says = match info {
                     Some(info) => format!("{} with priority {}", state(info.state), info.priority),
@@ -225,6 +234,7 @@ impl SmStatistics {
     pub fn count(&mut self, manager: &Manager) {
         self.count_mads(manager.counts());
         self.sa = manager.sa_counts();
+        self.election = manager.election_status();
         self.keys = manager.key_status();
         let CounterPollCounts { reads, unanswered, resets } = manager.counter_poll_counts();
         (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) =

@@ -10,6 +10,7 @@ mod die_with_parent;
 mod exec;
 mod external_plans;
 mod fail_closed;
+mod failover;
 mod frames;
 mod full_disk;
 mod group_trees;

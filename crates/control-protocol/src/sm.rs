@@ -37,6 +37,11 @@ pub enum SmRequest {
     RotateKeys { new_secret: Option<PathBuf> },
     /// Statistics in the text format of Prometheus.
     Metrics {},
+    /// A standby manager, named by its port GUID, asks the master for what it has to remember. Answered with a stream of
+    /// [`Replica`]s.
+    Follow { manager: Guid },
+    /// A standby manager has stored everything up to a number.
+    Remembered { manager: Guid, sequence: u64 },
     /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
     ReadBack {},
 }
@@ -51,19 +56,35 @@ struct Fields {
     behind: Option<PortName>,
     port: Option<PortName>,
     new_secret: Option<PathBuf>,
+    manager: Option<Guid>,
+    sequence: Option<u64>,
 }
 
 /// A request whose command is unknown, or that has other fields than its command needs.
 #[derive(Debug, Error)]
 #[error(
-    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, rotate-keys, metrics, read-back"
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, rotate-keys, follow, remembered, metrics, read-back"
 )]
 struct UnknownRequest(String);
 
 impl TryFrom<Fields> for SmRequest {
     type Error = UnknownRequest;
     fn try_from(fields: Fields) -> Result<Self, UnknownRequest> {
-        let Fields { command, plan, node, behind, port, new_secret } = fields;
+        let Fields { command, plan, node, behind, port, new_secret, manager, sequence } = fields;
+        if manager.is_some() || sequence.is_some() {
+            let is_alone = plan.is_none()
+                && node.is_none()
+                && behind.is_none()
+                && port.is_none()
+                && new_secret.is_none();
+            return match (command.as_str(), manager, sequence) {
+                ("follow", Some(manager), None) if is_alone => Ok(Self::Follow { manager }),
+                ("remembered", Some(manager), Some(sequence)) if is_alone => {
+                    Ok(Self::Remembered { manager, sequence })
+                }
+                _ => Err(UnknownRequest(command)),
+            };
+        }
         if command == "rotate-keys" {
             let is_alone = plan.is_none() && node.is_none() && behind.is_none() && port.is_none();
             return if is_alone { Ok(Self::RotateKeys { new_secret }) } else { Err(UnknownRequest(command)) };
@@ -89,6 +110,25 @@ impl TryFrom<Fields> for SmRequest {
     }
 }
 
+/// What a master tells a standby manager. Numbers grow by one with every change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replica {
+    /// Everything that the master remembers, as the first line of its state file.
+    Whole {
+        sequence: u64,
+        state: String,
+        /// Node GUID of the standby manager, if the master sees its port.
+        node: Option<Guid>,
+    },
+    /// A change, as a further line of the state file.
+    Change { sequence: u64, change: String },
+    /// The master is there, and knows that the standby manager has stored everything up to this number.
+    Beat { remembered: u64 },
+    /// The standby manager did not answer in time: the master goes on without it, and what it has stored is stale.
+    LeftOut,
+}
+
 /// Reasons to reject a plan that a client has to tell apart: it has to plan again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -107,6 +147,14 @@ pub enum PlanRejection {
 pub enum FabricEvent {
     /// The first discovery is in progress.
     Discovering,
+    /// This manager waits, and another one is the master, if its port GUID is given. The stream ends; ask the other one.
+    Standby { master: Option<Guid> },
+    /// This manager became the master.
+    Elected,
+    /// This manager was stopped or cut off, and sends nothing until it is the master again.
+    LeaseLost,
+    /// Another manager is or will be the master. The stream ends.
+    Yielded { to: Option<Guid> },
     /// The fabric was discovered, or has changed. Plans for an earlier fabric are rejected from now on.
     Discovered(Box<DiscoveredTopology>),
     /// Tables of devices were read, to adopt them.

@@ -52,6 +52,7 @@ use anyhow::{Context as _, ensure};
 use controller_api::tenant::TokenLifetime;
 use fabric_model::StatedHardware;
 use loops::ControlLoops;
+use manager::ManagerSockets;
 pub use recovery::{AcceptedLoss, RecoverySummary, StoreMismatch, recover};
 use server::Connections;
 use site::Site;
@@ -80,8 +81,8 @@ pub struct ControllerSettings {
     /// Additional TCP address of the REST interface; loopback only, because tokens are sent in the clear and clients
     /// cannot authenticate the server.
     pub listen: Option<SocketAddr>,
-    /// Control socket of the subnet manager.
-    pub sm_control: PathBuf,
+    /// Control sockets of the subnet managers, at least one. The controller follows whichever is the master.
+    pub sm_controls: Vec<PathBuf>,
     /// What the operator states about the hardware of the fabric.
     pub hardware: StatedHardware,
     /// Unix socket at which views are served to the tunnels of agents.
@@ -117,8 +118,8 @@ pub async fn serve(
     let views = ViewService::start(&settings.view_socket)?;
     let identity = store.site_identity().await?;
     let sequences = store.spec_sequence_begin().await?;
-    let sm_control = settings.sm_control.clone();
-    let mut site = Site::new(store, identity, sequences, sidecar, decisions, sm_control, views);
+    let managers = ManagerSockets::new(settings.sm_controls.clone());
+    let mut site = Site::new(store, identity, sequences, sidecar, decisions, managers, views);
     site.best_effort_percent = settings.best_effort_percent;
     site.hardware = settings.hardware;
     let site = Arc::new(site);
@@ -131,7 +132,7 @@ pub async fn serve(
     };
     provide_operator_token(&site, &settings.operator_token_file).await?;
     let unix = socket::listen(&settings.socket)?;
-    let mut loops = control_loops(&site, &settings.sm_control);
+    let mut loops = control_loops(&site);
     match &tcp {
         Some(tcp) => write_file(
             &settings.address_file,
@@ -160,15 +161,14 @@ pub async fn serve(
 }
 
 /// Starts all control loops.
-fn control_loops(site: &Arc<Site>, sm_control: &Path) -> ControlLoops {
+fn control_loops(site: &Arc<Site>) -> ControlLoops {
     let mut loops = ControlLoops::default();
-    let control = || sm_control.to_owned();
     loops.spawn("reconcile", reconcile::run(Arc::clone(site)));
     loops.spawn("agents", agents::run(Arc::clone(site)));
     loops.spawn("health", health::watch::run(Arc::clone(site)));
-    loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site), control()));
-    loops.spawn("subnet manager events", manager::watch(Arc::clone(site), control()));
-    loops.spawn("fabric programming", manager::program(Arc::clone(site), control()));
+    loops.spawn("subnet manager heartbeat", manager::heartbeat(Arc::clone(site)));
+    loops.spawn("subnet manager events", manager::watch(Arc::clone(site)));
+    loops.spawn("fabric programming", manager::program(Arc::clone(site)));
     loops.spawn("views", view_loops::slices::run(Arc::clone(site)));
     loops.spawn("tunnel sockets", view_loops::tunnel_sockets::run(Arc::clone(site)));
     loops.spawn("view overlays", view_loops::overlays::run(Arc::clone(site)));

@@ -1,10 +1,11 @@
-//! Client of the subnet manager: records what it discovers, and gives it plans.
+//! Client of the subnet manager: records what it discovers, and gives it plans. Of several managers it follows the master.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use control_protocol::sm::{EntryLack, LackPurpose};
 use control_protocol::{FabricEvent, SmRequest, read_reply, sm};
 use controller_api::fabric::{FabricState, Proof};
@@ -36,10 +37,37 @@ const UNEXPECTED: &str = "unexpected reply from the subnet manager";
 /// Time between two heartbeats of the subnet manager.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The control sockets of the subnet managers of a site.
+#[derive(Debug)]
+pub struct ManagerSockets {
+    sockets: Vec<PathBuf>,
+    current: AtomicUsize,
+}
+
+impl ManagerSockets {
+    /// The sockets of all managers, at least one.
+    pub fn new(sockets: Vec<PathBuf>) -> Self {
+        Self { sockets, current: AtomicUsize::new(0) }
+    }
+
+    /// The socket of the manager that is the master, as far as is known.
+    pub fn current(&self) -> PathBuf {
+        let index = self.current.load(Ordering::Relaxed);
+        self.sockets.get(index).cloned().unwrap_or_default()
+    }
+
+    /// The current manager is not the master: tries the next one.
+    fn look_further(&self) {
+        let next = (self.current.load(Ordering::Relaxed) + 1) % self.sockets.len().max(1);
+        self.current.store(next, Ordering::Relaxed);
+    }
+}
+
 /// Control loop: pings the subnet manager. The thread that programs the fabric answers, so a manager that hangs is
 /// noticed although its socket still accepts connections.
-pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
+pub async fn heartbeat(site: Arc<Site>) -> ! {
     loop {
+        let control = site.managers.current();
         let reply =
             tokio::time::timeout(MANAGER_SILENCE_LIMIT, reply_line(&control, &SmRequest::Ping {})).await;
         if matches!(reply, Ok(Ok(_))) {
@@ -50,10 +78,10 @@ pub async fn heartbeat(site: Arc<Site>, control: PathBuf) -> ! {
 }
 
 /// Control loop: follows the events of the subnet manager and records discoveries.
-pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
+pub async fn watch(site: Arc<Site>) -> ! {
     let mut was_silent = false;
     loop {
-        let error = match follow(&site, &control).await {
+        let error = match follow(&site, &site.managers.current()).await {
             Ok(()) => anyhow!("the connection was closed"),
             Err(error) => error,
         };
@@ -67,6 +95,7 @@ pub async fn watch(site: Arc<Site>, control: PathBuf) -> ! {
             tracing::warn!("the subnet manager does not respond: {error:#}");
         }
         was_silent = true;
+        site.managers.look_further();
         tokio::time::sleep(RETRY).await;
     }
 }
@@ -81,8 +110,12 @@ async fn follow(site: &Site, control: &Path) -> anyhow::Result<()> {
         if let Some((kind, text)) = describe(&event) {
             site.note(kind, text).await?;
         }
-        if let FabricEvent::Discovered(found) = event {
-            discovered(site, *found).await?;
+        match event {
+            FabricEvent::Discovered(found) => discovered(site, *found).await?,
+            FabricEvent::Standby { master: Some(master) } => bail!("it waits: {master} is the master"),
+            FabricEvent::Standby { master: None } => bail!("it waits to become the master"),
+            FabricEvent::Yielded { .. } => bail!("it is not the master any more"),
+            _ => {}
         }
     }
     Ok(())
@@ -214,11 +247,11 @@ async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> a
 }
 
 /// Control loop: compiles the desired state into plans and has them programmed.
-pub async fn program(site: Arc<Site>, control: PathBuf) -> ! {
+pub async fn program(site: Arc<Site>) -> ! {
     let mut woken = site.woken.subscribe();
     loop {
         woken.mark_unchanged();
-        if let Err(error) = program_once(&site, &control).await {
+        if let Err(error) = program_once(&site, &site.managers.current()).await {
             tracing::warn!("cannot program the fabric: {error:#}");
             tokio::time::sleep(RETRY).await;
         } else {
@@ -326,7 +359,8 @@ pub async fn proof(site: &Site) -> anyhow::Result<Option<Proof>> {
     let (Some(discovered), Some(intent)) = (before.discovered, before.programmed) else { return Ok(None) };
     let request = SmRequest::ReadBack {};
     let reply =
-        tokio::time::timeout(PLAN_TIMEOUT, send_request::<FabricPlan>(&site.sm_control, &request)).await;
+        tokio::time::timeout(PLAN_TIMEOUT, send_request::<FabricPlan>(&site.managers.current(), &request))
+            .await;
     let held = reply.context("the subnet manager did not reply in time")??;
     // If the plan has changed meanwhile, the tables belong to neither plan.
     let after = site.with_observed(|observed| observed.fabric.clone());

@@ -1,7 +1,6 @@
 //! State shared by the REST handlers and the control loops.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
@@ -12,6 +11,7 @@ use uuid::Uuid;
 
 use crate::event_waiters::EventWaiters;
 use crate::faults::Faults;
+use crate::manager::ManagerSockets;
 use crate::observed::{Observed, ObservedFabric};
 use crate::planning::Planning;
 use crate::rate::Rates;
@@ -23,8 +23,7 @@ use crate::views::ViewService;
 #[derive(Debug)]
 pub struct Site {
     pub store: Store,
-    /// Control socket of the subnet manager.
-    pub sm_control: PathBuf,
+    pub managers: ManagerSockets,
     /// See [`ControllerSettings`](crate::ControllerSettings).
     pub best_effort_percent: u8,
     /// What the operator states about the hardware of the fabric.
@@ -67,7 +66,7 @@ impl Site {
         sequences: SpecSequences,
         sidecar: Sidecar,
         decisions: Decisions,
-        sm_control: PathBuf,
+        managers: ManagerSockets,
         views: ViewService,
     ) -> Self {
         let decisions = Arc::new(decisions);
@@ -77,7 +76,7 @@ impl Site {
             identity,
             sequences,
             sidecar,
-            sm_control,
+            managers,
             best_effort_percent: 0,
             hardware: StatedHardware::default(),
             views,

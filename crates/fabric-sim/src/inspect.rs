@@ -163,6 +163,11 @@ impl Fabric {
         }
     }
 
+    /// PortInfo:MasterSMLID of a port: where its software sends requests for the subnet manager.
+    pub fn master_lid_of(&self, id: PortId) -> Option<Lid> {
+        self.port(id).info.master_sm_lid
+    }
+
     /// The nodes in the order of the topology.
     pub fn device_ids(&self) -> impl ExactSizeIterator<Item = DeviceId> + use<> {
         (0..self.devices.len() as u32).map(DeviceId)

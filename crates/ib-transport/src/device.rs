@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ib_wire::{Datagram, Lid, Pkey, TransactionId};
+use ib_wire::{Datagram, Guid, Lid, Pkey, TransactionId};
 
 use crate::client_role::ClientRole;
 use crate::framed::{self, FramedReceived};
@@ -122,6 +122,15 @@ impl Device {
             Transport::Umad(umad) => umad.set_role(role)?,
         }
         Ok(())
+    }
+
+    /// The GUID of the port. `None` if the server does not tell; stock ibsim tells that of the node.
+    pub fn port_guid(&mut self) -> Result<Option<Guid>, DeviceError> {
+        Ok(match &mut self.0 {
+            Transport::Ibsim { client, .. } => client.guid()?,
+            Transport::Framed(client) => client.attached().port_guid,
+            Transport::Umad(umad) => umad.port_guid(),
+        })
     }
 
     /// Sends one datagram. Headers that the transport does not carry (see the [crate documentation](crate)) are dropped.

@@ -129,7 +129,8 @@ impl Manager {
             return;
         }
         let is_late = self.is_late_port(&info, from, expected);
-        if !is_late && self.is_stranger(guid, entered, from, expected) {
+        let is_unknown = self.are_bindings_frozen && self.keys.is_some() && self.bound.node(from).is_none();
+        if is_unknown || !is_late && self.is_stranger(guid, entered, from, expected) {
             if self.unresolved.insert(from, Some(guid)) != Some(Some(guid)) {
                 self.emit(SmEvent::Stranger { location: from, claims: guid });
             }
@@ -380,8 +381,9 @@ impl Manager {
         {
             self.changed.insert(guid);
         }
-        // Without a plan nothing is written, so the bit stays set and the ports are read in every sweep.
-        if has_changed && self.plan.is_some() && !self.may_be_foreign(guid) {
+        // Without a plan nothing is written, nor before another manager was met. So the bit stays set and the ports are read in
+        // every sweep.
+        if has_changed && self.plan.is_some() && !self.may_meet_other_master() {
             // Cleared before the ports are read, so that a later change sets it again.
             self.write(target, *data);
         }

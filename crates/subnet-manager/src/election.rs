@@ -105,6 +105,7 @@ struct Peer {
     answer: Option<(Duration, SmState)>,
     /// When the first question was sent that was not answered since.
     silent_since: Option<Duration>,
+    was_silent: bool,
 }
 
 impl Peer {
@@ -194,6 +195,18 @@ impl Election {
 
     fn was_stopped(&self, now: Duration) -> bool {
         self.last_step.is_some_and(|last| now.saturating_sub(last) > self.timing.pause_max)
+    }
+
+    /// Whether a manager became silent since this was asked last.
+    fn take_newly_silent(&mut self, now: Duration) -> bool {
+        let timing = self.timing;
+        let mut is_new = false;
+        for peer in self.peers.values_mut() {
+            let is_silent = peer.is_silent(now, &timing);
+            is_new |= is_silent && !std::mem::replace(&mut peer.was_silent, is_silent);
+            peer.was_silent = is_silent;
+        }
+        is_new
     }
 
     /// Whether Sets may be sent.
@@ -331,6 +344,10 @@ impl Manager {
         if self.election.step(now) == Verdict::Yield {
             return self.emit(SmEvent::Yielded { to: None });
         }
+        // Is the other one gone, or this one cut off?
+        if let Some(own) = self.observed.own.filter(|_| self.election.take_newly_silent(now)) {
+            self.sweeps.schedule_recheck(now, own.node);
+        }
         match (before, self.election.standing) {
             (Standing::Candidate, Standing::Master) => self.emit(SmEvent::Elected),
             (Standing::Master, Standing::Candidate) => self.emit(SmEvent::LeaseLost),
@@ -360,9 +377,13 @@ impl Manager {
         }
     }
 
-    /// Whether a node was found in this run, and may belong to the half of a fabric that another master manages.
-    pub(crate) fn may_be_foreign(&self, node: Guid) -> bool {
-        self.election.is_contested() && self.fresh.contains(&node)
+    /// Whether a declared manager does not answer: it may be the master of another half of the fabric, which this run may have
+    /// found.
+    pub(crate) fn may_meet_other_master(&self) -> bool {
+        self.election
+            .peers
+            .values()
+            .any(|peer| peer.port.is_none() || peer.answer.is_none() || peer.was_silent)
     }
 
     /// After a discovery run: where the declared managers are.

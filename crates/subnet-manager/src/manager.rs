@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
 use ib_wire::{
-    Attribute, Datagram, Guid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId,
+    Attribute, Datagram, Guid, Lid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId,
 };
 
 use crate::attribute_key::AttributeRef;
@@ -109,6 +109,8 @@ pub struct Manager {
     pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
+    /// Nodes that were not bound before count as strangers.
+    pub(crate) are_bindings_frozen: bool,
     pub(crate) unsupported: Unsupported,
     pub(crate) lacks: Lacks,
     /// The lacks that were reported as events.
@@ -231,6 +233,7 @@ impl Manager {
             window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
             bound: BoundNodes::new(&state.bindings),
+            are_bindings_frozen: false,
             unsupported: state.unsupported.clone(),
             lacks: state.lacks.clone(),
             reported_lacks: state.lacks.clone(),
@@ -310,6 +313,24 @@ impl Manager {
     /// Names the ports that may subscribe to notices about all devices, besides the manager's own, by GUID.
     pub fn set_event_ports(&mut self, ports: BTreeSet<Guid>) {
         self.sa.set_event_ports(ports);
+    }
+
+    /// Accepts no node at a location where none was bound before, because what this manager remembers may be old. Those that
+    /// [`rebind`](Self::rebind) names are accepted.
+    pub fn freeze_bindings(&mut self) {
+        self.are_bindings_frozen = true;
+    }
+
+    /// The node that a port belongs to, if it was found.
+    pub fn node_of(&self, port: Guid) -> Option<Guid> {
+        let has = |node: &&ObservedNode| node.port_guids.values().any(|guid| *guid == port);
+        self.observed.nodes.values().find(has).map(|node| node.info.node_guid)
+    }
+
+    /// PortInfo:MasterSMLID of the manager's own port: the manager that last configured it.
+    pub fn last_master(&self) -> Option<Lid> {
+        let own = self.observed.own?;
+        self.observed.nodes.get(&own.node)?.ports.get(&own.number)?.master_sm_lid
     }
 
     /// Discovers the whole fabric again. Has no effect unless the manager is idle.

@@ -7,10 +7,12 @@
 //! one, answers queries from it, and tries again later. Nothing that depends on unsaved decisions is written
 //! meanwhile, so the process may be killed at any time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::{Decisions, FabricPlan};
+use ib_wire::Guid;
 use serde::{Deserialize, Serialize};
 
 use crate::key_ring::{KeyRing, KeyVersions};
@@ -47,6 +49,9 @@ pub struct PersistentState {
     /// The versions of the M_Keys that nodes hold.
     #[serde(skip_serializing_if = "KeyVersions::is_first")]
     pub keys: KeyVersions,
+    /// Port GUIDs of the standby managers that store everything before it takes effect. The caller sets it.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub standbys: BTreeSet<Guid>,
 }
 
 fn is_zero(number: &u16) -> bool {
@@ -156,7 +161,12 @@ impl Manager {
     /// Whether there is a state to store. During a comparison nothing was decided.
     pub(crate) fn has_state_to_persist(&self) -> bool {
         let is_due = self.persistence.retry_at.is_none_or(|at| at <= self.now);
-        self.state_is_new && is_due && self.plan.is_some() && self.phase != Phase::Comparing
+        // A candidate has decided nothing for others yet.
+        self.state_is_new
+            && is_due
+            && self.plan.is_some()
+            && self.phase != Phase::Comparing
+            && self.is_master()
     }
 
     /// When a state that could not be stored is offered again.
@@ -176,6 +186,7 @@ impl Manager {
             damped_links: self.health.damped().copied().collect(),
             secret: self.keys.as_ref().map(|keys| keys.current().secret),
             keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),
+            standbys: BTreeSet::new(),
         }
     }
 }

@@ -30,6 +30,7 @@ pub struct Standby {
     timing: ElectionTiming,
     /// The port GUID of this manager, if it is known.
     own: Option<Guid>,
+    own_lid: Option<Lid>,
     /// The declared managers and their LIDs; `None` if nobody told it yet.
     peers: BTreeMap<Guid, Option<Lid>>,
     /// The master that answered last, and when.
@@ -63,6 +64,7 @@ impl Standby {
             settings,
             timing,
             own,
+            own_lid: None,
             peers: peers.into_iter().map(|peer| (peer, None)).collect(),
             master: None,
             since: now,
@@ -82,6 +84,7 @@ impl Standby {
         for (peer, known) in &mut self.peers {
             *known = lid(*peer).or(*known);
         }
+        self.own_lid = self.own.and_then(lid).or(self.own_lid);
     }
 
     /// The master that answers at present.
@@ -173,7 +176,9 @@ impl Standby {
                 self.in_flight.pop_front();
             }
             self.in_flight.push_back((transaction, peer));
-            self.unsent.push_back(question(transaction, None, LidAddress::Unicast(lid)));
+            let own = self.own_lid.map_or(LidAddress::Permissive, LidAddress::Unicast);
+            let question = question(transaction, None, LidAddress::Unicast(lid));
+            self.unsent.push_back(Datagram { slid: own, ..question });
         }
     }
 

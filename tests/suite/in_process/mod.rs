@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fleet;
+pub mod managers;
 pub mod recorded;
 pub mod running_manager;
 pub mod tables;

@@ -79,12 +79,12 @@ pub struct Judge {
 
 impl Judge {
     /// Whether tables with this fingerprint have to be checked.
-    fn is_new(&mut self, fingerprint: u64) -> bool {
+    pub fn is_new(&mut self, fingerprint: u64) -> bool {
         self.sets += 1;
         self.verdict.is_none() && self.seen.insert(fingerprint)
     }
 
-    fn look(&mut self, tables: &Tables, allowed: &Pairs) {
+    pub fn look(&mut self, tables: &Tables, allowed: &Pairs) {
         self.verdict = tables.violation(allowed).map(|violation| (self.sets, violation));
     }
 }
@@ -274,32 +274,15 @@ impl World {
     }
 
     fn look(&mut self) {
-        if self.judging && self.judge.is_new(self.fingerprint()) {
+        if self.judging && self.judge.is_new(self.reader().fingerprint(self.allowed_fingerprint)) {
             let tables = self.tables();
             self.judge.look(&tables, &self.allowed);
         }
     }
 
-    /// A fingerprint of [`World::tables`] and of the allowed pairs, computed faster than the tables.
-    fn fingerprint(&self) -> u64 {
-        let mut hasher = Folder::default();
-        self.allowed_fingerprint.hash(&mut hasher);
-        for device in self.fabric.device_ids() {
-            for port in self.fabric.ports_of(device) {
-                let gate = self.fabric.port_forwarding(port);
-                (gate.lid, gate.keys, gate.enforces, gate.peer).hash(&mut hasher);
-                std::mem::discriminant(&gate.state).hash(&mut hasher);
-            }
-            self.fabric.linear_of(device).hash(&mut hasher);
-            self.fabric.groups_of(device).hash(&mut hasher);
-        }
-        hasher.finish()
-    }
-
     fn allow(&mut self, pairs: Pairs) {
-        let mut hasher = Folder::default();
-        (&pairs.honest, &pairs.hostile).hash(&mut hasher);
-        (self.allowed, self.allowed_fingerprint) = (pairs, hasher.finish());
+        let fingerprint = pairs_fingerprint(&pairs);
+        (self.allowed, self.allowed_fingerprint) = (pairs, fingerprint);
     }
 
     /// Losses are not reported: a manager has to notice them by itself.
@@ -312,6 +295,76 @@ impl World {
                 self.heard.push((port, datagram));
             }
         }
+    }
+
+    /// The tables of all devices as they are.
+    pub fn tables(&self) -> Tables {
+        self.reader().tables()
+    }
+
+    fn reader(&self) -> TableReader<'_> {
+        TableReader { fabric: &self.fabric, topology: &self.topology, places: &self.places }
+    }
+
+    /// The first device that is not as the plan says.
+    pub fn difference(&self) -> Option<String> {
+        let (tables, plan) = (self.tables(), self.plan.as_ref()?);
+        for planned in plan.switches() {
+            let held = &tables.switches[self.places.switches[&planned.guid]];
+            if let Some(what) = switch_difference(planned, held) {
+                return Some(format!("switch {}: {what}", planned.guid));
+            }
+        }
+        plan.adapter_ports().find_map(|planned| {
+            let held = &tables.ends[self.places.ends[&planned.guid]];
+            let equal =
+                held.lid == Some(planned.lid.to_wire()) && same_keys(&held.keys, planned.pkeys.entries());
+            (!equal).then(|| format!("adapter port {}: LID or keys", planned.guid))
+        })
+    }
+
+    /// Distinguishes the manager's port from the others: faults there would only disconnect the manager.
+    pub fn devices_but_own(&self) -> Vec<DeviceId> {
+        let own = self.fabric.device_id_of(self.port);
+        self.fabric.device_ids().filter(|device| *device != own).collect()
+    }
+
+    pub fn host_guids(&self) -> Vec<Guid> {
+        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
+        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+    }
+}
+
+/// A fingerprint of permissions.
+pub fn pairs_fingerprint(pairs: &Pairs) -> u64 {
+    let mut hasher = Folder::default();
+    (&pairs.honest, &pairs.hostile).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Reads the tables of an emulated fabric.
+#[derive(Clone, Copy)]
+pub struct TableReader<'a> {
+    pub fabric: &'a Fabric,
+    pub topology: &'a Topology,
+    pub places: &'a Places,
+}
+
+impl TableReader<'_> {
+    /// A fingerprint of the tables and of the allowed pairs, computed faster than the tables.
+    pub fn fingerprint(&self, allowed: u64) -> u64 {
+        let mut hasher = Folder::default();
+        allowed.hash(&mut hasher);
+        for device in self.fabric.device_ids() {
+            for port in self.fabric.ports_of(device) {
+                let gate = self.fabric.port_forwarding(port);
+                (gate.lid, gate.keys, gate.enforces, gate.peer).hash(&mut hasher);
+                std::mem::discriminant(&gate.state).hash(&mut hasher);
+            }
+            self.fabric.linear_of(device).hash(&mut hasher);
+            self.fabric.groups_of(device).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// The tables of all devices as they are.
@@ -370,34 +423,6 @@ impl World {
             Some((*switch, self.fabric.port_forwarding(peer).number.to_wire()))
         });
         End { lid: gate.lid.map(|lid| lid.to_wire()), keys: gate.keys.to_vec(), at }
-    }
-
-    /// The first device that is not as the plan says.
-    pub fn difference(&self) -> Option<String> {
-        let (tables, plan) = (self.tables(), self.plan.as_ref()?);
-        for planned in plan.switches() {
-            let held = &tables.switches[self.places.switches[&planned.guid]];
-            if let Some(what) = switch_difference(planned, held) {
-                return Some(format!("switch {}: {what}", planned.guid));
-            }
-        }
-        plan.adapter_ports().find_map(|planned| {
-            let held = &tables.ends[self.places.ends[&planned.guid]];
-            let equal =
-                held.lid == Some(planned.lid.to_wire()) && same_keys(&held.keys, planned.pkeys.entries());
-            (!equal).then(|| format!("adapter port {}: LID or keys", planned.guid))
-        })
-    }
-
-    /// Distinguishes the manager's port from the others: faults there would only disconnect the manager.
-    pub fn devices_but_own(&self) -> Vec<DeviceId> {
-        let own = self.fabric.device_id_of(self.port);
-        self.fabric.device_ids().filter(|device| *device != own).collect()
-    }
-
-    pub fn host_guids(&self) -> Vec<Guid> {
-        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
-        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
     }
 }
 

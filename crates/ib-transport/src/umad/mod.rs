@@ -11,7 +11,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ib_wire::{
-    Datagram, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, QKey, QueuePair, ServiceLevel,
+    Datagram, Guid, Lid, LidAddress, Mad, ManagementClass, Method, Pkey, QKey, QueuePair, ServiceLevel,
     TransactionId,
 };
 
@@ -176,6 +176,11 @@ impl Umad {
     /// Reads the LID of the port from sysfs. Under libumad2sim it is the LID at the time of attaching.
     pub fn lid(&self) -> Result<Option<Lid>, UmadError> {
         self.files.lid()
+    }
+
+    /// The GUID of the port, from sysfs. Under libumad2sim it is that of the node.
+    pub fn port_guid(&self) -> Option<Guid> {
+        self.files.port_guid()
     }
 
     /// Reads one message without blocking.

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io;
 
-use ib_wire::{Lid, Pkey};
+use ib_wire::{Guid, Lid, Pkey};
 
 use super::UmadError;
 use crate::sys::RawDevice;
@@ -37,6 +37,13 @@ impl PortFiles {
         let number =
             number(&text).ok_or_else(|| UmadError::Describe { path, source: not_a_number(&text) })?;
         Ok(Lid::from_wire(number))
+    }
+
+    /// The GUID of the port: the lower half of its first GID.
+    pub(super) fn port_guid(&self) -> Option<Guid> {
+        let gid = read_text(&format!("{}/gids/0", self.folder)).ok()?;
+        let digits: String = gid.trim().split(':').skip(4).collect();
+        u64::from_str_radix(&digits, 16).ok().and_then(Guid::from_wire)
     }
 
     /// An entry of the P_Key table; `None` if it is empty or missing.

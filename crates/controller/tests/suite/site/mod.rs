@@ -196,7 +196,7 @@ impl Site {
             database: self.path("store"),
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
-            sm_control: self.manager.clone(),
+            sm_controls: vec![self.manager.clone()],
             // A controller that is killed here closes its socket a moment later.
             view_socket: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             key_file: self.path("store.key"),

@@ -1,0 +1,151 @@
+//! The loop of a manager that waits for its turn.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use control_protocol::{FabricEvent, SmRequest};
+use ib_transport::Received;
+use ib_wire::Guid;
+use serde_json::{Value, json};
+use subnet_manager::{ElectionTiming, PersistentState, Standby};
+
+use super::daemon::{Daemon, FabricGone};
+use super::replication::{DeclaredManager, Followers, Following};
+use super::{Signal, control, metrics};
+use crate::control_socket::PendingRequest;
+
+/// Datagrams received in a row.
+const BURST: usize = 32;
+
+/// What a daemon needs to be one of several managers.
+pub struct Redundancy {
+    pub managers: Vec<DeclaredManager>,
+    pub timing: ElectionTiming,
+    /// GUID of the own port.
+    pub own: Guid,
+    pub followers: Followers,
+    pub following: Following,
+    /// Candidacies in a row that ended with a master.
+    pub fruitless: u32,
+    pub takeovers: u64,
+    /// Whether the memory was that of the former master when this manager became a candidate.
+    pub is_current: bool,
+}
+
+/// Why the wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// No master answers: become a candidate, which may send its first Set at this time.
+    Candidate { earliest: Duration },
+    /// SIGINT or SIGTERM arrived.
+    Asked,
+}
+
+impl Daemon {
+    /// Waits until no declared manager is the master. Meanwhile stores what the master remembers.
+    pub fn wait_as_standby(&mut self) -> anyhow::Result<Waited> {
+        let mut standby = self.standby()?;
+        let mut last = self.now();
+        let mut master = None;
+        loop {
+            let now = self.now();
+            let was_stopped = now.saturating_sub(last) > self.redundancy()?.timing.pause_max;
+            last = now;
+            standby.handle_timeout(now);
+            if was_stopped {
+                self.redundancy()?.following.forget_times();
+            }
+            self.follow(now, &mut standby)?;
+            if standby.master() != master {
+                master = standby.master();
+                if let Some(guid) = master {
+                    self.print(&format!("standby: {guid} is the master"))?;
+                }
+            }
+            self.unsent.extend(std::iter::from_fn(|| standby.poll_transmit()));
+            self.device.send_batch(&self.unsent).context(FabricGone)?;
+            self.unsent.clear();
+            if standby.is_over(now) {
+                let redundancy = self.redundancy()?;
+                redundancy.is_current = redundancy.following.is_current(standby.heard_at());
+                return Ok(Waited::Candidate { earliest: standby.earliest_set() });
+            }
+            let wait = standby.poll_timeout().saturating_sub(self.now());
+            self.device.wait(&self.waker, wait).context(FabricGone)?;
+            for _ in 0..BURST {
+                let Some(received) = self.device.receive(Duration::ZERO).context(FabricGone)? else { break };
+                if let Received::Datagram(datagram) = received {
+                    standby.handle_datagram(self.now(), &datagram);
+                }
+            }
+            while let Ok(signal) = self.signals.try_recv() {
+                if signal == Signal::Stop {
+                    return Ok(Waited::Asked);
+                }
+            }
+            self.answer_as_standby(standby.master());
+        }
+    }
+
+    pub fn redundancy(&mut self) -> anyhow::Result<&mut Redundancy> {
+        self.redundancy.as_mut().context("no other managers are declared")
+    }
+
+    fn standby(&mut self) -> anyhow::Result<Standby> {
+        let now = self.now();
+        let settings = self.settings;
+        let memory = self.memory.clone();
+        let redundancy = self.redundancy()?;
+        redundancy.followers = Followers::default();
+        let peers = redundancy.managers.iter().map(|manager| manager.port);
+        let mut standby =
+            Standby::new(settings, redundancy.timing, Some(redundancy.own), peers, redundancy.fruitless, now);
+        set_lids(&mut standby, &memory);
+        Ok(standby)
+    }
+
+    /// Stores what the master sent.
+    fn follow(&mut self, now: Duration, standby: &mut Standby) -> anyhow::Result<()> {
+        let Some(redundancy) = &mut self.redundancy else { return Ok(()) };
+        let (state, memory) = (&mut self.state, &mut self.memory);
+        let stored = redundancy.following.receive(now, |new| {
+            state.write(new.clone())?;
+            *memory = new.clone();
+            Ok(())
+        });
+        match stored {
+            Ok(true) => set_lids(standby, &self.memory),
+            Ok(false) => {}
+            // The master leaves this manager out, and it takes over only after it has read the fabric.
+            Err(error) => {
+                redundancy.following.forget_times();
+                crate::print_warning(format_args!("cannot store what the master remembers: {error:#}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers control requests while another manager is the master.
+    fn answer_as_standby(&mut self, master: Option<Guid>) {
+        while let Some(PendingRequest { request, answers }) =
+            self.commands.as_ref().and_then(|commands| commands.try_recv().ok())
+        {
+            self.stats.role = Some("standby");
+            self.stats.master = master;
+            let answer = match request {
+                SmRequest::Ping {} => Ok(json!("pong")),
+                SmRequest::Status {} => Ok(json!(self.stats)),
+                SmRequest::Metrics {} => {
+                    metrics::text(&self.stats).map(Value::String).map_err(|error| error.to_string().into())
+                }
+                SmRequest::Watch {} => Ok(json!(FabricEvent::Standby { master })),
+                _ => Err(control::standby_error(master).into()),
+            };
+            answers.send(answer);
+        }
+    }
+}
+
+fn set_lids(standby: &mut Standby, memory: &PersistentState) {
+    standby.set_lids(|guid| memory.decisions.end_ports.get(&guid).map(|port| port.lid));
+}

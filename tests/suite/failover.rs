@@ -1,0 +1,236 @@
+//! Declared subnet managers that take over from each other, on an emulated fabric and in simulated time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fabric_model::Topology;
+use fabric_model::generate::FatTree;
+use fabric_sim::{BuiltInProfile, PortId};
+use ib_wire::sa::{PathRecord, Record};
+use ib_wire::{Attribute, Mad, ManagementClass, Method};
+
+use crate::in_process::managers::{Managers, Role};
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn tree(hosts: u32, radix: u8) -> Topology {
+    FatTree { radix, ..FatTree::with_hosts(hosts) }.generate().unwrap()
+}
+
+/// Two managers on hosts 0 and `second`; the first became the master.
+fn two(topology: &Topology, second: usize, guards: bool) -> Managers {
+    let profile = BuiltInProfile::Strict.profile();
+    let mut managers = Managers::new(topology, &profile, &[0, second], guards);
+    managers.partitions = "blue=0x8001, ipoib : ALL_CAS=limited;".to_owned();
+    managers.start(0);
+    managers.run_for(seconds(3.0));
+    managers.start(1);
+    managers.run_for(seconds(12.0));
+    assert_eq!(managers.masters(), [0]);
+    managers
+}
+
+fn host_port(managers: &Managers, host: usize) -> PortId {
+    let (_, node) = managers.topology.end_nodes().nth(host).unwrap();
+    managers.fabric.find_port(&node.id).unwrap()
+}
+
+/// Whether a host that asks every 100 ms gets an answer from subnet administration; and after how long.
+fn answered_within(managers: &mut Managers, host: usize, limit: Duration) -> Option<Duration> {
+    let port = host_port(managers, host);
+    let start = managers.now;
+    let mut mad = Mad::new(ManagementClass::SUBNET_ADMINISTRATION, Method::GET, PathRecord::ATTRIBUTE, 0);
+    mad.set_component_mask(PathRecord::SLID);
+    managers.heard.clear();
+    while managers.now < start + limit {
+        managers.ask(port, &mad);
+        let end = managers.now + seconds(0.1);
+        managers.run_until(end, |managers| managers.heard.iter().any(|(heard, _)| *heard == port));
+        if managers.heard.iter().any(|(heard, _)| *heard == port) {
+            return Some(managers.now - start);
+        }
+        managers.now = end;
+    }
+    None
+}
+
+fn assert_judged(managers: &Managers) {
+    assert_eq!(managers.judge.verdict, None);
+    assert!(managers.judge.sets > 100, "{}", managers.judge.sets);
+}
+
+/// Every Set after a takeover: PortInfo of each end port once, and nothing else.
+fn assert_one_set_each(managers: &Managers, since: Duration, new: usize) {
+    let counts = managers.sets_since(since);
+    let sets: usize = counts.values().sum();
+    let ends = managers.plan.as_ref().unwrap().lids().len();
+    let port_info: usize = counts
+        .iter()
+        .filter(|((_, attribute, _), _)| *attribute == Attribute::PORT_INFO)
+        .map(|(_, n)| *n)
+        .sum();
+    assert_eq!((sets, port_info), (ends, ends), "{counts:?}");
+    assert!(counts.keys().all(|(member, ..)| *member == new), "{counts:?}");
+}
+
+#[test]
+fn a_killed_master_is_replaced_with_one_set_for_each_port() {
+    for (hosts, radix, second, guards) in [(16, 8, 9, true), (36, 12, 35, false), (24, 8, 1, true)] {
+        let mut managers = two(&tree(hosts, radix), second, guards);
+        let killed = managers.now;
+        managers.kill(0);
+        let took = answered_within(&mut managers, 5, seconds(5.0)).expect("an answer within 5 seconds");
+        managers.run_for(seconds(5.0));
+        assert_eq!(managers.masters(), [1]);
+        assert_one_set_each(&managers, killed, 1);
+        println!("{hosts} hosts: killed, answered after {took:?}");
+        assert_judged(&managers);
+    }
+}
+
+#[test]
+fn managers_take_over_in_both_directions() {
+    let mut managers = two(&tree(16, 8), 9, true);
+    let mut master = 0;
+    for round in 0..20 {
+        let killed = managers.now;
+        managers.kill(master);
+        let took = answered_within(&mut managers, 1 + round % 7, seconds(5.0));
+        assert!(took.is_some(), "round {round}");
+        managers.run_for(seconds(2.0));
+        assert_one_set_each(&managers, killed, 1 - master);
+        managers.start(master);
+        managers.run_for(seconds(4.0));
+        assert_eq!(
+            managers.masters(),
+            [1 - master],
+            "a manager that comes back does not take over: round {round}"
+        );
+        master = 1 - master;
+    }
+    assert_judged(&managers);
+}
+
+#[test]
+fn a_stopped_master_sends_nothing_when_it_continues() {
+    for stopped_for in [0.3, 0.5, 0.9, 1.4, 2.0, 3.7, 30.0] {
+        let mut managers = two(&tree(16, 8), 9, true);
+        managers.stop(0);
+        managers.run_for(seconds(stopped_for));
+        let continued = managers.now;
+        managers.go_on(0);
+        managers.run_for(seconds(6.0));
+        let masters = managers.masters();
+        assert_eq!(masters.len(), 1, "stopped for {stopped_for} s");
+        let sent: BTreeSet<usize> =
+            managers.sets_since(continued).keys().map(|(member, ..)| *member).collect();
+        assert!(sent.iter().all(|member| *member == masters[0]), "stopped for {stopped_for} s: {sent:?}");
+        if stopped_for >= 3.7 {
+            assert_eq!(masters, [1], "the other one took over");
+        }
+        assert_judged(&managers);
+    }
+}
+
+#[test]
+fn a_master_that_is_cut_off_yields_when_it_comes_back() {
+    let mut managers = two(&tree(16, 8), 9, true);
+    let port = managers.members[0].port;
+    for round in 0..5 {
+        managers.fabric.unplug(managers.now, port);
+        assert!(answered_within(&mut managers, 5, seconds(5.0)).is_some(), "round {round}");
+        managers.run_for(seconds(3.0 + f64::from(round)));
+        assert!(managers.members[1].is_master());
+        managers.fabric.plug(managers.now, port);
+        let plugged = managers.now;
+        managers.run_for(seconds(15.0));
+        assert_eq!(managers.masters(), [1], "round {round}");
+        assert!(managers.sets_since(plugged).keys().all(|(member, ..)| *member == 1));
+        // And back, so that the next round begins with the first.
+        managers.kill(1);
+        managers.run_for(seconds(6.0));
+        assert_eq!(managers.masters(), [0], "round {round}");
+        managers.start(1);
+        managers.run_for(seconds(4.0));
+    }
+    assert_judged(&managers);
+}
+
+#[test]
+fn each_half_of_a_split_fabric_has_a_master_and_one_yields() {
+    // Hosts 0..7 and 8..15 are on different leaves.
+    let topology = tree(16, 8);
+    let mut managers = two(&topology, 12, true);
+    let spines: Vec<_> = (topology.switches())
+        .filter(|(_, node)| node.cabled_ports().all(|(_, peer)| topology[peer.node].is_switch()))
+        .map(|(index, _)| index)
+        .collect();
+    let leaf_of = |host: usize| {
+        let (_, node) = topology.end_nodes().nth(host).unwrap();
+        node.cabled_ports().next().unwrap().1.node
+    };
+    // Half of the leaves keep one half of the spines.
+    let leaves: BTreeSet<_> = (0..16).map(leaf_of).collect();
+    let near: BTreeSet<_> = leaves.iter().copied().take_while(|leaf| *leaf != leaf_of(12)).collect();
+    let device = |index: fabric_model::NodeIndex| managers.fabric.device_ids().nth(index.index()).unwrap();
+    let mut cables = Vec::new();
+    for (number, spine) in spines.iter().enumerate() {
+        for (port, peer) in topology[*spine].cabled_ports() {
+            if near.contains(&peer.node) == (number % 2 == 1) {
+                cables.push(managers.fabric.ports_of(device(*spine)).nth(port.index()).unwrap());
+            }
+        }
+    }
+    for round in 0..20 {
+        let now = managers.now;
+        cables.iter().for_each(|cable| assert!(managers.fabric.unplug(now, *cable)));
+        managers.run_for(seconds(8.0));
+        assert_eq!(managers.masters(), [0, 1], "round {round}: one for each half");
+        assert!(answered_within(&mut managers, 1, seconds(2.0)).is_some(), "round {round}");
+        assert!(answered_within(&mut managers, 13, seconds(2.0)).is_some(), "round {round}");
+        managers.members.iter_mut().for_each(|member| member.yields.clear());
+        let joined = managers.now;
+        cables.iter().for_each(|cable| assert!(managers.fabric.plug(joined, *cable)));
+        managers.run_for(seconds(20.0));
+        assert_eq!(managers.masters(), [0], "round {round}: that with the higher priority");
+        assert_eq!(managers.members[1].yields, [Some(managers.members[0].guid)], "round {round}");
+        let sets = managers.sets_since(joined);
+        assert!(sets.keys().all(|(member, ..)| *member == 0), "round {round}: {sets:?}");
+    }
+    assert_judged(&managers);
+}
+
+#[test]
+fn a_master_killed_at_any_set_is_replaced() {
+    let topology = tree(16, 8);
+    let mut killed = 0;
+    for after in (1..400).step_by(13) {
+        let profile = BuiltInProfile::Strict.profile();
+        let mut managers = Managers::new(&topology, &profile, &[0, 9], true);
+        managers.partitions = "blue=0x8001, ipoib : ALL_CAS=limited;".to_owned();
+        managers.start(0);
+        managers.start(1);
+        managers.kill_after_sets = Some(after);
+        managers.run_for(seconds(12.0));
+        if managers.kill_after_sets.is_none() {
+            killed += 1;
+        }
+        assert_eq!(managers.masters().len(), 1, "killed after {after} Sets");
+        assert!(answered_within(&mut managers, 5, seconds(2.0)).is_some(), "killed after {after} Sets");
+        assert_judged(&managers);
+    }
+    assert!(killed > 20, "{killed}");
+}
+
+#[test]
+fn a_single_declared_manager_becomes_the_master() {
+    let profile = BuiltInProfile::Strict.profile();
+    let mut managers = Managers::new(&tree(16, 8), &profile, &[3, 9], true);
+    managers.start(0);
+    managers.run_for(seconds(5.0));
+    assert_eq!(managers.masters(), [0]);
+    assert!(matches!(managers.members[1].role, Role::Dead));
+    assert!(answered_within(&mut managers, 5, seconds(1.0)).is_some());
+}
