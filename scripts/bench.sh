@@ -71,6 +71,7 @@ END
     section 'The emulated fabric' sim
     section 'Bring-up with opensm' bring-up
     section 'The subnet manager next to opensm' sm
+    section 'Takeovers of subnet managers' failover
     section 'Conformance of the subnet manager' judge
     section 'Tenant views' view
 }

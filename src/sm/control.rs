@@ -21,6 +21,7 @@ pub const REQUEST_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
     let PendingRequest { request, answers } = command;
     daemon.stats.count(&daemon.manager);
+    daemon.stats.standbys = daemon.redundancy.as_ref().map(|it| it.followers.set()).unwrap_or_default();
     if !daemon.manager.is_master() {
         match request {
             SmRequest::Ping {}
@@ -31,7 +32,10 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
                 answers.send(Ok(json!(FabricEvent::Standby { master: None })));
                 return;
             }
-            _ => return drop(answers.send(Err(standby_error(None).into()))),
+            _ => {
+                answers.send(Err(standby_error(None).into()));
+                return;
+            }
         }
     }
     match request {

@@ -513,7 +513,7 @@ impl Daemon {
     }
 
     /// Prints a line. Without `--once`, a closed standard output is not an error.
-    fn print(&mut self, line: &str) -> anyhow::Result<()> {
+    pub fn print(&mut self, line: &str) -> anyhow::Result<()> {
         self.bar.clear();
         if self.outputs.json {
             return Ok(());

@@ -168,11 +168,6 @@ impl Followers {
         self.left += (before - self.connected.len()) as u64;
         before != self.connected.len()
     }
-
-    /// When [`Followers::beat`] must be called.
-    pub fn next_beat(&self) -> Duration {
-        self.next_beat
-    }
 }
 
 /// What arrives from the control socket of a declared manager.
@@ -279,11 +274,6 @@ impl Following {
             (Some(confirmed), Some(heard)) => heard <= confirmed + PATIENCE / 2,
             _ => false,
         }
-    }
-
-    /// Whether a master sends what it remembers.
-    pub fn has_source(&self) -> bool {
-        self.source.is_some()
     }
 
     fn store(

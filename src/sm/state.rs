@@ -87,13 +87,13 @@ impl State {
     }
 
     /// Writes the memory. When this returns `Ok`, it is on disk (fsync). After an error the file holds what it held before,
-    /// and the write may be retried. Returns the change; `None` if there is none or the file had nothing before.
+    /// and the write may be retried. Returns the change; `None` if there is none.
     pub fn write(&mut self, memory: PersistentState) -> anyhow::Result<Option<String>> {
         let Some(path) = &self.path else { return Ok(None) };
         if self.kept.as_ref() == Some(&memory) {
             return Ok(None);
         }
-        let mut change = None;
+        let change;
         match &self.kept {
             Some(kept) if self.appended < CHANGES_BYTES_MAX => {
                 let line = serde_json::to_string(&Change::between(kept, &memory))? + "\n";
@@ -103,23 +103,17 @@ impl State {
                     return Err(error).with_context(|| format!("cannot write {}", path.display()));
                 }
                 self.appended += line.len();
-                change = Some(line);
+                change = line;
             }
             kept => {
-                if let Some(kept) = kept {
-                    change = Some(serde_json::to_string(&Change::between(kept, &memory))? + "\n");
-                }
+                let before = kept.clone().unwrap_or_default();
+                change = serde_json::to_string(&Change::between(&before, &memory))? + "\n";
                 crate::files::replace_private(path, (serde_json::to_string(&memory)? + "\n").as_bytes())?;
                 self.appended = 0;
             }
         }
         self.kept = Some(memory);
-        Ok(change)
-    }
-
-    /// The memory that is certain to be in the file.
-    pub fn kept(&self) -> Option<&PersistentState> {
-        self.kept.as_ref()
+        Ok(Some(change))
     }
 }
 

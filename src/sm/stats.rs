@@ -1,6 +1,6 @@
 //! Statistics of a running manager, for the log, `heddle sm status`, the report file and the metrics.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fabric_model::FabricPlan;
@@ -26,6 +26,8 @@ pub struct SmStatistics {
     /// Get requests sent, without retries.
     pub gets: u64,
     pub sets: u64,
+    /// Sets that ask software at ports to register again.
+    pub registrations: u64,
     pub retries: u64,
     /// Completed programming runs, repairs included.
     pub programmed: u64,
@@ -62,6 +64,8 @@ pub struct SmStatistics {
     pub role: Option<&'static str>,
     /// The port GUID of the master, if this manager is a standby.
     pub master: Option<Guid>,
+    /// As a master: the standby managers that store every change before it takes effect.
+    pub standbys: BTreeSet<Guid>,
     /// As a master or candidate: what the other managers say.
     pub election: Option<ElectionStatus>,
     /// The M_Keys of nodes; none without `--secret`.
@@ -243,6 +247,7 @@ impl SmStatistics {
 
     fn count_mads(&mut self, counts: MadCounts) {
         (self.gets, self.sets, self.retries) = (counts.gets, counts.sets, counts.retries);
+        self.registrations = counts.registrations;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod cpu;
+mod failover;
 mod guarantees;
 mod placement;
 mod plan;
@@ -43,6 +44,8 @@ enum Command {
     BringUp(bring_up::BringUpArgs),
     /// Compare `heddle sm` with opensm: bring-up, changes, path queries.
     Sm(sm::BenchSmArgs),
+    /// Kill, stop and cut off masters, and time until a host gets an answer; next to opensm.
+    Failover(failover::FailoverArgs),
     /// Let `heddle sm` configure fabrics of every shape, and check them with stock tools and a walk of all routes.
     Judge(judge::JudgeArgs),
     /// Count the clusters that a fabric admits at given places, next to the rule of a paper.
@@ -95,6 +98,7 @@ fn run(command: Command, programs: &Programs) -> anyhow::Result<ExitCode> {
         Command::BringUp(args) => bring_up::measure(&args, programs)
             .and_then(|rows| print(args.json, &rows, |rows| bring_up::markdown(rows))),
         Command::Sm(args) => sm::run(&args, programs),
+        Command::Failover(args) => failover::run(&args, programs),
         Command::Judge(args) => judge::judge(&args, programs)
             .and_then(|rows| print(args.json, &rows, |rows| judge::markdown(rows))),
         Command::Admission(args) => admission::run(args),
