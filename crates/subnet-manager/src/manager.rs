@@ -14,7 +14,7 @@ use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
 use crate::key_ring::KeyRing;
-use crate::keys::{BoundNodes, Location, SiteSecret};
+use crate::keys::{BoundNodes, Location, OperatorKey, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
 use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName, ManagementUse};
 use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
@@ -57,6 +57,7 @@ use crate::verification::Written;
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
 /// | [`rotate_keys`](Self::rotate_keys) | give every node another M_Key |
+/// | [`release`](Self::release) | write nothing any more: another manager gets the fabric |
 /// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
 /// | [`restore_link`](Self::restore_link), [`set_link_health`](Self::set_link_health) | let a damped link return; change the limits |
 /// | [`survey`](Self::survey), [`compare`](Self::compare), [`read_back`](Self::read_back) | read tables and report them; `read_back` repairs differences afterwards |
@@ -102,6 +103,8 @@ pub struct Manager {
     /// `None` without M_Keys.
     pub(crate) keys: Option<KeyRing>,
     pub(crate) rotation: Rotation,
+    /// Another manager may have the fabric from now on.
+    pub(crate) is_released: bool,
     pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
@@ -218,14 +221,31 @@ impl Manager {
         secrets: impl IntoIterator<Item = SiteSecret>,
         state: &PersistentState,
     ) -> Self {
-        let secrets = secrets.into_iter().collect();
+        Self::with_operator_keys(settings, secrets, [], state)
+    }
+
+    /// The same where nodes may hold operator keys, because the fabric is or was released ([`release`](Self::release)). A state
+    /// of a released fabric makes a manager that takes it back: nodes get their own keys again.
+    pub fn with_operator_keys(
+        settings: ManagerSettings,
+        secrets: impl IntoIterator<Item = SiteSecret>,
+        operator_keys: impl IntoIterator<Item = OperatorKey>,
+        state: &PersistentState,
+    ) -> Self {
+        let (secrets, operator_keys) = (secrets.into_iter().collect(), operator_keys.into_iter().collect());
+        let bound = BoundNodes::new(&state.bindings);
+        let mut keys = KeyRing::new(secrets, operator_keys, state.secret, &state.keys);
+        if let Some(keys) = keys.as_mut().filter(|_| state.released) {
+            keys.reclaim(&bound);
+        }
         let mut manager = Self {
             settings,
-            keys: KeyRing::new(secrets, state.secret, &state.keys),
-            rotation: Rotation::new(&state.keys),
+            rotation: Rotation::new(keys.as_ref()),
+            keys,
+            is_released: false,
             window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
-            bound: BoundNodes::new(&state.bindings),
+            bound,
             unsupported: state.unsupported.clone(),
             lacks: state.lacks.clone(),
             reported_lacks: state.lacks.clone(),
@@ -284,6 +304,9 @@ impl Manager {
     ///
     /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        if self.is_released {
+            return;
+        }
         self.forget_held_back();
         self.forget_needed_bits(&plan);
         let before = self.plan.as_ref().map(|plan| plan.decisions());
@@ -308,7 +331,7 @@ impl Manager {
 
     /// Discovers the whole fabric again. Has no effect unless the manager is idle.
     pub fn rediscover(&mut self, now: Duration) {
-        if self.phase == Phase::Idle {
+        if self.phase == Phase::Idle && !self.is_released {
             self.discover_all();
             self.proceed(now);
         }
@@ -344,7 +367,7 @@ impl Manager {
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
         } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
-            self.handle_answer(purpose, &request, mad);
+            self.handle_answer(now, purpose, &request, mad);
         }
         self.proceed(now);
     }
@@ -383,10 +406,11 @@ impl Manager {
     /// When [`Manager::handle_timeout`] must be called at the latest; `None` if only a datagram or a
     /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
-        let retry = self.lack_retry.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let is_idle = self.phase == Phase::Idle && !self.is_released;
+        let watch = is_idle.then(|| self.sweeps.poll_timeout());
+        let retry = self.lack_retry.poll_timeout().filter(|_| is_idle);
         let trees = self.group_trees_timeout();
-        let health = self.health.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let health = self.health.poll_timeout().filter(|_| is_idle);
         let counters = self.counter_poll.poll_timeout();
         let rotation = self.rotation_timeout();
         let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at, rotation];
@@ -448,6 +472,9 @@ impl Manager {
     /// Starts what is due while idle: a held-back plan, trees of groups, rechecks or a sweep. Returns whether there was
     /// anything.
     fn start_due_work(&mut self, now: Duration) -> bool {
+        if self.is_released {
+            return false;
+        }
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
             return true;

@@ -47,6 +47,13 @@ pub struct PersistentState {
     /// The versions of the M_Keys that nodes hold.
     #[serde(skip_serializing_if = "KeyVersions::is_first")]
     pub keys: KeyVersions,
+    /// Another manager may have the fabric ([`Manager::release`]). A manager with such a state takes it back.
+    #[serde(skip_serializing_if = "is_false")]
+    pub released: bool,
+}
+
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 fn is_zero(number: &u16) -> bool {
@@ -69,6 +76,11 @@ pub(crate) struct Persistence {
 }
 
 impl Persistence {
+    /// Whether a state was offered and not confirmed yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.offered.is_some()
+    }
+
     /// Records that a plan is about to be written: its decisions are stored.
     pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
         self.safe_plan = Some(Arc::clone(plan));
@@ -174,8 +186,9 @@ impl Manager {
             lacks: self.lacks.clone(),
             multicast_blocks: self.group_trees.blocks_used(),
             damped_links: self.health.damped().copied().collect(),
-            secret: self.keys.as_ref().map(|keys| keys.current().secret),
+            secret: self.keys.as_ref().map(KeyRing::site),
             keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),
+            released: self.is_released,
         }
     }
 }
