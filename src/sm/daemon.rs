@@ -457,14 +457,16 @@ impl Daemon {
             Some(ReleaseStep::Settling { .. }) => {}
         }
         let is_ready = self.manager.check_release();
-        let Some(mut release) = self.release.take_if(|release| is_ready.is_ok() || release.is_overdue()) else {
+        let Some(mut release) = self.release.take_if(|release| is_ready.is_ok() || release.is_overdue())
+        else {
             return false;
         };
         let now = self.now();
-        let released = is_ready.map_err(Into::into).and_then(|()| self.export(&release)).and_then(|written| {
-            self.manager.release(now)?;
-            Ok(written)
-        });
+        let released =
+            is_ready.map_err(Into::into).and_then(|()| self.export(&release)).and_then(|written| {
+                self.manager.release(now)?;
+                Ok(written)
+            });
         match released {
             Ok(written) => {
                 tracing::info!("released; nothing is written any more");

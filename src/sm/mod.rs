@@ -301,8 +301,11 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     } else if args.reclaim {
         crate::print_warning("--reclaim: the fabric of this state file is not released any more");
     }
-    let operator_keys: Vec<_> =
-        args.operator_key.iter().map(|path| secret::read_operator_key(path)).collect::<anyhow::Result<_>>()?;
+    let operator_keys: Vec<_> = args
+        .operator_key
+        .iter()
+        .map(|path| secret::read_operator_key(path))
+        .collect::<anyhow::Result<_>>()?;
     let has_operator_key = |mark: &u64| operator_keys.iter().any(|key| key.fingerprint() == *mark);
     ensure!(
         args.secret.is_empty() || memory.keys.operator_keys().iter().all(has_operator_key),
@@ -457,8 +460,9 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
             (args.control, SmRequest::RotateKeys { new_secret: file.transpose()? })
         }
         SmCommand::Release(args) => {
-            let absolute =
-                |path: PathBuf| std::path::absolute(&path).with_context(|| format!("no path: {}", path.display()));
+            let absolute = |path: PathBuf| {
+                std::path::absolute(&path).with_context(|| format!("no path: {}", path.display()))
+            };
             let keys = match args.single_key {
                 Some(path) => ReleasedKeys::Single(absolute(path)?),
                 None if args.remove_keys => ReleasedKeys::Removed,

@@ -331,7 +331,8 @@ mod tests {
         let text = std::fs::read_to_string(directory.join("guid2mkey")).unwrap();
         assert_eq!(text, "0x0000000000000077 0x123456789abcdef0\n\n");
         assert!(!told.join("\n").contains("123456789abcdef0"), "no key is printed");
-        let names: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let names: Vec<_> =
+            std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(names.len(), 5, "{names:?}");
         for path in names {
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path:?}");

@@ -309,7 +309,10 @@ mod tests {
         let plain = memory(&[(1, 1)], &[]);
         let text = serde_json::to_string(&plain).unwrap();
         let is_plain = |word| !text.contains(word);
-        assert!(["damped", "multicast", "released"].into_iter().all(is_plain), "as earlier versions wrote it");
+        assert!(
+            ["damped", "multicast", "released"].into_iter().all(is_plain),
+            "as earlier versions wrote it"
+        );
         let end = |raw| PortName { node: Guid::from_wire(raw).unwrap(), port: PortNum::new(3).unwrap() };
         let damped = DampedLink {
             link: LinkName::new(end(1), end(2)),

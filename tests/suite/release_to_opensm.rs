@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use ib_wire::Pkey;
+use ib_wire::{Membership, Pkey};
 use serde_json::Value;
 
-use crate::rig::tree::{HOST, guids, host, json, leaf_guid, node_key, once, partition, sets_asked, snapshot, tree};
+use crate::rig::tree::{
+    HOST, guids, host, json, leaf_guid, node_key, once, partition, sets_asked, snapshot, tree,
+};
 use crate::rig::{OpenSm, Printed, Server, SmDaemon, eventually};
 
 const KEY: &str = "0x1122334455667788";
@@ -26,10 +28,13 @@ impl Reach {
         let names = crate::rig::tree::tree_nodes();
         let tables: BTreeMap<String, Value> =
             names.iter().map(|name| (name.clone(), json(&server.control(&["tables", name])))).collect();
+        let shown: BTreeMap<&String, Value> =
+            names.iter().map(|name| (name, json(&server.control(&["counters", name])))).collect();
+        let name_of = |id: &str| shown.iter().find(|(_, shown)| shown["id"] == id).unwrap().0;
         let mut peers: BTreeMap<(String, u64), (String, u64)> = BTreeMap::new();
         let mut lids = BTreeMap::new();
         for name in &names {
-            let shown = json(&server.control(&["counters", name]));
+            let shown = &shown[name];
             for port in shown["ports"].as_array().unwrap() {
                 let number = port["number"].as_u64().unwrap();
                 if let Some(lid) = port["lid"].as_u64() {
@@ -39,7 +44,7 @@ impl Reach {
                 let peer = port["peer"].as_str().filter(|_| is_active).and_then(|peer| peer.split_once('['));
                 if let Some((peer, at)) = peer {
                     let at = at.trim_end_matches(']').parse().unwrap();
-                    peers.insert((name.clone(), number), (peer.to_owned(), at));
+                    peers.insert((name.clone(), number), (name_of(peer).clone(), at));
                 }
             }
         }
@@ -65,7 +70,10 @@ impl Reach {
             for to in hosts.iter().filter(|to| to != &from) {
                 let ours = keys(from);
                 let shared = keys(to).into_iter().filter(|key| {
-                    ours.iter().any(|own| own.partition() == key.partition() && (own.is_full() || key.is_full()))
+                    ours.iter().any(|own| {
+                        own.partition() == key.partition()
+                            && [own, key].iter().any(|key| key.membership() == Membership::Full)
+                    })
                 });
                 let shared: BTreeSet<u16> = shared.map(|key| key.partition().to_wire()).collect();
                 if !shared.is_empty() && walk(from, to).is_some() {
@@ -93,7 +101,8 @@ impl Site {
         let red = partition("red", 0x102, &[3, 7], &[2]);
         let ipoib = |rule: String| rule.replacen(" :", ", ipoib :", 1);
         std::fs::write(&conf, [ipoib(blue), ipoib(red)].concat()).unwrap();
-        let options = ["--secret", &server.secret(&[0x5a; 32]), "--partitions", &conf].map(str::to_owned).to_vec();
+        let options =
+            ["--secret", &server.secret(&[0x5a; 32]), "--partitions", &conf].map(str::to_owned).to_vec();
         let manager = start(&server, &options, &[]);
         let before = Reach::of(&server);
         assert_eq!(before.lids.len(), 22);
@@ -139,7 +148,8 @@ impl Site {
 
     /// Takes the fabric back, and checks that it is as it was, but for keys of the next epoch.
     fn reclaim(&mut self, options: &[&str]) {
-        let refused = once(&self.server, &[&["--state", &self.server.file("state.json")], &*self.known()].concat());
+        let refused =
+            once(&self.server, &[&["--state", &self.server.file("state.json")], &*self.known()].concat());
         assert!(!refused.success && refused.stderr.contains("--reclaim"), "{refused:?}");
         self.manager = start(&self.server, &self.options, &[&["--reclaim"], options].concat());
         eventually("nodes have their own keys", || {
@@ -149,7 +159,10 @@ impl Site {
         assert_eq!(Reach::of(&self.server), self.before);
         let secret = &self.options[1];
         for (path, guid) in [("0,1", leaf_guid(1)), ("0,1,2", guids(2).0)] {
-            assert!(!self.answers(path, KEY) && !self.answers(path, &node_key(&guid, secret)), "{path}: old keys");
+            assert!(
+                !self.answers(path, KEY) && !self.answers(path, &node_key(&guid, secret)),
+                "{path}: old keys"
+            );
             let key = crate::rig::tree::node_key_in(&guid, secret, 1);
             assert!(self.answers(path, &key), "{path}: a key of its own, of the next epoch");
         }
@@ -177,11 +190,13 @@ fn opensm_gets_a_fabric_with_a_single_key_and_gives_it_back() {
     let key = site.operator_key(&format!("{KEY}\n"));
     let printed = site.release(&["--single-key", &key]);
     let export = site.server.file("export");
-    assert!(!printed.stdout.contains(&KEY[2..]) && !site.manager.stderr().contains(&KEY[2..]), "no key is printed");
+    assert!(
+        !printed.stdout.contains(&KEY[2..]) && !site.manager.stderr().contains(&KEY[2..]),
+        "no key is printed"
+    );
     assert!(site.answers("0,1", KEY) && site.answers("0,1,2", KEY), "every node has it");
-    let (lids, keys, neighbors) = ["guid2lid", "guid2mkey", "neighbors"]
-        .map(|name| lines(&format!("{export}/{name}")))
-        .into();
+    let (lids, keys, neighbors) =
+        ["guid2lid", "guid2mkey", "neighbors"].map(|name| lines(&format!("{export}/{name}"))).into();
     let opensm = site.opensm(KEY, "FALSE");
     let during = Reach::of(&site.server);
     assert_eq!(during, site.before, "LIDs, pairs and their partitions stay");
@@ -215,7 +230,10 @@ fn opensm_gets_a_fabric_with_a_key_per_node_and_gives_it_back() {
 fn opensm_gets_a_fabric_without_keys_and_gives_it_back() {
     let mut site = Site::up();
     site.release(&["--remove-keys"]);
-    assert!(site.server.tool(HOST, "smpquery", &["-D", "nodeinfo", "0,1,2"]).success, "it answers to everybody");
+    assert!(
+        site.server.tool(HOST, "smpquery", &["-D", "nodeinfo", "0,1,2"]).success,
+        "it answers to everybody"
+    );
     let opensm = site.opensm("0x0", "TRUE");
     assert_eq!(Reach::of(&site.server), site.before);
     drop(opensm);
@@ -251,7 +269,8 @@ fn a_released_fabric_is_not_taken_back_by_accident() {
     site.release(&["--single-key", &key]);
     let state = site.server.file("state.json");
     let tables = snapshot(&site.server);
-    let restarted = |more: &[&str]| once(&site.server, &[&["--state", &state], &*site.known(), more].concat());
+    let restarted =
+        |more: &[&str]| once(&site.server, &[&["--state", &state], &*site.known(), more].concat());
     let plain = restarted(&[]);
     assert!(!plain.success && plain.stderr.contains("was released"), "{plain:?}");
     let keyless = restarted(&["--reclaim"]);

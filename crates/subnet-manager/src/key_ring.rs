@@ -84,7 +84,8 @@ impl KeyVersions {
 
     /// The fingerprints of operator keys that nodes may hold.
     pub fn operator_keys(&self) -> BTreeSet<u64> {
-        let all = self.behind.values().map(|behind| &behind.version).chain(&self.others).chain(&self.released);
+        let all =
+            self.behind.values().map(|behind| &behind.version).chain(&self.others).chain(&self.released);
         all.filter(|version| version.kind == KeyKind::Operator).map(|version| version.secret).collect()
     }
 
@@ -117,16 +118,11 @@ pub(crate) struct KeyRing {
 impl KeyRing {
     /// The ring of a manager; `None` without secrets. `site` is the fingerprint of the current secret if one is known, else
     /// the first one is it.
-    pub fn new(
-        secrets: Vec<SiteSecret>,
-        operator_keys: Vec<OperatorKey>,
-        site: Option<u64>,
-        versions: &KeyVersions,
-    ) -> Option<Self> {
+    pub fn new(secrets: Vec<SiteSecret>, site: Option<u64>, versions: &KeyVersions) -> Option<Self> {
         let site = site.unwrap_or(secrets.first()?.fingerprint());
         Some(Self {
             secrets: secrets.into_iter().map(|secret| (secret.fingerprint(), secret)).collect(),
-            operator_keys: operator_keys.into_iter().map(|key| (key.fingerprint(), key)).collect(),
+            operator_keys: BTreeMap::new(),
             site,
             current: versions.current(site),
             behind: versions.behind.clone(),
@@ -234,17 +230,21 @@ impl KeyRing {
 
     /// PortInfo of a port was read. At protection levels 0 and 1 a port answers to every key; then what it shows tells which
     /// one it holds. Returns whether to read it again, with another key.
+    ///
+    /// A port at level 1 that shows no key may as well have none. It must not count as changed for that: the current version
+    /// is found only if its key is shown.
     pub fn review(&mut self, port: PortName, info: &PortInfo, bound: &BoundNodes) -> bool {
         let presented = self.version(port);
         if !self.behind.contains_key(&port.node) || self.is_confirmed(port, presented, info, bound) {
             return false;
         }
         let candidates = self.candidates(port.node);
-        let shown = candidates.iter().find(|version| {
-            info.m_key.is_some() && self.key_in(**version, bound, port) == info.m_key
-        });
+        let shown = candidates
+            .iter()
+            .find(|version| info.m_key.is_some() && self.key_in(**version, bound, port) == info.m_key);
         let known = candidates.iter().position(|version| *version == presented);
-        let next = shown.or_else(|| candidates.get(known.map_or(0, |known| known + 1)));
+        let mut untried = candidates.iter().skip(known.map_or(0, |known| known + 1));
+        let next = shown.or_else(|| untried.find(|version| **version != self.current));
         let Some(next) = next.copied().filter(|next| *next != presented) else { return false };
         self.found.insert(port, next);
         shown.is_none()
@@ -303,7 +303,8 @@ impl KeyRing {
     /// every node its own key of the next epoch, because the other manager may know those of the last one.
     pub fn reclaim(&mut self, bound: &BoundNodes) {
         let epoch = self.current.epoch.saturating_add(1);
-        let mark = |secret: &u64| KeyVersion { secret: *secret, epoch: self.current.epoch, kind: KeyKind::Operator };
+        let mark =
+            |secret: &u64| KeyVersion { secret: *secret, epoch: self.current.epoch, kind: KeyKind::Operator };
         self.others.extend(self.operator_keys.keys().map(mark));
         self.begin(KeyVersion { secret: self.site, epoch, kind: KeyKind::Derived }, bound);
     }
@@ -363,7 +364,7 @@ mod tests {
         let mut bound = BoundNodes::default();
         bound.bind(None, guid(1));
         bound.bind(Some(Location { near: guid(1), port: PortNum::new(1).unwrap() }), guid(2));
-        (KeyRing::new(vec![secret], Vec::new(), None, &KeyVersions::default()).unwrap(), bound)
+        (KeyRing::new(vec![secret], None, &KeyVersions::default()).unwrap(), bound)
     }
 
     #[test]
@@ -404,5 +405,53 @@ mod tests {
         assert_eq!(ring.key_in(version, &bound, port(1)), None);
         ring.add_secret(other);
         assert!(ring.key_in(version, &bound, port(1)).is_some());
+    }
+
+    #[test]
+    fn a_node_that_vanished_while_changing_is_asked_with_every_version_it_may_hold() {
+        let (mut ring, bound) = ring();
+        let first = ring.current();
+        let [second, third] = [1, 2].map(|epoch| KeyVersion { epoch, ..first });
+        ring.begin(second, &bound);
+        ring.mark_changing(guid(2));
+        ring.finish(guid(1));
+        ring.begin(third, &bound);
+        for version in [first, second, third] {
+            assert!(ring.attempts(guid(2)).contains(&Some(version)), "{version:?}");
+        }
+        let stored = ring.versions();
+        assert_eq!(stored.others, [second].into());
+        ring.finish(guid(1));
+        ring.finish(guid(2));
+        assert_eq!(ring.versions().others.len(), 0, "once all have changed");
+    }
+
+    #[test]
+    fn what_a_port_shows_counts_more_than_what_it_answers_to() {
+        let (mut ring, bound) = ring();
+        let own = ring.current();
+        let operator = OperatorKey::new(MKey::from_wire(7).unwrap());
+        let shown = PortInfo { m_key: Some(operator.key()), ..sample(MKeyProtection::ReadAll) };
+        ring.add_operator_key(operator);
+        ring.reclaim(&bound);
+        let version = |ring: &KeyRing| ring.version(port(1)).kind;
+        ring.record_found(port(1), own);
+        assert!(!ring.review(port(1), &shown, &bound), "it is known now");
+        assert_eq!(version(&ring), KeyKind::Operator);
+        assert!(!ring.review(port(1), &shown, &bound) && !ring.is_changed(port(1)));
+
+        // A key that is hidden is another one than the one presented, or there is none: in no case the next one.
+        let hidden = sample(MKeyProtection::ReadAllButKey);
+        assert!(ring.review(port(1), &hidden, &bound));
+        assert_eq!(version(&ring), KeyKind::Derived);
+        assert!(!ring.review(port(1), &hidden, &bound) && !ring.is_changed(port(1)));
+        let closed = sample(MKeyProtection::Closed);
+        assert!(!ring.review(port(1), &closed, &bound), "the answer itself tells");
+    }
+
+    fn sample(level: MKeyProtection) -> PortInfo {
+        let mut info = PortInfo::decode(&[0; ib_wire::SMP_DATA_LEN]).unwrap();
+        info.m_key_protection = level;
+        info
     }
 }

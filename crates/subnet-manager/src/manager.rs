@@ -14,7 +14,7 @@ use crate::event::{Discovery, SmEvent};
 use crate::foreign_managers::ForeignManager;
 use crate::group_trees::GroupTrees;
 use crate::key_ring::KeyRing;
-use crate::keys::{BoundNodes, Location, OperatorKey, SiteSecret};
+use crate::keys::{BoundNodes, Location, SiteSecret};
 use crate::lacks::{LackRetry, Lacks};
 use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName, ManagementUse};
 use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
@@ -103,8 +103,6 @@ pub struct Manager {
     /// `None` without M_Keys.
     pub(crate) keys: Option<KeyRing>,
     pub(crate) rotation: Rotation,
-    /// Another manager may have the fabric from now on.
-    pub(crate) is_released: bool,
     pub(crate) window: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
@@ -221,31 +219,14 @@ impl Manager {
         secrets: impl IntoIterator<Item = SiteSecret>,
         state: &PersistentState,
     ) -> Self {
-        Self::with_operator_keys(settings, secrets, [], state)
-    }
-
-    /// The same where nodes may hold operator keys, because the fabric is or was released ([`release`](Self::release)). A state
-    /// of a released fabric makes a manager that takes it back: nodes get their own keys again.
-    pub fn with_operator_keys(
-        settings: ManagerSettings,
-        secrets: impl IntoIterator<Item = SiteSecret>,
-        operator_keys: impl IntoIterator<Item = OperatorKey>,
-        state: &PersistentState,
-    ) -> Self {
-        let (secrets, operator_keys) = (secrets.into_iter().collect(), operator_keys.into_iter().collect());
-        let bound = BoundNodes::new(&state.bindings);
-        let mut keys = KeyRing::new(secrets, operator_keys, state.secret, &state.keys);
-        if let Some(keys) = keys.as_mut().filter(|_| state.released) {
-            keys.reclaim(&bound);
-        }
+        let secrets = secrets.into_iter().collect();
         let mut manager = Self {
             settings,
-            rotation: Rotation::new(keys.as_ref()),
-            keys,
-            is_released: false,
+            keys: KeyRing::new(secrets, state.secret, &state.keys),
+            rotation: Rotation::new(&state.keys),
             window: MadWindow::new(settings.limits),
             backlog: Backlog::default(),
-            bound,
+            bound: BoundNodes::new(&state.bindings),
             unsupported: state.unsupported.clone(),
             lacks: state.lacks.clone(),
             reported_lacks: state.lacks.clone(),
@@ -304,7 +285,7 @@ impl Manager {
     ///
     /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
-        if self.is_released {
+        if self.persistence.is_released {
             return;
         }
         self.forget_held_back();
@@ -331,7 +312,7 @@ impl Manager {
 
     /// Discovers the whole fabric again. Has no effect unless the manager is idle.
     pub fn rediscover(&mut self, now: Duration) {
-        if self.phase == Phase::Idle && !self.is_released {
+        if self.phase == Phase::Idle && !self.persistence.is_released {
             self.discover_all();
             self.proceed(now);
         }
@@ -406,7 +387,7 @@ impl Manager {
     /// When [`Manager::handle_timeout`] must be called at the latest; `None` if only a datagram or a
     /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let is_idle = self.phase == Phase::Idle && !self.is_released;
+        let is_idle = self.phase == Phase::Idle && !self.persistence.is_released;
         let watch = is_idle.then(|| self.sweeps.poll_timeout());
         let retry = self.lack_retry.poll_timeout().filter(|_| is_idle);
         let trees = self.group_trees_timeout();
@@ -450,7 +431,7 @@ impl Manager {
             match self.phase {
                 Phase::Discovering => self.conclude_discovery_run(now),
                 Phase::Idle => {
-                    if !self.start_due_work(now) {
+                    if self.persistence.is_released || !self.start_due_work(now) {
                         return;
                     }
                 }
@@ -472,9 +453,6 @@ impl Manager {
     /// Starts what is due while idle: a held-back plan, trees of groups, rechecks or a sweep. Returns whether there was
     /// anything.
     fn start_due_work(&mut self, now: Duration) -> bool {
-        if self.is_released {
-            return false;
-        }
         self.activity = self.activity.wrapping_add(1);
         if self.resume_held_back(now) {
             return true;

@@ -71,6 +71,8 @@ pub(crate) struct Persistence {
     safe_plan: Option<Arc<FabricPlan>>,
     /// A plan whose decisions could not be stored.
     held_back: Option<Arc<FabricPlan>>,
+    /// Another manager may have the fabric from now on.
+    pub(crate) is_released: bool,
     /// After a failure: nothing is offered before this time.
     retry_at: Option<Duration>,
 }
@@ -188,7 +190,7 @@ impl Manager {
             damped_links: self.health.damped().copied().collect(),
             secret: self.keys.as_ref().map(KeyRing::site),
             keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),
-            released: self.is_released,
+            released: self.persistence.is_released,
         }
     }
 }

@@ -10,7 +10,11 @@ use std::time::Duration;
 use ib_wire::{Guid, MKey};
 use thiserror::Error;
 
+use crate::keys::{OperatorKey, SiteSecret};
 use crate::manager::{Manager, Phase};
+use crate::manager_settings::ManagerSettings;
+use crate::persistence::PersistentState;
+use crate::rotation::Rotation;
 
 /// The M_Key that a port holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,28 @@ pub enum ReleaseRefused {
 }
 
 impl Manager {
+    /// [`Manager::new`] where nodes may hold operator keys, because the fabric is or was released. A state of a released fabric
+    /// makes a manager that takes it back: nodes get their own keys again.
+    pub fn with_operator_keys(
+        settings: ManagerSettings,
+        secrets: impl IntoIterator<Item = SiteSecret>,
+        operator_keys: impl IntoIterator<Item = OperatorKey>,
+        state: &PersistentState,
+    ) -> Self {
+        let mut manager = Self::new(settings, secrets, state);
+        if let Some(keys) = &mut manager.keys {
+            operator_keys.into_iter().for_each(|key| keys.add_operator_key(key));
+            if state.released {
+                keys.reclaim(&manager.bound);
+                manager.rotation = Rotation::new(&keys.versions());
+            }
+            // The first request has to carry one of these keys.
+            manager.window.drop_waiting();
+            manager.discover_all();
+        }
+        manager
+    }
+
     /// Whether [`release`](Self::release) can be called now: no write is pending, and the fabric equals the plan.
     ///
     /// # Errors
@@ -55,14 +81,14 @@ impl Manager {
     pub fn release(&mut self, now: Duration) -> Result<(), ReleaseRefused> {
         self.check_release()?;
         self.now = now;
-        self.is_released = true;
+        self.persistence.is_released = true;
         self.state_is_new = true;
         Ok(())
     }
 
     /// Whether the fabric is released, and that is persisted.
     pub fn is_released(&self) -> bool {
-        self.is_released && !self.state_is_new && !self.persistence.is_waiting()
+        self.persistence.is_released && !self.state_is_new && !self.persistence.is_waiting()
     }
 
     /// The M_Keys that the ports of nodes that answer hold, by port GUID.

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
-use crate::key_ring::{KeyKind, KeyRing, KeyVersion};
+use crate::key_ring::{KeyKind, KeyVersion, KeyVersions};
 use crate::keys::{OperatorKey, SiteSecret};
 use crate::manager::{Manager, Phase};
 use crate::program::without_state;
@@ -43,8 +43,8 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    pub fn new(keys: Option<&KeyRing>) -> Self {
-        Self { is_open: keys.is_some_and(|keys| !keys.behind().is_empty()), ..Self::default() }
+    pub fn new(stored: &KeyVersions) -> Self {
+        Self { is_open: !stored.behind.is_empty(), ..Self::default() }
     }
 }
 
@@ -72,6 +72,8 @@ pub enum RotationRefused {
     InProgress { left: usize },
     #[error("this is the secret that keys are derived from already")]
     SameSecret,
+    #[error("the fabric is released")]
+    Released,
     #[error("there are no more epochs: use a new secret")]
     NoMoreEpochs,
 }
@@ -109,9 +111,16 @@ impl Manager {
     /// # Errors
     ///
     /// Nothing is changed, for the reason given.
-    pub fn rotate_to(&mut self, now: Duration, target: RotationTarget) -> Result<KeyVersion, RotationRefused> {
+    pub fn rotate_to(
+        &mut self,
+        now: Duration,
+        target: RotationTarget,
+    ) -> Result<KeyVersion, RotationRefused> {
         let left = self.reachable_behind().count();
         let keys = self.keys.as_mut().ok_or(RotationRefused::NoKeys)?;
+        if self.persistence.is_released {
+            return Err(RotationRefused::Released);
+        }
         if self.in_force.is_none() {
             return Err(RotationRefused::NotProgrammed);
         }

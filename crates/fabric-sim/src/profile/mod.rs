@@ -62,7 +62,7 @@ pub struct AdapterProfile {
     /// Whether software at a port registers again when a subnet manager asks for it (IsClientReregistrationSupported).
     #[serde(default = "default_client_reregister")]
     pub client_reregister: bool,
-    /// Whether M_Keys are kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear them.
+    /// Whether M_Keys are kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear them (A-MKEY-6).
     #[serde(default)]
     pub m_key_nvram: bool,
     pub description: AdapterDescription,
@@ -113,7 +113,7 @@ pub struct SwitchProfile {
     /// Whether the table ends at MulticastFDBTop, as far as that is not 0.
     #[serde(default)]
     pub multicast_fdb_top: bool,
-    /// Whether the M_Key is kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear it.
+    /// Whether the M_Key is kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear it (A-MKEY-6).
     #[serde(default)]
     pub m_key_nvram: bool,
     /// Whether HOQLife, VLStallCount and LifeTimeValue can be written. Otherwise they keep their values.
