@@ -44,7 +44,7 @@ impl Reach {
                 let peer = port["peer"].as_str().filter(|_| is_active).and_then(|peer| peer.split_once('['));
                 if let Some((peer, at)) = peer {
                     let at = at.trim_end_matches(']').parse().unwrap();
-                    peers.insert((name.clone(), number), (name_of(peer).clone(), at));
+                    peers.insert((name.clone(), number), ((*name_of(peer)).clone(), at));
                 }
             }
         }
