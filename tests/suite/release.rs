@@ -21,6 +21,9 @@ fn operator_key() -> OperatorKey {
     OperatorKey::new(MKey::from_wire(KEY).unwrap())
 }
 
+/// What another manager gives a node: the operator's key (1), none (0), or nothing, so that it keeps what it has.
+type Hand = fn(Guid) -> Option<u8>;
+
 /// What nodes are released with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum With {
@@ -167,7 +170,7 @@ fn nodes_are_reclaimed_with_whatever_key_another_manager_left() {
     ];
     let single = Some(operator_key().key());
     // All get the operator's key, none, a part of them either; or they are never reached.
-    let hands: [(&str, fn(Guid) -> Option<u8>); 4] = [
+    let hands: [(&str, Hand); 4] = [
         ("one key", |_| Some(1)),
         ("no key", |_| Some(0)),
         ("a part of each", |guid| Some((guid.to_wire() / 0x10 % 3) as u8).filter(|hand| *hand < 2)),
