@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use control_protocol::{ControlError, read_reply, write_reply};
@@ -26,6 +26,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a connection is checked for a peer that has gone.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Interval at which a process that is about to end checks whether its last reply was sent.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(2);
+
 /// Replies queued for a slow reader before the connection is closed.
 const ANSWERS_WAITING_MAX: usize = 4096;
 
@@ -38,15 +41,29 @@ pub struct PendingRequest<R> {
 
 /// Sends the replies to one request. Dropping it closes the connection.
 #[derive(Debug)]
-pub struct Replies(SyncSender<Result<Value, ControlError>>);
+pub struct Replies {
+    sender: SyncSender<Result<Value, ControlError>>,
+    /// Alive as long as the connection is served.
+    connection: Weak<()>,
+}
 
 impl Replies {
     /// Queues a reply. Returns `false` if the peer has gone or its queue is full.
     pub fn send(&self, answer: Result<Value, ControlError>) -> bool {
-        match self.0.try_send(answer) {
+        match self.sender.try_send(answer) {
             Ok(()) => true,
             // The peer may have gone; the request has been executed all the same.
             Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => false,
+        }
+    }
+
+    /// Waits until the peer has all replies, or [`REQUEST_TIMEOUT`]: the process is about to end.
+    pub fn flush(self) {
+        let Self { sender, connection } = self;
+        drop(sender);
+        let began = Instant::now();
+        while connection.strong_count() > 0 && began.elapsed() < REQUEST_TIMEOUT {
+            std::thread::sleep(FLUSH_INTERVAL);
         }
     }
 }
@@ -138,7 +155,9 @@ fn serve<R: DeserializeOwned>(
     };
     drop(line);
     let (sender, answers) = mpsc::sync_channel(ANSWERS_WAITING_MAX);
-    if commands.send(PendingRequest { request, answers: Replies(sender) }).is_err() {
+    let connection = Arc::new(());
+    let answers_to = Replies { sender, connection: Arc::downgrade(&connection) };
+    if commands.send(PendingRequest { request, answers: answers_to }).is_err() {
         return send(&mut stream, Err("the daemon is stopping".to_owned().into()));
     }
     waker.wake();

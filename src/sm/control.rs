@@ -1,9 +1,12 @@
 //! The control socket of a subnet manager: receives plans, reports the fabric and events.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
+use anyhow::anyhow;
 use control_protocol::sm::{DiscoveredTopology, EntryLack, LackPurpose};
-use control_protocol::{FabricEvent, SmRequest};
+use control_protocol::{FabricEvent, ReleasedKeys, SmRequest};
 use fabric_model::intent::PortName;
 use fabric_model::{Document, FabricPlan};
 use serde_json::{Value, json};
@@ -11,6 +14,7 @@ use subnet_manager::{DampedLinkUse, Discovery, EntryClass, Lack, Location, SmEve
 
 use super::daemon::Daemon;
 use super::metrics;
+use super::release::{self, Release, ReleaseStep};
 use super::secret;
 use crate::control_socket::{PendingRequest, Replies};
 
@@ -107,6 +111,7 @@ pub fn carry_out(daemon: &mut Daemon, command: PendingRequest<SmRequest>) {
                 Err(error) => drop(answers.send(Err(format!("{error:#}").into()))),
             }
         }
+        SmRequest::Release { export, keys } => release(daemon, export, keys, answers),
         SmRequest::AdoptNode { node, behind } => {
             let location = behind.map(|name| Location { near: name.node, port: name.port });
             let now = daemon.started.elapsed();
@@ -121,6 +126,29 @@ pub fn standby_error(master: Option<ib_wire::Guid>) -> String {
     match master {
         Some(master) => format!("this manager is a standby: ask {master}, which is the master"),
         None => "this manager is not the master".to_owned(),
+    }
+}
+
+/// Starts to release the fabric; the request is answered when that is done.
+fn release(daemon: &mut Daemon, export: PathBuf, keys: ReleasedKeys, answers: Replies) {
+    let begun = match daemon.release {
+        Some(_) => Err(anyhow!("the fabric is being released already")),
+        None => release::prepare(&export).and_then(|()| release::target(&keys)),
+    };
+    let now = daemon.started.elapsed();
+    let begun = begun.and_then(|target| match target {
+        Some(target) => {
+            daemon.manager.rotate_to(now, target)?;
+            Ok(ReleaseStep::ChangingKeys)
+        }
+        None => Ok(ReleaseStep::Settling { since: Instant::now() }),
+    });
+    match begun {
+        Ok(step) => {
+            tracing::info!(?step, "releasing the fabric");
+            daemon.release = Some(Release { export, keys, answers, step });
+        }
+        Err(error) => drop(answers.send(Err(format!("nothing is released: {error:#}").into()))),
     }
 }
 

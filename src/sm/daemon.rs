@@ -13,7 +13,7 @@ use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::json;
 use subnet_manager::{
-    AttributeDifference, LinkName, Manager, ManagerSettings, PersistentState, SmEvent, Survey,
+    AttributeDifference, KeyKind, LinkName, Manager, ManagerSettings, PersistentState, SmEvent, Survey,
 };
 
 use super::adoption::{self, AdoptionReport};
@@ -22,6 +22,7 @@ use super::link_health;
 use super::metrics;
 use super::planner::PlanProvider;
 use super::progress::Bar;
+use super::release::{Export, Release, ReleaseStep};
 use super::standby::Redundancy;
 use super::state::State;
 use super::stats::SmStatistics;
@@ -71,6 +72,8 @@ pub struct Daemon {
     pub waiting: Vec<Replies>,
     /// Requests that are answered when all nodes have changed their M_Keys.
     pub rotating: Vec<Replies>,
+    /// Set while the fabric is being released.
+    pub release: Option<Release>,
     /// Connections of `heddle sm watch`.
     pub watchers: Vec<Replies>,
     /// The links that are damped, as new watchers receive them.
@@ -80,6 +83,8 @@ pub struct Daemon {
     /// Reused buffer.
     pub unsent: Vec<Datagram>,
     pub metrics_written: Option<Instant>,
+    /// What a release wrote, a line for each file.
+    pub released_with: Vec<String>,
 }
 
 /// Requests for a read-back.
@@ -121,6 +126,8 @@ pub enum Stop {
     Asked,
     /// Another declared manager is the master.
     Yielded,
+    /// The fabric was released; the request is not answered yet.
+    Released,
 }
 
 impl Daemon {
@@ -163,6 +170,9 @@ impl Daemon {
                 return Ok(Stop::Asked);
             }
             self.handle_commands();
+            if self.advance_release() {
+                return Ok(Stop::Released);
+            }
             self.start_read_back();
             self.write_metrics()?;
         }
@@ -382,8 +392,14 @@ impl Daemon {
                         0 => String::new(),
                         _ => format!("; {absent} that do not answer get theirs when they come back"),
                     };
-                    let done = format!("all nodes that answer hold M_Keys of epoch {}{left}", version.epoch);
+                    let keys = match version.kind {
+                        KeyKind::Derived => format!("M_Keys of epoch {}", version.epoch),
+                        KeyKind::Operator => "the operator key".to_owned(),
+                        KeyKind::Removed => "no M_Key".to_owned(),
+                    };
+                    let done = format!("all nodes that answer hold {keys}{left}");
                     self.print(&done)?;
+                    self.settle_release();
                     for answers in self.rotating.drain(..) {
                         answers.send(Ok(json!(done)));
                     }
@@ -557,6 +573,53 @@ impl Daemon {
             self.manager.set_link_health(limits);
         }
         Ok(plan)
+    }
+
+    /// Nodes hold the keys that they are to be released with.
+    fn settle_release(&mut self) {
+        if let Some(release) = self.release.as_mut().filter(|it| it.step == ReleaseStep::ChangingKeys) {
+            release.step = ReleaseStep::Settling { since: Instant::now() };
+        }
+    }
+
+    /// Takes the next step of a release, if one is due. Returns whether the fabric is released.
+    fn advance_release(&mut self) -> bool {
+        match self.release.as_ref().map(|release| release.step) {
+            None | Some(ReleaseStep::ChangingKeys) => return false,
+            Some(ReleaseStep::Persisting) => return self.manager.is_released(),
+            Some(ReleaseStep::Settling { .. }) => {}
+        }
+        let is_ready = self.manager.check_release();
+        let Some(mut release) = self.release.take_if(|release| is_ready.is_ok() || release.is_overdue())
+        else {
+            return false;
+        };
+        let now = self.now();
+        let released =
+            is_ready.map_err(Into::into).and_then(|()| self.export(&release)).and_then(|written| {
+                self.manager.release(now)?;
+                Ok(written)
+            });
+        match released {
+            Ok(written) => {
+                tracing::info!("released; nothing is written any more");
+                self.released_with = written;
+                release.step = ReleaseStep::Persisting;
+                self.release = Some(release);
+            }
+            Err(error) => {
+                release.answers.send(Err(format!("the fabric is not released: {error:#}").into()));
+            }
+        }
+        false
+    }
+
+    /// Writes what another manager needs.
+    fn export(&self, release: &Release) -> anyhow::Result<Vec<String>> {
+        let plan = self.planner.plan().context("there is no plan")?;
+        let held = self.manager.held_keys();
+        let intents = self.planner.partitions();
+        Export { plan, intents, held: &held, keys: &release.keys }.write(&release.export)
     }
 
     fn handle_commands(&mut self) {

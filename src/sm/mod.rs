@@ -8,6 +8,7 @@ mod link_health;
 mod metrics;
 mod planner;
 mod progress;
+mod release;
 mod replication;
 mod secret;
 mod standby;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use control_protocol::SmRequest;
+use control_protocol::{ReleasedKeys, SmRequest};
 use fabric_model::intent::{PortName, UnenforcedPorts};
 use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
@@ -119,6 +120,14 @@ struct ServeArgs {
     /// change to a new secret (`heddle sm rotate-keys --new-secret`), give the old and the new one.
     #[arg(long, requires = "state")]
     secret: Vec<PathBuf>,
+    /// File with a key that an operator or another subnet manager gave to all nodes: 8 bytes, or `0x` and 16 hexadecimal
+    /// digits. Needed as long as a node may hold it: after `heddle sm release --single-key`, and with `--reclaim`.
+    #[arg(long, value_name = "FILE", requires = "secret")]
+    operator_key: Vec<PathBuf>,
+    /// Take the fabric back after `heddle sm release`: with the LIDs of the state file, and with a key of its own for every
+    /// node that has had one. Nodes may hold their keys, one of `--operator-key`, or none.
+    #[arg(long, requires = "state", conflicts_with = "adopt")]
+    reclaim: bool,
     /// Write statistics to this file as JSON, each time programming has finished.
     #[arg(long, value_name = "FILE.json")]
     report: Option<PathBuf>,
@@ -187,6 +196,13 @@ enum SmCommand {
     /// Nodes that do not answer keep their key and get the new one when they come back. Without `--new-secret`, keys of the
     /// next epoch of the same secret are used. `heddle sm status` shows the epoch and the nodes that are behind.
     RotateKeys(RotateKeysArgs),
+    /// Leave the fabric to another subnet manager, such as opensm: write what it needs into a directory, and end.
+    ///
+    /// The directory gets partitions.conf, guid2lid, guid2mkey and neighbors in the formats of OpenSM 3.3, and a README that
+    /// says what to do next; guid2mkey holds M_Keys. Nodes keep their keys, or get one key, or none. From then on the manager
+    /// writes nothing, and does not start again with its state file without `--reclaim`. A request that was accepted is
+    /// carried out even if this command is interrupted.
+    Release(ReleaseArgs),
     /// Print metrics in the text format of Prometheus.
     Metrics(ControlArgs),
     /// Read back every table of the plan in force, and print the plan with the tables that devices hold, as JSON.
@@ -235,6 +251,21 @@ struct RotateKeysArgs {
 }
 
 #[derive(Debug, Args)]
+struct ReleaseArgs {
+    /// Directory for the files, created with mode 700.
+    #[arg(long, value_name = "DIR")]
+    export: PathBuf,
+    /// File with one key for all nodes, 8 random bytes or `0x` and 16 hexadecimal digits, with mode 600.
+    #[arg(long, value_name = "FILE", conflicts_with = "remove_keys")]
+    single_key: Option<PathBuf>,
+    /// Take the keys of all nodes away: whoever reaches a node can configure it then.
+    #[arg(long)]
+    remove_keys: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Debug, Args)]
 struct AdoptNodeArgs {
     /// GUID of the node.
     node: Guid,
@@ -278,6 +309,25 @@ pub fn run(args: SmArgs) -> anyhow::Result<()> {
 fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     let mut state = State::at(args.state)?;
     let memory = state.read()?;
+    if memory.released {
+        ensure!(
+            args.reclaim || (args.adopt && !args.apply),
+            "the fabric was released to another subnet manager (heddle sm release): take it back with --reclaim, after the \
+             other manager has ended"
+        );
+    } else if args.reclaim {
+        crate::print_warning("--reclaim: the fabric of this state file is not released any more");
+    }
+    let operator_keys: Vec<_> = args
+        .operator_key
+        .iter()
+        .map(|path| secret::read_operator_key(path))
+        .collect::<anyhow::Result<_>>()?;
+    let has_operator_key = |mark: &u64| operator_keys.iter().any(|key| key.fingerprint() == *mark);
+    ensure!(
+        args.secret.is_empty() || memory.keys.operator_keys().iter().all(has_operator_key),
+        "nodes may hold the key that they were released with: give it with --operator-key FILE"
+    );
     let secrets = args.secret.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     if !secrets.is_empty() {
         let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
@@ -323,7 +373,7 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         ..ManagerSettings::default()
     };
     let event_ports: BTreeSet<Guid> = args.event_port.into_iter().collect();
-    let mut manager = Manager::new(settings, secrets, &memory);
+    let mut manager = Manager::with_operator_keys(settings, secrets, operator_keys, &memory);
     manager.set_event_ports(event_ports.clone());
     let redundancy = match args.peers.as_slice() {
         [] => None,
@@ -350,16 +400,29 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
         adoption_report: adoption::AdoptionReport::default(),
         waiting: Vec::new(),
         rotating: Vec::new(),
+        release: None,
         watchers: Vec::new(),
         damped: BTreeMap::new(),
         read_back: daemon::ReadBack::default(),
         bar: Bar::new(),
         unsent: Vec::new(),
         metrics_written: None,
+        released_with: Vec::new(),
     };
-    let start =
-        Candidacy { secrets: args.secret, event_ports, plan_source, files, unenforced, qos: args.qos };
+    let start = Candidacy {
+        secrets: args.secret,
+        event_ports,
+        plan_source,
+        files,
+        unenforced,
+        qos: args.qos,
+        operator_keys: args.operator_key,
+        reclaim: args.reclaim,
+    };
     let stop = if daemon.redundancy.is_some() { take_turns(&mut daemon, &start)? } else { daemon.run()? };
+    if stop == Stop::Released {
+        return end_released(daemon);
+    }
     ensure!(!(args.once && stop == Stop::Asked), "interrupted before the fabric was programmed");
     let (refused, unmet) = (daemon.stats.refused.count, daemon.stats.unmet.len());
     let lacks = daemon.stats.lacks.len();
@@ -380,6 +443,9 @@ struct Candidacy {
     files: IntentFiles,
     unenforced: UnenforcedPorts,
     qos: bool,
+    operator_keys: Vec<PathBuf>,
+    /// Whether a released fabric may be taken back.
+    reclaim: bool,
 }
 
 /// Waits, becomes a candidate, and waits again when another manager is the master.
@@ -390,6 +456,11 @@ fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop> {
             start.secrets.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
         let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
         let memory = &daemon.memory;
+        if memory.released && !start.reclaim {
+            crate::print_warning("the fabric was released: take it back with --reclaim");
+            daemon.redundancy()?.fruitless = 16;
+            continue;
+        }
         if !memory.secret.iter().chain(&memory.keys.older_secrets()).all(is_given) {
             crate::print_warning(
                 "cannot take over: the nodes have keys of a secret that --secret does not name",
@@ -397,7 +468,9 @@ fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop> {
             daemon.redundancy()?.fruitless += 1;
             continue;
         }
-        let mut manager = Manager::new(daemon.settings, secrets, memory);
+        let keys = start.operator_keys.iter().map(|path| secret::read_operator_key(path));
+        let keys = keys.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut manager = Manager::with_operator_keys(daemon.settings, secrets, keys, memory);
         manager.set_event_ports(start.event_ports.clone());
         let redundancy = daemon.redundancy.as_ref().context("no other managers are declared")?;
         let peers = redundancy.managers.iter().map(|it| it.port);
@@ -440,6 +513,25 @@ fn redundancy(
     })
 }
 
+/// Ends after a release: first the fabric sees that no manager runs here, then the request is answered.
+fn end_released(daemon: Daemon) -> anyhow::Result<()> {
+    let absent = daemon.manager.key_status().map(|keys| keys.absent).unwrap_or_default();
+    let Daemon { device, release, released_with, .. } = daemon;
+    drop(device);
+    let mut told = released_with;
+    if !absent.is_empty() {
+        let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        told.push(format!("these nodes do not answer and hold older keys: {}", names.join(", ")));
+    }
+    told.push("released: the manager has ended; start it with --reclaim to take the fabric back".to_owned());
+    let told = told.join("\n");
+    if let Some(release) = release {
+        release.answers.send(Ok(serde_json::json!(told)));
+        release.answers.flush();
+    }
+    crate::print_line("released: another subnet manager may start")
+}
+
 /// Forwards SIGHUP, SIGINT and SIGTERM to the daemon and wakes it.
 fn signals(waker: Waker) -> anyhow::Result<Receiver<Signal>> {
     let mut signals =
@@ -480,6 +572,17 @@ fn control_manager(command: SmCommand) -> anyhow::Result<()> {
                 .new_secret
                 .map(|path| path.canonicalize().with_context(|| format!("cannot read {}", path.display())));
             (args.control, SmRequest::RotateKeys { new_secret: file.transpose()? })
+        }
+        SmCommand::Release(args) => {
+            let absolute = |path: PathBuf| {
+                std::path::absolute(&path).with_context(|| format!("no path: {}", path.display()))
+            };
+            let keys = match args.single_key {
+                Some(path) => ReleasedKeys::Single(absolute(path)?),
+                None if args.remove_keys => ReleasedKeys::Removed,
+                None => ReleasedKeys::Kept,
+            };
+            (args.control, SmRequest::Release { export: absolute(args.export)?, keys })
         }
         SmCommand::AdoptNode(args) => return adopt_node(args),
     };

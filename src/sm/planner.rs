@@ -166,6 +166,11 @@ impl PlanProvider {
         self.plan.as_ref()
     }
 
+    /// The partitions that were requested in files.
+    pub fn partitions(&self) -> &[PartitionIntent] {
+        self.intents.as_ref().map_or(&[], |intents| &intents.partitions)
+    }
+
     /// Compiles a plan that keeps earlier decisions as far as possible.
     fn compile(
         &self,

@@ -1,15 +1,19 @@
 //! The site secret, and the keys that are derived from it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
-use ib_wire::{Guid, PortNum};
-use subnet_manager::SiteSecret;
+use ib_wire::{Guid, MKey, PortNum};
+use subnet_manager::{KeyKind, OperatorKey, SiteSecret};
 
 use crate::files::replace_private;
+
+/// The largest secret file in bytes: whoever names a device by mistake gets an error.
+const SECRET_BYTES_MAX: u64 = 4096;
 
 /// Print the management key (M_Key) of a node, or write it to a file that stock tools read.
 ///
@@ -63,6 +67,11 @@ fn epoch_of(path: &Path, node: Guid, secret: &SiteSecret) -> anyhow::Result<u32>
     let memory = super::state::read_only(path)?;
     let current = memory.secret.with_context(|| format!("nodes in {} have no keys", path.display()))?;
     let version = memory.keys.of(node, current);
+    match version.kind {
+        KeyKind::Derived => {}
+        KeyKind::Operator => bail!("{node} has the operator key that it was released with"),
+        KeyKind::Removed => bail!("{node} has no key: keys were removed when the fabric was released"),
+    }
     ensure!(version.secret == secret.fingerprint(), "{node} has a key of another secret");
     Ok(version.epoch)
 }
@@ -72,9 +81,63 @@ fn epoch_of(path: &Path, node: Guid, secret: &SiteSecret) -> anyhow::Result<u32>
 /// # Errors
 /// If the group or others can read the file, or it has fewer than 32 bytes.
 pub fn read(path: &Path) -> anyhow::Result<SiteSecret> {
+    SiteSecret::new(read_private(path)?).with_context(|| format!("in {}", path.display()))
+}
+
+/// Reads the one key that an operator gives to all nodes: 8 bytes, or `0x` and 16 hexadecimal digits.
+///
+/// # Errors
+/// If the group or others can read the file, or it holds something else.
+pub fn read_operator_key(path: &Path) -> anyhow::Result<OperatorKey> {
+    let key = operator_key(&read_private(path)?);
+    key.with_context(|| {
+        format!("{} must hold 8 bytes, or 0x and 16 hexadecimal digits; a key of 0 is none", path.display())
+    })
+}
+
+fn operator_key(bytes: &[u8]) -> Option<OperatorKey> {
+    let raw = match <[u8; 8]>::try_from(bytes) {
+        Ok(binary) => u64::from_be_bytes(binary),
+        Err(_) => {
+            let text = std::str::from_utf8(bytes).ok()?;
+            let digits = text.strip_suffix('\n').unwrap_or(text).strip_prefix("0x")?;
+            let is_hex = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            u64::from_str_radix(digits, 16).ok().filter(|_| is_hex)?
+        }
+    };
+    MKey::from_wire(raw).map(OperatorKey::new)
+}
+
+/// Reads a file that only its owner can read.
+fn read_private(path: &Path) -> anyhow::Result<Vec<u8>> {
     let place = path.display();
     let mode = fs::metadata(path).with_context(|| format!("cannot read {place}"))?.permissions().mode();
     ensure!(mode & 0o077 == 0, "{place} can be read by others (mode {:o}): chmod 600 {place}", mode & 0o777);
-    let bytes = fs::read(path).with_context(|| format!("cannot read {place}"))?;
-    SiteSecret::new(bytes).with_context(|| format!("in {place}"))
+    durable_file::read(path, SECRET_BYTES_MAX)
+        .and_then(|bytes| bytes.ok_or_else(|| ErrorKind::NotFound.into()))
+        .with_context(|| format!("cannot read {place}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_key_is_binary_or_hexadecimal_and_not_0() {
+        let read = |bytes: &[u8]| operator_key(bytes).map(|key| key.key().to_wire());
+        assert_eq!(read(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(0x0001_0203_0405_0607));
+        assert_eq!(read(b"0x0001020304050607\n"), Some(0x0001_0203_0405_0607));
+        let others: [&[u8]; 7] = [
+            &[0; 8],
+            &[1; 9],
+            b"",
+            b"0x0000000000000000",
+            b"0x1234",
+            b"0001020304050607",
+            b"0x+001020304050607",
+        ];
+        for bytes in others {
+            assert_eq!(read(bytes), None, "{bytes:?}");
+        }
+    }
 }

@@ -56,6 +56,7 @@ struct Change {
     keys: Option<KeyVersions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     standbys: Option<BTreeSet<Guid>>,
+    released: Option<bool>,
 }
 
 impl State {
@@ -169,6 +170,7 @@ impl Change {
             secret,
             keys,
             standbys,
+            released,
         } = new;
         let (before, after) = (&old.decisions.end_ports, &decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
@@ -198,6 +200,7 @@ impl Change {
             secret: secret.filter(|_| *secret != old.secret),
             keys: changed(&old.keys, keys),
             standbys: changed(&old.standbys, standbys),
+            released: changed(&old.released, released),
         }
     }
 
@@ -216,6 +219,7 @@ impl Change {
         memory.secret = self.secret.or(memory.secret);
         memory.keys = self.keys.unwrap_or(mem::take(&mut memory.keys));
         memory.standbys = self.standbys.unwrap_or(mem::take(&mut memory.standbys));
+        memory.released = self.released.unwrap_or(memory.released);
         memory.unsupported = self.unsupported.unwrap_or(mem::take(&mut memory.unsupported));
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
         memory.multicast_blocks = self.multicast_blocks.unwrap_or(memory.multicast_blocks);
@@ -319,7 +323,11 @@ mod tests {
         let path = directory.path().join("state.json");
         let plain = memory(&[(1, 1)], &[]);
         let text = serde_json::to_string(&plain).unwrap();
-        assert!(!text.contains("damped") && !text.contains("multicast"), "as earlier versions wrote it");
+        let is_plain = |word| !text.contains(word);
+        assert!(
+            ["damped", "multicast", "released"].into_iter().all(is_plain),
+            "as earlier versions wrote it"
+        );
         let end = |raw| PortName { node: Guid::from_wire(raw).unwrap(), port: PortNum::new(3).unwrap() };
         let damped = DampedLink {
             link: LinkName::new(end(1), end(2)),
@@ -329,7 +337,8 @@ mod tests {
         let mut state = State::at(Some(path.clone())).unwrap();
         let with_link = PersistentState { damped_links: vec![damped], ..plain.clone() };
         let with_groups = PersistentState { multicast_blocks: 2, ..plain.clone() };
-        for step in [plain.clone(), with_link, with_groups, plain] {
+        let released = PersistentState { released: true, ..plain.clone() };
+        for step in [plain.clone(), with_link, with_groups, released, plain] {
             state.write(step.clone()).unwrap();
             assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), step);
         }

@@ -18,18 +18,18 @@ use crate::rig::{self, SmDaemon};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The secret of [`RunningManager`], and another.
-const OLD: u8 = 0x5a;
-const NEW: u8 = 0x33;
+pub const OLD: u8 = 0x5a;
+pub const NEW: u8 = 0x33;
 
-fn secret(byte: u8) -> SiteSecret {
+pub fn secret(byte: u8) -> SiteSecret {
     SiteSecret::new(vec![byte; SECRET_LEN_MIN]).unwrap()
 }
 
-fn tree() -> Topology {
+pub fn tree() -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(24) }.generate().unwrap()
 }
 
-fn up(topology: &Topology, profile: BuiltInProfile) -> RunningManager {
+pub fn up(topology: &Topology, profile: BuiltInProfile) -> RunningManager {
     let mut run =
         RunningManager::with_devices(topology, &profile.profile(), true, PersistentState::default());
     run.partitions = "blue=0x101 : ALL_CAS=limited;\n".to_owned();
@@ -39,7 +39,7 @@ fn up(topology: &Topology, profile: BuiltInProfile) -> RunningManager {
 }
 
 /// The M_Keys of all nodes: port 0 of switches, and cabled ports of adapters.
-fn held(fabric: &Fabric) -> Vec<(Guid, Option<MKey>)> {
+pub fn held(fabric: &Fabric) -> Vec<(Guid, Option<MKey>)> {
     let ports = fabric.device_ids().flat_map(|device| fabric.ports_of(device));
     let guards = |port: &PortId| match fabric.node_of(*port).kind {
         NodeKind::Switch => fabric.number_of(*port) == PortNum::MANAGEMENT,
@@ -49,13 +49,13 @@ fn held(fabric: &Fabric) -> Vec<(Guid, Option<MKey>)> {
 }
 
 /// How many nodes hold the key of a secret and an epoch.
-fn holding(fabric: &Fabric, byte: u8, epoch: u32) -> usize {
+pub fn holding(fabric: &Fabric, byte: u8, epoch: u32) -> usize {
     let secret = secret(byte);
     held(fabric).into_iter().filter(|(guid, key)| *key == Some(secret.key(*guid, epoch))).count()
 }
 
 /// Another manager takes over, with what the one before stored.
-fn restart(run: &mut RunningManager, secrets: &[u8], kept: PersistentState) {
+pub fn restart(run: &mut RunningManager, secrets: &[u8], kept: PersistentState) {
     run.manager = Manager::new(ManagerSettings::default(), secrets.iter().map(|byte| secret(*byte)), &kept);
     run.kept = kept;
     run.plan = None;
@@ -64,12 +64,12 @@ fn restart(run: &mut RunningManager, secrets: &[u8], kept: PersistentState) {
     run.manager.handle_timeout(run.now);
 }
 
-fn lost_nodes(run: &RunningManager) -> usize {
+pub fn lost_nodes(run: &RunningManager) -> usize {
     run.told(|event| matches!(event, SmEvent::SilentLocation { .. } | SmEvent::Stranger { .. }))
 }
 
 /// The node that a datagram is sent to.
-fn destination(run: &RunningManager, sent: &Datagram) -> Guid {
+pub fn destination(run: &RunningManager, sent: &Datagram) -> Guid {
     let fabric = &run.fabric;
     if let (ManagementClass::SUBNET_LID, LidAddress::Unicast(lid)) = (sent.mad.class(), sent.dlid) {
         // The answer to a trap.

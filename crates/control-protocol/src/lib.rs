@@ -13,4 +13,4 @@ pub mod sm;
 
 pub use reply::{ControlError, MalformedReply, read_reply, write_reply};
 pub use sim::SimRequest;
-pub use sm::{FabricEvent, PlanRejection, Replica, SmRequest};
+pub use sm::{FabricEvent, PlanRejection, ReleasedKeys, Replica, SmRequest};

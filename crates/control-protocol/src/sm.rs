@@ -35,6 +35,8 @@ pub enum SmRequest {
     /// Give every node the M_Key of the next epoch, or of the secret in a file that the manager reads. Answered when all nodes
     /// that answer have it.
     RotateKeys { new_secret: Option<PathBuf> },
+    /// Write what another subnet manager needs into a directory, leave the fabric and end. Answered when all of that is done.
+    Release { export: PathBuf, keys: ReleasedKeys },
     /// Statistics in the text format of Prometheus.
     Metrics {},
     /// A standby manager, named by its port GUID, asks the master for what it has to remember. Answered with a stream of
@@ -44,6 +46,18 @@ pub enum SmRequest {
     Remembered { manager: Guid, sequence: u64 },
     /// Read all tables of the current plan from the devices. Answered with that plan, with the tables as devices hold them.
     ReadBack {},
+}
+
+/// The M_Keys with which the nodes of a fabric are released.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReleasedKeys {
+    /// Each node keeps its own.
+    Kept,
+    /// All nodes get the one in a file that the manager reads.
+    Single(PathBuf),
+    /// Nodes have none any more.
+    Removed,
 }
 
 /// A request as it is read. The tagged enum of serde would buffer a plan, and lose its integer keys.
@@ -58,29 +72,37 @@ struct Fields {
     new_secret: Option<PathBuf>,
     manager: Option<Guid>,
     sequence: Option<u64>,
+    export: Option<PathBuf>,
+    keys: Option<ReleasedKeys>,
 }
 
 /// A request whose command is unknown, or that has other fields than its command needs.
 #[derive(Debug, Error)]
 #[error(
-    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, rotate-keys, follow, remembered, metrics, read-back"
+    "unknown command {0:?}, or fields that it does not take: ping, status, watch, plan, reload, adopt-node, retry, restore-link, rotate-keys, release, follow, remembered, metrics, read-back"
 )]
 struct UnknownRequest(String);
 
 impl TryFrom<Fields> for SmRequest {
     type Error = UnknownRequest;
     fn try_from(fields: Fields) -> Result<Self, UnknownRequest> {
-        let Fields { command, plan, node, behind, port, new_secret, manager, sequence } = fields;
+        let Fields { command, plan, node, behind, port, new_secret, export, keys, manager, sequence } =
+            fields;
+        let has_others = plan.is_some() || node.is_some() || behind.is_some() || port.is_some();
         if manager.is_some() || sequence.is_some() {
-            let is_alone = plan.is_none()
-                && node.is_none()
-                && behind.is_none()
-                && port.is_none()
-                && new_secret.is_none();
+            let is_alone = !has_others && new_secret.is_none() && export.is_none() && keys.is_none();
             return match (command.as_str(), manager, sequence) {
                 ("follow", Some(manager), None) if is_alone => Ok(Self::Follow { manager }),
                 ("remembered", Some(manager), Some(sequence)) if is_alone => {
                     Ok(Self::Remembered { manager, sequence })
+                }
+                _ => Err(UnknownRequest(command)),
+            };
+        }
+        if export.is_some() || keys.is_some() {
+            return match (export, keys) {
+                (Some(export), Some(keys)) if !has_others && new_secret.is_none() && command == "release" => {
+                    Ok(Self::Release { export, keys })
                 }
                 _ => Err(UnknownRequest(command)),
             };
@@ -284,6 +306,10 @@ mod tests {
         assert!(read(r#"{"command":"adopt-node","node":"0x0002c90300100000"}"#).is_ok());
         let port = PortName { node: Guid::from_wire(7).unwrap(), port: PortNum::new(3).unwrap() };
         assert!(read(r#"{"command":"rotate-keys"}"#).is_ok());
+        for keys in [ReleasedKeys::Kept, ReleasedKeys::Single("/k".into()), ReleasedKeys::Removed] {
+            let release = SmRequest::Release { export: "/x".into(), keys };
+            assert_eq!(read(&serde_json::to_string(&release).unwrap()).unwrap(), release);
+        }
         let restore = SmRequest::RestoreLink { port };
         assert_eq!(read(&serde_json::to_string(&restore).unwrap()).unwrap(), restore);
         for text in [
@@ -296,6 +322,9 @@ mod tests {
             r#"{"command":"restore-link","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","node":"0x0002c90300100000"}"#,
             r#"{"command":"ping","more":1}"#,
+            r#"{"command":"ping","export":"/x"}"#,
+            r#"{"command":"release","export":"/x"}"#,
+            r#"{"command":"release","export":"/x","keys":"kept","new_secret":"/y"}"#,
         ] {
             assert!(read(text).is_err(), "{text}");
         }

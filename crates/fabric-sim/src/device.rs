@@ -450,6 +450,13 @@ fn capability(role: PortRole, profile: &DeviceProfile) -> Capability {
     if role == PortRole::SwitchManagement && profile.switches.multicast_fdb_top {
         mask = mask.with(Capability::MULTICAST_FDB_TOP);
     }
+    let is_key_kept = match role {
+        PortRole::Adapter => profile.adapters.m_key_nvram,
+        _ => profile.switches.m_key_nvram,
+    };
+    if is_key_kept {
+        mask = mask.with(Capability::M_KEY_NVRAM);
+    }
     match role {
         PortRole::Adapter => mask.with(Capability::CAPABILITY_NOTICE).with(Capability::DEVICE_NOTICE),
         _ => mask.with(Capability::PKEY_SWITCH_EXTERNAL_TRAP),

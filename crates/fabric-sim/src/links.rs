@@ -95,6 +95,12 @@ impl Fabric {
         fresh.info.lid = None;
         fresh.info.lmc = Default::default();
         (fresh.peer, fresh.plugged, fresh.is_sm) = (peer, plugged, is_sm);
+        let before = &port.info;
+        if before.capability.has(ib_wire::Capability::M_KEY_NVRAM) {
+            fresh.info.m_key = before.m_key;
+            fresh.info.m_key_protection = before.m_key_protection;
+            fresh.info.m_key_lease_period_s = before.m_key_lease_period_s;
+        }
         if is_sm {
             fresh.info.capability = fresh.info.capability.with(ib_wire::Capability::IS_SM);
         }

@@ -65,7 +65,7 @@ impl Manager {
     }
 
     /// Handles the response `mad` to a request.
-    pub(crate) fn handle_answer(&mut self, purpose: Purpose, request: &Mad, mad: &Mad) {
+    pub(crate) fn handle_answer(&mut self, now: Duration, purpose: Purpose, request: &Mad, mad: &Mad) {
         let data = mad.smp_data();
         let is_ok = mad.status() == Status::OK;
         match purpose {
@@ -81,13 +81,14 @@ impl Manager {
             Purpose::RekeyCheck { port, version } => {
                 let understood = is_ok && self.record(port_info_of(port), data);
                 self.check_understood(understood, port_info_of(port), mad);
-                self.record_version(port, version);
+                self.record_version(now, port, version, data);
             }
             Purpose::ForeignManager { node, port } => self.record_foreign_manager(node, port, data),
             Purpose::Read { target } => {
                 let understood = is_ok && self.record(target, data);
                 self.check_understood(understood, target, mad);
                 self.read_further_ports(target, request);
+                self.review_key(target, data);
             }
             Purpose::Audit { target } => {
                 self.compare_with_known(target, data);

@@ -26,13 +26,14 @@ use std::time::Duration;
 
 use fabric_model::intent::PortName;
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Guid, LidAddress, Mad, Method, SMP_DATA_LEN, SmInfo, SmKey, SmState,
-    TransactionId,
+    Attribute, Datagram, DirectedRoute, Guid, Lid, LidAddress, Mad, Method, SMP_DATA_LEN, SmInfo, SmKey,
+    SmState, TransactionId,
 };
 use serde::Serialize;
 
 use crate::event::SmEvent;
 use crate::manager::Manager;
+use crate::observed::ObservedNode;
 
 /// The upper part of the transactions of the election, so that they are not mistaken for those of other requests.
 pub(crate) const TRANSACTIONS: u32 = 0x4000_0000;
@@ -307,6 +308,24 @@ impl Manager {
     ) {
         let peers = peers.into_iter().map(|guid| (guid, Peer::default())).collect();
         self.election = Election { timing, peers, earliest, ..Election::default() };
+    }
+
+    /// Accepts no node at a location where none was bound before, because what this manager remembers may be old. Those that
+    /// [`rebind`](Self::rebind) names are accepted.
+    pub fn freeze_bindings(&mut self) {
+        self.are_bindings_frozen = true;
+    }
+
+    /// The node that a port belongs to, if it was found.
+    pub fn node_of(&self, port: Guid) -> Option<Guid> {
+        let has = |node: &&ObservedNode| node.port_guids.values().any(|guid| *guid == port);
+        self.observed.nodes.values().find(has).map(|node| node.info.node_guid)
+    }
+
+    /// PortInfo:MasterSMLID of the manager's own port: the manager that last configured it.
+    pub fn last_master(&self) -> Option<Lid> {
+        let own = self.observed.own?;
+        self.observed.nodes.get(&own.node)?.ports.get(&own.number)?.master_sm_lid
     }
 
     /// Whether this manager is the master: always, if there are no others.

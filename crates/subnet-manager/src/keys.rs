@@ -65,10 +65,7 @@ impl SiteSecret {
     }
 
     fn number(&self, parts: &[&[u8]]) -> u64 {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        parts.iter().for_each(|part| mac.update(part));
-        let digest = mac.finalize().into_bytes();
-        digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+        hash(&self.0, parts)
     }
 }
 
@@ -76,6 +73,42 @@ impl fmt::Debug for SiteSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SiteSecret(set)")
     }
+}
+
+/// One M_Key that an operator gives to all nodes, for a manager that knows one key for the subnet. It cannot be printed.
+#[derive(Clone)]
+pub struct OperatorKey(MKey);
+
+impl OperatorKey {
+    pub fn new(key: MKey) -> Self {
+        Self(key)
+    }
+
+    /// The key itself, the same for every node.
+    pub fn key(&self) -> MKey {
+        self.0
+    }
+
+    /// A number that distinguishes this key from others. Stored to detect a wrong key. It has 32 bits, so that it does not
+    /// determine the key, however long somebody tries.
+    pub fn fingerprint(&self) -> u64 {
+        let key = self.0.to_wire().to_be_bytes();
+        hash(&key, &[b"heddle operator key mark 1"]) >> 32
+    }
+}
+
+impl fmt::Debug for OperatorKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OperatorKey(set)")
+    }
+}
+
+/// The first 64 bits of an HMAC-SHA-256.
+fn hash(key: &[u8], parts: &[&[u8]]) -> u64 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    let digest = mac.finalize().into_bytes();
+    digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// The location of a node: the port of a neighbour that leads to it. The manager's own node has none.
@@ -248,5 +281,15 @@ mod tests {
     fn a_short_secret_is_rejected_and_no_secret_prints() {
         assert_eq!(SiteSecret::new(vec![1; 31]).unwrap_err(), SecretTooShort { len: 31 });
         assert_eq!(format!("{:?}", secret(0x41)), "SiteSecret(set)");
+        let operator = OperatorKey::new(MKey::from_wire(0x4142).unwrap());
+        assert_eq!(format!("{operator:?}"), "OperatorKey(set)");
+    }
+
+    #[test]
+    fn the_mark_of_an_operator_key_does_not_determine_it() {
+        let mark = |key| OperatorKey::new(MKey::from_wire(key).unwrap()).fingerprint();
+        let marks: std::collections::BTreeSet<u64> = (1..=1000).map(mark).collect();
+        assert_eq!(marks.len(), 1000, "others have other marks");
+        assert!(marks.iter().all(|mark| *mark < 1 << 32), "it has half of the bits");
     }
 }

@@ -28,6 +28,8 @@
 //! | `survey`, `read_back` | reading the tables of the fabric without writing |
 //! | `verification` | reading back what was written, and what follows if it is not there |
 //! | `keys`, `key_ring`, `rotation` | M_Keys: how they are derived, which node holds which, and how they change |
+//! | `release` | leaving the fabric to another manager |
+//! | `requests` | requests to nodes, with their M_Key |
 //! | `registration` | asking ports to register at subnet administration |
 //! | `entry_class` | what an entry is for: isolation, guarantee or other |
 //! | `link_health` | links that flap or whose error counters grow |
@@ -63,6 +65,8 @@ mod programming;
 mod purpose;
 mod read_back;
 mod registration;
+mod release;
+mod requests;
 mod rotation;
 mod sa;
 mod scope;
@@ -78,8 +82,8 @@ mod verification;
 pub use election::{ElectionStatus, ElectionTiming, Standing};
 pub use entry_class::EntryClass;
 pub use event::{Discovery, SmEvent};
-pub use key_ring::{KeyBehind, KeyVersion, KeyVersions};
-pub use keys::{Bindings, Location, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
+pub use key_ring::{KeyBehind, KeyKind, KeyVersion, KeyVersions};
+pub use keys::{Bindings, Location, OperatorKey, SECRET_LEN_MIN, SecretTooShort, SiteSecret};
 pub use lacks::{Lack, LackAnswer, Lacks};
 pub use link_health::{
     CounterPollCounts, DampedLink, DampedLinkReport, DampedLinkUse, DampingReason, ErrorCounts,
@@ -90,7 +94,8 @@ pub use manager::Manager;
 pub use manager_settings::ManagerSettings;
 pub use persistence::PersistentState;
 pub use posture::{Grade, PostureFinding, PostureItem};
-pub use rotation::{KeyStatus, RotationRefused};
+pub use release::{HeldKey, ReleaseRefused};
+pub use rotation::{KeyStatus, RotationRefused, RotationTarget};
 pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
 pub use scope::{ChangedDevices, changed_devices};
 pub use standby::Standby;

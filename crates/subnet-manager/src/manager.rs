@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use ib_wire::{
-    Attribute, Datagram, Guid, Lid, MKey, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, TransactionId,
-};
+use ib_wire::{Attribute, Datagram, Guid, ManagementClass, PortNum, TransactionId};
 
 use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
@@ -22,10 +20,10 @@ use crate::lacks::{LackRetry, Lacks};
 use crate::link_health::{CounterPoll, DampedLinkUse, LinkHealth, LinkName, ManagementUse};
 use crate::mad_window::{Answered, MadCounts, MadProgress, MadWindow};
 use crate::manager_settings::ManagerSettings;
-use crate::observed::{Observed, ObservedNode};
+use crate::observed::Observed;
 use crate::persistence::{Persistence, PersistentState};
 use crate::posture::SurveyNotes;
-use crate::program::{Comparison, Stage, WeightWrite};
+use crate::program::{Stage, WeightWrite};
 use crate::purpose::Purpose;
 use crate::registration::Registration;
 use crate::rotation::Rotation;
@@ -60,6 +58,7 @@ use crate::verification::Written;
 /// | [`apply`](Self::apply) | make the fabric equal to a plan |
 /// | [`rediscover`](Self::rediscover), [`rebind`](Self::rebind) | discover the whole fabric again |
 /// | [`rotate_keys`](Self::rotate_keys) | give every node another M_Key |
+/// | [`release`](Self::release) | write nothing any more: another manager gets the fabric |
 /// | [`retry_lacks`](Self::retry_lacks) | try again what devices did not take |
 /// | [`restore_link`](Self::restore_link), [`set_link_health`](Self::set_link_health) | let a damped link return; change the limits |
 /// | [`set_peers`](Self::set_peers) | declare other managers of the site |
@@ -293,6 +292,9 @@ impl Manager {
     ///
     /// If a node of the plan is missing, nothing is programmed until the next discovery.
     pub fn apply(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        if self.persistence.is_released {
+            return;
+        }
         self.forget_held_back();
         self.forget_needed_bits(&plan);
         let before = self.plan.as_ref().map(|plan| plan.decisions());
@@ -315,27 +317,9 @@ impl Manager {
         self.sa.set_event_ports(ports);
     }
 
-    /// Accepts no node at a location where none was bound before, because what this manager remembers may be old. Those that
-    /// [`rebind`](Self::rebind) names are accepted.
-    pub fn freeze_bindings(&mut self) {
-        self.are_bindings_frozen = true;
-    }
-
-    /// The node that a port belongs to, if it was found.
-    pub fn node_of(&self, port: Guid) -> Option<Guid> {
-        let has = |node: &&ObservedNode| node.port_guids.values().any(|guid| *guid == port);
-        self.observed.nodes.values().find(has).map(|node| node.info.node_guid)
-    }
-
-    /// PortInfo:MasterSMLID of the manager's own port: the manager that last configured it.
-    pub fn last_master(&self) -> Option<Lid> {
-        let own = self.observed.own?;
-        self.observed.nodes.get(&own.node)?.ports.get(&own.number)?.master_sm_lid
-    }
-
     /// Discovers the whole fabric again. Has no effect unless the manager is idle.
     pub fn rediscover(&mut self, now: Duration) {
-        if self.phase == Phase::Idle {
+        if self.phase == Phase::Idle && !self.persistence.is_released {
             self.discover_all();
             self.proceed(now);
         }
@@ -377,7 +361,7 @@ impl Manager {
             self.handle_declared(mad);
             self.election_step(now);
         } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
-            self.handle_answer(purpose, &request, mad);
+            self.handle_answer(now, purpose, &request, mad);
         }
         self.proceed(now);
     }
@@ -419,10 +403,11 @@ impl Manager {
     /// When [`Manager::handle_timeout`] must be called at the latest; `None` if only a datagram or a
     /// persisted state can continue the work.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let watch = (self.phase == Phase::Idle).then(|| self.sweeps.poll_timeout());
-        let retry = self.lack_retry.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let is_idle = self.phase == Phase::Idle && !self.persistence.is_released;
+        let watch = is_idle.then(|| self.sweeps.poll_timeout());
+        let retry = self.lack_retry.poll_timeout().filter(|_| is_idle);
         let trees = self.group_trees_timeout();
-        let health = self.health.poll_timeout().filter(|_| self.phase == Phase::Idle);
+        let health = self.health.poll_timeout().filter(|_| is_idle);
         let counters = self.counter_poll.poll_timeout();
         let rotation = self.rotation_timeout();
         let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at, rotation];
@@ -463,7 +448,7 @@ impl Manager {
             match self.phase {
                 Phase::Discovering => self.conclude_discovery_run(now),
                 Phase::Idle => {
-                    if !self.start_due_work(now) {
+                    if self.persistence.is_released || !self.start_due_work(now) {
                         return;
                     }
                 }
@@ -495,19 +480,24 @@ impl Manager {
         if self.lack_retry.take(now) {
             self.forget_lacks(now);
         }
-        if self.settle_link_health(now) || self.begin_rotation_batch(now) {
+        if self.settle_link_health(now) {
             return true;
         }
+        // Before a rotation goes on: a node may not answer because its routes are gone.
         let rechecks = self.sweeps.take_rechecks(now);
         if !rechecks.is_empty() {
             self.begin_discovery_run();
             rechecks.into_iter().for_each(|node| self.recheck_node(node));
-        } else if self.sweeps.take_sweep(now) {
-            self.sweep();
-        } else {
-            return false;
+            return true;
         }
-        true
+        if self.begin_rotation_batch(now) {
+            return true;
+        }
+        let is_due = self.sweeps.take_sweep(now);
+        if is_due {
+            self.sweep();
+        }
+        is_due
     }
 
     pub(crate) fn begin_discovery_run(&mut self) {
@@ -551,78 +541,6 @@ impl Manager {
         } else if self.facts_are_new && self.in_force.is_some() && !self.plan_is_new() {
             self.publish();
         }
-    }
-
-    pub(crate) fn comparison<'a>(&'a self, plan: &'a FabricPlan, scope: &'a Scope) -> Comparison<'a> {
-        Comparison {
-            plan,
-            scope,
-            nodes: &self.observed.nodes,
-            keys: self.keys.as_ref(),
-            bound: &self.bound,
-            unsupported: &self.unsupported,
-            lacks: &self.lacks,
-            own: self.observed.own,
-            gid_prefix: self.settings.gid_prefix,
-            joined_blocks: self.group_trees.blocks_used(),
-        }
-    }
-
-    pub(crate) fn read(&mut self, target: AttributeRef) {
-        self.request_get(target, Purpose::Read { target });
-    }
-
-    /// Reads a known attribute. If the value differs, the node is compared with the plan.
-    pub(crate) fn audit(&mut self, target: AttributeRef) {
-        self.request_get(target, Purpose::Audit { target });
-    }
-
-    pub(crate) fn write(&mut self, target: AttributeRef, data: [u8; SMP_DATA_LEN]) {
-        if matches!(self.phase, Phase::Writing(_)) {
-            self.written.note(target);
-        }
-        self.excuse_own_down(target, &data);
-        self.request(Method::SET, target, data, Purpose::Write { target });
-    }
-
-    pub(crate) fn request_get(&mut self, target: AttributeRef, purpose: Purpose) {
-        self.request(Method::GET, target, [0; SMP_DATA_LEN], purpose);
-    }
-
-    pub(crate) fn request(
-        &mut self,
-        method: Method,
-        target: AttributeRef,
-        data: [u8; SMP_DATA_LEN],
-        purpose: Purpose,
-    ) {
-        let key = self.key_of(PortName { node: target.0, port: target.1 });
-        self.request_as(key, method, target, data, purpose);
-    }
-
-    /// Sends a request with a given M_Key.
-    pub(crate) fn request_as(
-        &mut self,
-        m_key: Option<MKey>,
-        method: Method,
-        (node, port, key): AttributeRef,
-        data: [u8; SMP_DATA_LEN],
-        purpose: Purpose,
-    ) {
-        let Some(seen) = self.observed.nodes.get(&node) else { return };
-        let Some(route) = seen.route(port) else { return };
-        let mut mad = Mad::directed(method, key.0, seen.request_modifier(key), route);
-        *mad.smp_data_mut() = data;
-        mad.set_m_key(m_key);
-        self.window.request(node, mad, purpose);
-    }
-
-    /// The M_Key to present. A node without a key accepts any.
-    pub(crate) fn key_of(&self, port: PortName) -> Option<MKey> {
-        // A switch has one key, whatever the port through which it is reached.
-        let is_switch = self.observed.nodes.get(&port.node).is_some_and(ObservedNode::is_switch);
-        let port = if is_switch { PortName { port: PortNum::MANAGEMENT, ..port } } else { port };
-        self.keys.as_ref().and_then(|keys| keys.key(&self.bound, port))
     }
 
     pub(crate) fn emit(&mut self, event: SmEvent) {

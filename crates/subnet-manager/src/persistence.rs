@@ -52,6 +52,13 @@ pub struct PersistentState {
     /// Port GUIDs of the standby managers that store everything before it takes effect. The caller sets it.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub standbys: BTreeSet<Guid>,
+    /// Another manager may have the fabric ([`Manager::release`]). A manager with such a state takes it back.
+    #[serde(skip_serializing_if = "is_false")]
+    pub released: bool,
+}
+
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 fn is_zero(number: &u16) -> bool {
@@ -69,11 +76,18 @@ pub(crate) struct Persistence {
     safe_plan: Option<Arc<FabricPlan>>,
     /// A plan whose decisions could not be stored.
     held_back: Option<Arc<FabricPlan>>,
+    /// Another manager may have the fabric from now on.
+    pub(crate) is_released: bool,
     /// After a failure: nothing is offered before this time.
     retry_at: Option<Duration>,
 }
 
 impl Persistence {
+    /// Whether a state was offered and not confirmed yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.offered.is_some()
+    }
+
     /// Records that a plan is about to be written: its decisions are stored.
     pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
         self.safe_plan = Some(Arc::clone(plan));
@@ -184,9 +198,10 @@ impl Manager {
             lacks: self.lacks.clone(),
             multicast_blocks: self.group_trees.blocks_used(),
             damped_links: self.health.damped().copied().collect(),
-            secret: self.keys.as_ref().map(|keys| keys.current().secret),
+            secret: self.keys.as_ref().map(KeyRing::site),
             keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),
             standbys: BTreeSet::new(),
+            released: self.persistence.is_released,
         }
     }
 }

@@ -15,8 +15,8 @@ use thiserror::Error;
 
 use crate::attribute_key::AttributeRef;
 use crate::event::SmEvent;
-use crate::key_ring::{KeyVersion, KeyVersions};
-use crate::keys::SiteSecret;
+use crate::key_ring::{KeyKind, KeyVersion, KeyVersions};
+use crate::keys::{OperatorKey, SiteSecret};
 use crate::manager::{Manager, Phase};
 use crate::program::without_state;
 use crate::purpose::Purpose;
@@ -48,6 +48,19 @@ impl Rotation {
     }
 }
 
+/// The M_Keys that nodes get.
+#[derive(Clone, Debug)]
+pub enum RotationTarget {
+    /// Those of the next epoch.
+    NextEpoch,
+    /// Those derived from another secret.
+    Secret(SiteSecret),
+    /// One for all nodes, before another manager gets the fabric.
+    Operator(OperatorKey),
+    /// None, before another manager gets the fabric.
+    Removed,
+}
+
 /// Why a rotation does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RotationRefused {
@@ -59,6 +72,8 @@ pub enum RotationRefused {
     InProgress { left: usize },
     #[error("this is the secret that keys are derived from already")]
     SameSecret,
+    #[error("the fabric is released")]
+    Released,
     #[error("there are no more epochs: use a new secret")]
     NoMoreEpochs,
 }
@@ -68,6 +83,8 @@ pub enum RotationRefused {
 pub struct KeyStatus {
     /// Number of rotations since the secret was first used.
     pub epoch: u32,
+    /// Whether nodes have keys of their own, that of an operator, or none.
+    pub kind: KeyKind,
     /// Nodes that hold an older key or may do so.
     pub behind: usize,
     /// Nodes among them that do not answer: they get the current key when they come back.
@@ -85,32 +102,60 @@ impl Manager {
         now: Duration,
         new_secret: Option<SiteSecret>,
     ) -> Result<KeyVersion, RotationRefused> {
+        self.rotate_to(now, new_secret.map_or(RotationTarget::NextEpoch, RotationTarget::Secret))
+    }
+
+    /// Gives every node another M_Key, or takes them away. [`SmEvent::KeysRotated`] reports the end, also if all nodes hold an
+    /// operator key, or no key, already.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is changed, for the reason given.
+    pub fn rotate_to(
+        &mut self,
+        now: Duration,
+        target: RotationTarget,
+    ) -> Result<KeyVersion, RotationRefused> {
         let left = self.reachable_behind().count();
         let keys = self.keys.as_mut().ok_or(RotationRefused::NoKeys)?;
+        if self.persistence.is_released {
+            return Err(RotationRefused::Released);
+        }
         if self.in_force.is_none() {
             return Err(RotationRefused::NotProgrammed);
         }
-        if left > 0 {
-            return Err(RotationRefused::InProgress { left });
-        }
         let current = keys.current();
-        let version = match new_secret {
-            Some(secret) if secret.fingerprint() == current.secret => {
+        let version = match &target {
+            RotationTarget::NextEpoch => {
+                let epoch = current.epoch.checked_add(1).ok_or(RotationRefused::NoMoreEpochs)?;
+                KeyVersion { secret: keys.site(), epoch, kind: KeyKind::Derived }
+            }
+            RotationTarget::Secret(secret) if secret.fingerprint() == keys.site() => {
                 return Err(RotationRefused::SameSecret);
             }
-            Some(secret) => {
-                let version = KeyVersion { secret: secret.fingerprint(), epoch: 0 };
-                keys.add_secret(secret);
-                version
+            RotationTarget::Secret(secret) => {
+                KeyVersion { secret: secret.fingerprint(), epoch: 0, kind: KeyKind::Derived }
             }
-            None => {
-                let epoch = current.epoch.checked_add(1).ok_or(RotationRefused::NoMoreEpochs)?;
-                KeyVersion { epoch, ..current }
+            RotationTarget::Operator(key) => {
+                KeyVersion { secret: key.fingerprint(), kind: KeyKind::Operator, ..current }
             }
+            RotationTarget::Removed => KeyVersion { secret: 0, kind: KeyKind::Removed, ..current },
         };
-        keys.begin(version, &self.bound);
-        self.rotation = Rotation { is_open: true, ..Rotation::default() };
-        self.state_is_new = true;
+        if left > 0 && version != current {
+            return Err(RotationRefused::InProgress { left });
+        }
+        match target {
+            RotationTarget::Secret(secret) => keys.add_secret(secret),
+            RotationTarget::Operator(key) => keys.add_operator_key(key),
+            RotationTarget::NextEpoch | RotationTarget::Removed => {}
+        }
+        if version == current {
+            self.rotation.is_open = true;
+        } else {
+            keys.begin(version, &self.bound);
+            self.rotation = Rotation { is_open: true, ..Rotation::default() };
+            self.state_is_new = true;
+        }
         self.proceed(now);
         Ok(version)
     }
@@ -121,12 +166,13 @@ impl Manager {
         let is_absent = |node: &&Guid| !self.observed.nodes.contains_key(node);
         Some(KeyStatus {
             epoch: keys.current().epoch,
+            kind: keys.current().kind,
             behind: keys.behind().len(),
             absent: keys.behind().keys().filter(is_absent).copied().collect(),
         })
     }
 
-    fn reachable_behind(&self) -> impl Iterator<Item = Guid> {
+    pub(crate) fn reachable_behind(&self) -> impl Iterator<Item = Guid> {
         let behind = self.keys.iter().flat_map(|keys| keys.behind().keys().copied());
         behind.filter(|node| self.observed.nodes.contains_key(node))
     }
@@ -169,12 +215,14 @@ impl Manager {
         for port in self.batch_ports() {
             let Some(keys) = self.keys.as_ref().filter(|keys| !keys.is_changed(port)) else { continue };
             let seen = self.observed.nodes.get(&port.node).and_then(|node| node.ports.get(&port.port));
-            let (Some(info), Some(m_key)) = (seen, keys.key_in(keys.current(), &self.bound, port)) else {
-                continue;
-            };
+            let current = keys.current();
+            let Some(info) = seen.filter(|_| keys.holds(current)) else { continue };
             let info = PortInfo {
-                m_key: Some(m_key),
-                m_key_protection: MKeyProtection::Closed,
+                m_key: keys.key_in(current, &self.bound, port),
+                m_key_protection: match current.kind {
+                    KeyKind::Derived | KeyKind::Operator => MKeyProtection::Closed,
+                    KeyKind::Removed => MKeyProtection::ReadAll,
+                },
                 m_key_lease_period_s: 0,
                 ..info.clone()
             };
@@ -189,7 +237,7 @@ impl Manager {
     }
 
     /// The ports of a node that hold an M_Key: port 0 of a switch, each discovered port of an adapter.
-    fn key_ports(&self, guid: Guid) -> Vec<PortName> {
+    pub(crate) fn key_ports(&self, guid: Guid) -> Vec<PortName> {
         let port = |port| PortName { node: guid, port };
         match self.observed.nodes.get(&guid) {
             Some(node) if node.is_switch() => vec![port(PortNum::MANAGEMENT)],
@@ -206,11 +254,10 @@ impl Manager {
     }
 
     fn check_version(&mut self, port: PortName, version: KeyVersion) {
-        let Some(key) = self.keys.as_ref().and_then(|keys| keys.key_in(version, &self.bound, port)) else {
-            return;
-        };
+        let Some(keys) = self.keys.as_ref().filter(|keys| keys.holds(version)) else { return };
+        let key = keys.key_in(version, &self.bound, port);
         let purpose = Purpose::RekeyCheck { port, version };
-        self.request_as(Some(key), Method::GET, port_info_of(port), [0; SMP_DATA_LEN], purpose);
+        self.request_as(key, Method::GET, port_info_of(port), [0; SMP_DATA_LEN], purpose);
     }
 
     /// A port does not answer to the key of a version: it holds the other one, or does not answer at all.
@@ -222,10 +269,32 @@ impl Manager {
         }
     }
 
-    /// A port answered to the key of a version.
-    pub(crate) fn record_version(&mut self, port: PortName, version: KeyVersion) {
-        if let Some(keys) = &mut self.keys {
-            keys.record_found(port, version);
+    /// A port answered to the key of a version. At protection levels 0 and 1 that says little, but what it shows does.
+    pub(crate) fn record_version(
+        &mut self,
+        now: Duration,
+        port: PortName,
+        version: KeyVersion,
+        data: &[u8; SMP_DATA_LEN],
+    ) {
+        let Some(keys) = &mut self.keys else { return };
+        match PortInfo::decode(data) {
+            Ok(info) if !keys.is_confirmed(port, version, &info, &self.bound) => {
+                self.handle_silent_check(now, port, version);
+            }
+            _ => keys.record_found(port, version),
+        }
+    }
+
+    /// PortInfo was read: if another manager left the port at a protection level at which it answers to every key, that tells
+    /// which key it holds.
+    pub(crate) fn review_key(&mut self, target: AttributeRef, data: &[u8; SMP_DATA_LEN]) {
+        let (node, port, (attribute, _)) = target;
+        let port = PortName { node, port };
+        let is_guard = attribute == Attribute::PORT_INFO && port_info_of(port) == target;
+        let (Some(keys), Ok(info)) = (&mut self.keys, PortInfo::decode(data)) else { return };
+        if is_guard && keys.review(port, &info, &self.bound) {
+            self.read(target);
         }
     }
 

@@ -142,6 +142,13 @@ impl Server {
         manager
     }
 
+    /// opensm as a service with a cache directory, once the subnet is up. Ended when dropped.
+    pub fn opensm_with_cache(&self, node: &str, cache: &Path, options: &[&str]) -> OpenSm {
+        let manager = self.sockets().opensm_with_cache(node, cache, options);
+        manager.wait_for("SUBNET UP");
+        manager
+    }
+
     /// opensm as a service; does not wait for it. Ended when dropped.
     pub fn opensm_beside(&self, node: &str, options: &[&str]) -> OpenSm {
         self.sockets().opensm(node, options)

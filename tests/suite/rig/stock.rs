@@ -72,12 +72,22 @@ impl Sockets<'_> {
 
     /// The same with another preload library.
     pub fn opensm_through(self, preload: &Path, node: &str, options: &[&str]) -> OpenSm {
+        self.opensm_process(preload, self.scratch, node, options)
+    }
+
+    /// The same with another cache directory (`guid2lid`, `guid2mkey`, `neighbors`).
+    pub fn opensm_with_cache(self, node: &str, cache: &Path, options: &[&str]) -> OpenSm {
+        self.opensm_process(Path::new(preload()), cache, node, options)
+    }
+
+    fn opensm_process(self, preload: &Path, cache: &Path, node: &str, options: &[&str]) -> OpenSm {
         let log = self.scratch.join(unique("opensm"));
         // -d 2 flushes the log after every line.
         let mut command = self.command(node, "opensm", &["-d", "2", "-f", log.to_str().unwrap()]);
         let child = command
             .args(options)
             .env("LD_PRELOAD", preload)
+            .env("OSM_CACHE_DIR", cache)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -114,7 +114,15 @@ pub fn once(server: &Server, options: &[&str]) -> Printed {
 }
 
 pub fn node_key(guid: &str, secret: &str) -> String {
-    let output = Command::new(super::HEDDLE).args(["node-key", guid, "--secret", secret]).output().unwrap();
+    node_key_in(guid, secret, 0)
+}
+
+/// The key of a node in an epoch.
+pub fn node_key_in(guid: &str, secret: &str, epoch: u32) -> String {
+    let output = Command::new(super::HEDDLE)
+        .args(["node-key", guid, "--secret", secret, "--epoch", &epoch.to_string()])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

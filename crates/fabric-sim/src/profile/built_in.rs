@@ -90,6 +90,7 @@ fn connectx3_switchx() -> DeviceProfile {
             speed_max: Speed::Fdr,
             sl_to_vl: true,
             client_reregister: true,
+            m_key_nvram: false,
             description: AdapterDescription::Mlx4,
         },
         switches: SwitchProfile {
@@ -126,6 +127,7 @@ fn connectx6_quantum() -> DeviceProfile {
             speed_max: Speed::Hdr,
             sl_to_vl: true,
             client_reregister: true,
+            m_key_nvram: false,
             description: AdapterDescription::Mlx5,
         },
         switches: SwitchProfile {
@@ -166,6 +168,7 @@ fn old_and_odd() -> DeviceProfile {
             speed_max: Speed::Fdr,
             sl_to_vl: true,
             client_reregister: true,
+            m_key_nvram: false,
             description: AdapterDescription::TwoPerHost,
         },
         switches: SwitchProfile {

@@ -62,6 +62,9 @@ pub struct AdapterProfile {
     /// Whether software at a port registers again when a subnet manager asks for it (IsClientReregistrationSupported).
     #[serde(default = "default_client_reregister")]
     pub client_reregister: bool,
+    /// Whether M_Keys are kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear them (A-MKEY-6).
+    #[serde(default)]
+    pub m_key_nvram: bool,
     pub description: AdapterDescription,
 }
 
@@ -110,6 +113,9 @@ pub struct SwitchProfile {
     /// Whether the table ends at MulticastFDBTop, as far as that is not 0.
     #[serde(default)]
     pub multicast_fdb_top: bool,
+    /// Whether the M_Key is kept in non-volatile memory (IsM_KeyNVRAM): a reboot does not clear it (A-MKEY-6).
+    #[serde(default)]
+    pub m_key_nvram: bool,
     /// Whether HOQLife, VLStallCount and LifeTimeValue can be written. Otherwise they keep their values.
     pub writable_lifetimes: bool,
     /// HOQLife at power-on, 0 to 31.
@@ -230,6 +236,7 @@ impl From<Capacities> for DeviceProfile {
                 speed_max: Speed::Ndr,
                 sl_to_vl: true,
                 client_reregister: true,
+                m_key_nvram: false,
                 description: AdapterDescription::Topology,
             },
             switches: SwitchProfile {
@@ -250,6 +257,7 @@ impl From<Capacities> for DeviceProfile {
                 linear_forwarding: sizes.linear_forwarding,
                 multicast_forwarding: sizes.multicast_forwarding,
                 multicast_fdb_top: true,
+                m_key_nvram: false,
                 writable_lifetimes: true,
                 hoq_life: 0,
                 vl_stall_count: 7,
