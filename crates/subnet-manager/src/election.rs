@@ -26,14 +26,14 @@ use std::time::Duration;
 
 use fabric_model::intent::PortName;
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Guid, Lid, LidAddress, Mad, Method, SMP_DATA_LEN, SmInfo, SmKey,
-    SmState, TransactionId,
+    Attribute, Datagram, DirectedRoute, Guid, Lid, LidAddress, Mad, Method, PortInfo, SMP_DATA_LEN, SmInfo,
+    SmKey, SmState, Status, TransactionId,
 };
 use serde::Serialize;
 
 use crate::event::SmEvent;
 use crate::manager::Manager;
-use crate::observed::ObservedNode;
+use crate::observed::{self, ObservedNode};
 
 /// The upper part of the transactions of the election, so that they are not mistaken for those of other requests.
 pub(crate) const TRANSACTIONS: u32 = 0x4000_0000;
@@ -143,6 +143,10 @@ pub(crate) struct Election {
     has_yielded: bool,
     /// Whether nothing but the manager's own node answers.
     is_cut_off: bool,
+    /// Whether the link of the manager's own port is down.
+    is_unplugged: bool,
+    /// When the own port is asked next, while a manager is silent.
+    next_look: Duration,
     /// Whether a discovery run has shown which declared managers are there.
     has_looked: bool,
     /// No Set is sent before this time: this manager answered *Standby* or *NotActive* a lease time before.
@@ -257,6 +261,17 @@ impl Election {
         peer.in_flight.push_back((transaction, now));
         peer.silent_since.get_or_insert(now);
         Some((transaction, peer.port?))
+    }
+
+    /// Whether it is time to ask the own port: a manager is silent, or the port was down.
+    fn take_look(&mut self, now: Duration) -> Option<u32> {
+        let is_wanted = self.is_unplugged || self.peers.values().any(|peer| peer.was_silent);
+        if !is_wanted || now < self.next_look || self.has_yielded {
+            return None;
+        }
+        self.next_look = now + self.timing.interval;
+        self.transactions = self.transactions.wrapping_add(1) & (TRANSACTIONS - 1);
+        Some(TRANSACTIONS | self.transactions)
     }
 
     /// The declared manager that a transaction asked, and when.
@@ -410,7 +425,8 @@ impl Manager {
         if !self.election.is_contested() {
             return;
         }
-        self.election.set_cut_off(now, self.observed.nodes.len() <= 1);
+        let is_cut_off = self.election.is_unplugged || self.observed.nodes.len() <= 1;
+        self.election.set_cut_off(now, is_cut_off);
         let guids: Vec<Guid> = self.election.peers.keys().copied().collect();
         for guid in guids {
             let known = self.election.peers.get(&guid).and_then(|peer| peer.port);
@@ -424,15 +440,41 @@ impl Manager {
         }
     }
 
-    /// The next question to a declared manager.
+    /// The next question to a declared manager, or to the own port.
     pub(crate) fn poll_question(&mut self, now: Duration) -> Option<Datagram> {
+        if let Some((own, transaction)) = self.observed.own.zip(self.election.take_look(now)) {
+            let number = own.number.to_wire().into();
+            let mut mad = Mad::directed(Method::GET, Attribute::PORT_INFO, number, &DirectedRoute::default());
+            mad.set_transaction(TransactionId(transaction.into()));
+            mad.set_m_key(self.key_of(PortName { node: own.node, port: own.number }));
+            return Some(Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad));
+        }
         let (transaction, port) = self.election.next_question(now)?;
         let route = self.observed.nodes.get(&port.node)?.route(port.port)?;
         Some(question(transaction, Some(route), LidAddress::Permissive))
     }
 
-    /// Handles the SMInfo of a declared manager.
+    /// Handles the PortInfo of the own port: without a link, this manager is cut off, whatever it believes about the fabric.
+    fn handle_own_port(&mut self, mad: &Mad) {
+        let (now, own) = (self.now, self.observed.own);
+        let Some(info) = PortInfo::decode(mad.smp_data()).ok().filter(|_| mad.status() == Status::OK) else {
+            return;
+        };
+        let is_unplugged = !observed::is_up(&info);
+        if std::mem::replace(&mut self.election.is_unplugged, is_unplugged) == is_unplugged {
+            return;
+        }
+        if is_unplugged {
+            self.election.set_cut_off(now, true);
+        }
+        own.into_iter().for_each(|own| self.sweeps.schedule_recheck(now, own.node));
+    }
+
+    /// Handles an answer to a question of the election.
     pub(crate) fn handle_declared(&mut self, mad: &Mad) {
+        if mad.attribute() == Attribute::PORT_INFO {
+            return self.handle_own_port(mad);
+        }
         // The upper half of a transaction id belongs to the transport.
         let Some((guid, sent)) = self.election.take_question(mad.transaction().0 as u32) else { return };
         let Some(info) = declared_answer(mad, guid, self.settings.sm_key) else { return };
@@ -476,7 +518,7 @@ pub(crate) fn question(transaction: u32, route: Option<&DirectedRoute>, to: LidA
 /// The SMInfo of a declared manager. `None` if another port answered, or one with another SM_Key.
 pub(crate) fn declared_answer(mad: &Mad, guid: Guid, sm_key: Option<SmKey>) -> Option<SmInfo> {
     let data: &[u8; SMP_DATA_LEN] = mad.smp_data();
-    let info = SmInfo::decode(data).ok().filter(|_| mad.status() == ib_wire::Status::OK)?;
+    let info = SmInfo::decode(data).ok().filter(|_| mad.status() == Status::OK)?;
     (info.guid == Some(guid) && info.sm_key == sm_key).then_some(info)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fabric_model::FabricPlan;
 use fabric_model::intent::PortName;
-use ib_wire::{Attribute, Datagram, Guid, ManagementClass, PortNum, TransactionId};
+use ib_wire::{Datagram, Guid, ManagementClass, PortNum, TransactionId};
 
 use crate::attribute_key::AttributeRef;
 use crate::backlog::Backlog;
@@ -357,7 +357,7 @@ impl Manager {
             mad.transaction().0 as u32 & !(election::TRANSACTIONS - 1) == election::TRANSACTIONS;
         if !mad.method().is_response() {
             self.handle_request(now, datagram);
-        } else if asked_in_election && mad.attribute() == Attribute::SM_INFO {
+        } else if asked_in_election {
             self.handle_declared(mad);
             self.election_step(now);
         } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
