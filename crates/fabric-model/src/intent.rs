@@ -26,6 +26,10 @@ pub struct Intents {
     /// Owners of partitions. A partition without an entry has no particular owner.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owners: PartitionOwners,
+    /// Port GUIDs of the ports that carry tenants, or will. They hold the keys of partitions with an owner. Of other
+    /// partitions, which belong to the site, they hold limited keys at most, and only if an entry names them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub handed_over: BTreeSet<Guid>,
     /// Virtual clusters that request a class of service, in the order of the requests. Names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
@@ -63,6 +67,7 @@ impl Intents {
             manager,
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
+            handed_over: BTreeSet::new(),
             clusters: Vec::new(),
             aliases: PortAliases::new(),
             route_overrides: RouteOverrides::new(),
@@ -72,6 +77,17 @@ impl Intents {
             unenforced_ports: UnenforcedPorts::default(),
             hardware: StatedHardware::default(),
         }
+    }
+
+    /// The ports at which subnet managers run. They answer for the subnet, and carry no tenants while there are site
+    /// partitions.
+    pub fn managers(&self) -> impl Iterator<Item = Guid> + '_ {
+        std::iter::once(self.manager)
+    }
+
+    /// Whether a subnet manager runs at a port.
+    pub fn is_manager(&self, port: Guid) -> bool {
+        self.managers().any(|manager| manager == port)
     }
 }
 

@@ -165,7 +165,7 @@ fn enforced_table(read: &Reading<'_>, switch_index: SwitchIndex, port: &SwitchPo
 /// open by the intents.
 fn may_be_off(read: &Reading<'_>, switch_port: PortName, end: usize) -> bool {
     let (intents, end) = (read.intents, &read.network.ends()[end]);
-    let is_allowed = end.guid == intents.manager || intents.unenforced_ports == UnenforcedPorts::Open;
+    let is_allowed = intents.is_manager(end.guid) || intents.unenforced_ports == UnenforcedPorts::Open;
     is_allowed && !enforces(&intents.capabilities, switch_port, end.name)
 }
 
@@ -222,7 +222,7 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
 }
 
 /// The table that the switch port in front of an adapter enforces.
-fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
+pub(crate) fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
     let (switch_index, port) = read.network.ends()[end].home?;
     match &read.network.switches[switch_index].port(port)?.enforcement {
         Enforcement::Both(keys) => Some(keys),
