@@ -3,6 +3,7 @@
 
 mod arbitration_changes;
 mod attacker;
+mod brownfield;
 mod cli;
 mod clusters_come_and_go;
 mod conformance;

@@ -316,6 +316,48 @@ impl World {
 
     /// The tables of all devices as they are.
     pub fn tables(&self) -> Tables {
+        Reader { fabric: &self.fabric, topology: &self.topology, places: &self.places }.tables()
+    }
+
+    /// The first device that is not as the plan says.
+    pub fn difference(&self) -> Option<String> {
+        let (tables, plan) = (self.tables(), self.plan.as_ref()?);
+        for planned in plan.switches() {
+            let held = &tables.switches[self.places.switches[&planned.guid]];
+            if let Some(what) = switch_difference(planned, held) {
+                return Some(format!("switch {}: {what}", planned.guid));
+            }
+        }
+        plan.adapter_ports().find_map(|planned| {
+            let held = &tables.ends[self.places.ends[&planned.guid]];
+            let equal =
+                held.lid == Some(planned.lid.to_wire()) && same_keys(&held.keys, planned.pkeys.entries());
+            (!equal).then(|| format!("adapter port {}: LID or keys", planned.guid))
+        })
+    }
+
+    /// Distinguishes the manager's port from the others: faults there would only disconnect the manager.
+    pub fn devices_but_own(&self) -> Vec<DeviceId> {
+        let own = self.fabric.device_id_of(self.port);
+        self.fabric.device_ids().filter(|device| *device != own).collect()
+    }
+
+    pub fn host_guids(&self) -> Vec<Guid> {
+        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
+        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
+    }
+}
+
+/// Reads the tables of all devices of a fabric.
+pub struct Reader<'a> {
+    pub fabric: &'a Fabric,
+    pub topology: &'a Topology,
+    pub places: &'a Places,
+}
+
+impl Reader<'_> {
+    /// The tables of all devices as they are.
+    pub fn tables(&self) -> Tables {
         let mut tables = Tables::default();
         for (index, device) in self.fabric.device_ids().enumerate() {
             if self.topology[NodeIndex::new(index as u32)].is_switch() {
@@ -370,34 +412,6 @@ impl World {
             Some((*switch, self.fabric.port_forwarding(peer).number.to_wire()))
         });
         End { lid: gate.lid.map(|lid| lid.to_wire()), keys: gate.keys.to_vec(), at }
-    }
-
-    /// The first device that is not as the plan says.
-    pub fn difference(&self) -> Option<String> {
-        let (tables, plan) = (self.tables(), self.plan.as_ref()?);
-        for planned in plan.switches() {
-            let held = &tables.switches[self.places.switches[&planned.guid]];
-            if let Some(what) = switch_difference(planned, held) {
-                return Some(format!("switch {}: {what}", planned.guid));
-            }
-        }
-        plan.adapter_ports().find_map(|planned| {
-            let held = &tables.ends[self.places.ends[&planned.guid]];
-            let equal =
-                held.lid == Some(planned.lid.to_wire()) && same_keys(&held.keys, planned.pkeys.entries());
-            (!equal).then(|| format!("adapter port {}: LID or keys", planned.guid))
-        })
-    }
-
-    /// Distinguishes the manager's port from the others: faults there would only disconnect the manager.
-    pub fn devices_but_own(&self) -> Vec<DeviceId> {
-        let own = self.fabric.device_id_of(self.port);
-        self.fabric.device_ids().filter(|device| *device != own).collect()
-    }
-
-    pub fn host_guids(&self) -> Vec<Guid> {
-        let hosts = self.topology.end_nodes().filter(|(_, node)| node.is_host_adapter());
-        hosts.map(|(_, node)| node.ports().next().unwrap().1.guid).collect()
     }
 }
 

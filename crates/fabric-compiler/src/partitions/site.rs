@@ -5,7 +5,7 @@
 //! partition, handed-over ports hold no key of it, and reach subnet administration in two other ways. In the management
 //! partition they are limited members and the managers full ones, so that a port of no cluster has a key. And the managers are
 //! full members of the partitions with an owner, because stock kernels send requests with the key at index 0, which may be
-//! that of a cluster.
+//! that of a cluster (A-PART-11).
 
 use std::collections::{BTreeMap, BTreeSet};
 
