@@ -1,11 +1,13 @@
 //! `heddle fabric`: shows and verifies the physical fabric, for operators.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use controller_api::ApiClient;
-use controller_api::fabric::{FabricState, FabricStatus, LinkEnd, LinkStatus};
+use controller_api::fabric::{FabricState, FabricStatus, LinkEnd, LinkStatus, SitePartitions};
 use fabric_drawing::diagram;
 use fabric_model::ibnetdiscover;
 
@@ -43,6 +45,29 @@ pub enum FabricCommand {
         #[arg(long)]
         all: bool,
     },
+    /// Manage the partitions of the site: storage, login nodes and bare metal beside clusters
+    #[command(subcommand)]
+    Partitions(PartitionsCommand),
+}
+
+/// Commands of `heddle fabric partitions`.
+#[derive(Debug, Subcommand)]
+pub enum PartitionsCommand {
+    /// Show the partitions of the site
+    #[command(after_help = "Example:
+  heddle fabric partitions show > partitions.conf")]
+    Show,
+    /// Replace the partitions of the site by those in a file, in the format of opensm's partitions.conf
+    ///
+    /// Every partition has a number. ALL and the like do not select ports of hosts, and hosts may be named as limited members
+    /// only, by the GUID of their port. While other ports are full members of 0x7fff, ports of hosts do not hold it. A file
+    /// with an error changes nothing.
+    #[command(after_help = "Example:
+  heddle fabric partitions set /etc/opensm/partitions.conf")]
+    Set {
+        /// Partition file; - is the standard input
+        file: PathBuf,
+    },
 }
 
 /// Output formats of `heddle fabric show`.
@@ -78,8 +103,27 @@ pub async fn run(noun: Noun<FabricCommand>) -> anyhow::Result<ExitCode> {
             format.print(&listed, |listed| links(listed))?;
         }
         FabricCommand::Verify => return verify(&client, format).await,
+        FabricCommand::Partitions(PartitionsCommand::Show) => {
+            let partitions = client.fabric_partitions().await?;
+            format.print(&partitions, |partitions| match partitions.conf.trim_end() {
+                "" => "# no partitions beside clusters".to_owned(),
+                conf => harmless(&conf.replace('\t', " ")),
+            })?;
+        }
+        FabricCommand::Partitions(PartitionsCommand::Set { file }) => {
+            let conf = read_conf(&file)?;
+            let set = client.fabric_partitions_set(&SitePartitions { conf }).await?;
+            format.print(&set, |_| "accepted; the fabric is being programmed".to_owned())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn read_conf(file: &Path) -> anyhow::Result<String> {
+    match file.as_os_str() == "-" {
+        true => io::read_to_string(io::stdin()).context("cannot read the standard input"),
+        false => fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())),
+    }
 }
 
 async fn verify(client: &ApiClient, format: Format) -> anyhow::Result<ExitCode> {

@@ -4,6 +4,7 @@ mod adoption;
 mod aliases;
 mod control;
 mod daemon;
+mod handed_over;
 mod link_health;
 mod metrics;
 mod planner;
@@ -50,8 +51,9 @@ use stats::SmStatistics;
 ///     head -c 32 /dev/urandom > site.secret && chmod 600 site.secret
 ///     heddle sm --device ibsim:demo@host-00001 --state fabric.json --secret site.secret
 ///
-/// It runs until SIGTERM or Ctrl-C: it handles traps, sweeps the fabric, repairs drift, and reads `--partitions` and
-/// `--link-health` again on SIGHUP. The fabric keeps working after it ends. If the device fails, it exits with status 75.
+/// It runs until SIGTERM or Ctrl-C: it handles traps, sweeps the fabric, repairs drift, and reads `--partitions`,
+/// `--handed-over` and `--link-health` again on SIGHUP. The fabric keeps working after it ends. If the device fails, it
+/// exits with status 75.
 ///
 /// With `--external-plans` it makes no plans: it discovers the fabric, reports it at `--control`, and waits for a plan.
 /// Before the first plan it sends no Set and answers no SA query; a fabric that is configured keeps working. Afterwards
@@ -93,6 +95,12 @@ struct ServeArgs {
     /// Partition file in the format of opensm's partitions.conf. Read again on SIGHUP.
     #[arg(long)]
     partitions: Option<PathBuf>,
+    /// File with the GUIDs of ports that are handed over to tenants, one per line, on a fabric that others use, too; `#` starts
+    /// a comment. `ALL` and the like in `--partitions` do not select them. A partition whose members are handed-over ports by
+    /// GUID belongs to tenants. Of all others, handed-over ports hold limited keys where they are named by GUID, and none of
+    /// 0x7fff while others are its full members. Read again on SIGHUP.
+    #[arg(long, value_name = "FILE", requires = "partitions", conflicts_with = "external_plans")]
+    handed_over: Option<PathBuf>,
     /// TOML file with alias GUIDs of ports, for virtual functions for example. Read again on SIGHUP. Each has an entry:
     /// `[[alias]]`, `port = "0x…"`, `index = 1`, `guid = "0x…"`, `partitions = [0x7fff]`.
     #[arg(long, value_name = "FILE.toml", conflicts_with = "external_plans")]
@@ -178,7 +186,8 @@ enum SmCommand {
     ///
     /// Returns when the fabric is programmed.
     Plan(PlanArgs),
-    /// Read the partition file and the limits of link health again; returns when the fabric is programmed.
+    /// Read the files of partitions, aliases and handed-over ports and the limits of link health again; returns when the fabric is
+    /// programmed.
     Reload(ControlArgs),
     /// Try again the entries that devices refused or ignored, instead of waiting for the next try.
     ///
@@ -343,7 +352,8 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     }
     let plan_source = if args.external_plans { PlanSource::External } else { PlanSource::Internal };
     let unenforced = if args.allow_unenforced { UnenforcedPorts::Open } else { UnenforcedPorts::Closed };
-    let files = IntentFiles { partitions: args.partitions, aliases: args.aliases };
+    let files =
+        IntentFiles { partitions: args.partitions, aliases: args.aliases, handed_over: args.handed_over };
     let mut decisions = memory.decisions.clone();
     decisions.sl_enforcement |= args.qos;
     let planner = PlanProvider::new(plan_source, files.clone(), decisions, unenforced)?;

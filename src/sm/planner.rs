@@ -1,5 +1,6 @@
 //! Provides plans: compiles them from the discovered fabric and the partition file, or takes those of a controller.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,12 +9,13 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use control_protocol::PlanRejection;
 use fabric_compiler::{Adoption, CompileError, adopt, compile, partitions_conf, recompile_on};
-use fabric_model::intent::{PartitionIntent, PortAliases, UnenforcedPorts};
+use fabric_model::intent::{PartitionIntent, PartitionOwners, PortAliases, UnenforcedPorts};
 use fabric_model::plan::Basis;
 use fabric_model::{Decisions, FabricPlan, Intents, ObservedTables};
+use ib_wire::Guid;
 use subnet_manager::Discovery;
 
-use super::aliases;
+use super::{aliases, handed_over};
 
 /// Who makes the plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,39 @@ pub enum PlanSource {
 pub struct IntentFiles {
     pub partitions: Option<PathBuf>,
     pub aliases: Option<PathBuf>,
+    pub handed_over: Option<PathBuf>,
+}
+
+/// What the files say.
+#[derive(Debug)]
+struct FileIntents {
+    partitions: Vec<PartitionIntent>,
+    owners: PartitionOwners,
+    aliases: PortAliases,
+    handed_over: BTreeSet<Guid>,
+}
+
+impl FileIntents {
+    fn put(self, intents: &mut Intents) {
+        (intents.partitions, intents.owners) = (self.partitions, self.owners);
+        (intents.aliases, intents.handed_over) = (self.aliases, self.handed_over);
+    }
+}
+
+impl IntentFiles {
+    fn read(&self) -> anyhow::Result<FileIntents> {
+        let partitions = self.read_partitions()?;
+        let aliases = self.aliases.as_deref().map(aliases::read).transpose()?.unwrap_or_default();
+        let handed_over = self.handed_over.as_deref().map(handed_over::read).transpose()?.unwrap_or_default();
+        let owners = handed_over::owners(&partitions, &handed_over)?;
+        Ok(FileIntents { partitions, owners, aliases, handed_over })
+    }
+
+    fn read_partitions(&self) -> anyhow::Result<Vec<PartitionIntent>> {
+        let Some(path) = &self.partitions else { return Ok(Vec::new()) };
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        partitions_conf::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
 }
 
 /// Compiles plans or keeps the one of a controller.
@@ -65,8 +100,7 @@ impl PlanProvider {
             source,
             unenforced_ports,
         };
-        planner.read_partitions()?;
-        planner.read_aliases()?;
+        planner.files.read()?;
         Ok(planner)
     }
 
@@ -75,10 +109,13 @@ impl PlanProvider {
         let mut intents = Intents::new(discovery.manager);
         intents.capabilities = discovery.capabilities.clone();
         intents.standby_managers.clone_from(&discovery.standby_managers);
-        (intents.partitions, intents.aliases) = match self.intents.take() {
-            Some(known) => (known.partitions, known.aliases),
-            None => (self.read_partitions()?, self.read_aliases()?),
-        };
+        match self.intents.take() {
+            Some(known) => {
+                (intents.partitions, intents.aliases) = (known.partitions, known.aliases);
+                (intents.handed_over, intents.owners) = (known.handed_over, known.owners);
+            }
+            None => self.files.read()?.put(&mut intents),
+        }
         intents.unenforced_ports = self.unenforced_ports(&intents.partitions);
         self.basis = Some(Basis::of(&discovery.topology, &intents));
         (self.intents, self.discovery) = (Some(intents), Some(discovery));
@@ -102,6 +139,12 @@ impl PlanProvider {
         let (discovery, intents) = self.known()?;
         let mut adoption = adopt(&discovery.topology, intents, found)?;
         adoption.decisions.sl_enforcement = self.decisions.sl_enforcement;
+        // Tables show no names.
+        for (name, number) in &self.decisions.partitions {
+            adoption.decisions.partitions.insert(name.clone(), *number);
+        }
+        let kept = self.decisions.management_partition;
+        adoption.decisions.management_partition = kept.or(adoption.decisions.management_partition);
         let plan = compile(&discovery.topology, intents, &adoption.decisions)?;
         let plan = self.keep(plan);
         Ok((adoption, plan))
@@ -123,7 +166,7 @@ impl PlanProvider {
 
     /// Reads the files again and compiles a plan. On an error, the former plan stays in force.
     pub fn reread(&mut self) -> anyhow::Result<Arc<FabricPlan>> {
-        let (partitions, aliases) = (self.read_partitions()?, self.read_aliases()?);
+        let read = self.files.read()?;
         ensure!(
             self.source == PlanSource::Internal,
             "the partition file is not used: plans come from a controller"
@@ -132,8 +175,8 @@ impl PlanProvider {
             bail!("the fabric is not discovered yet");
         };
         let before = intents.clone();
-        intents.unenforced_ports = self.unenforced_ports(&partitions);
-        (intents.partitions, intents.aliases) = (partitions, aliases);
+        read.put(&mut intents);
+        intents.unenforced_ports = self.unenforced_ports(&intents.partitions);
         let basis = Basis::of(&discovery.topology, &intents);
         let plan = self.compile(discovery, &intents, basis);
         if plan.is_ok() {
@@ -201,15 +244,5 @@ impl PlanProvider {
         let plan = Arc::new(plan);
         self.plan = Some(Arc::clone(&plan));
         plan
-    }
-
-    fn read_partitions(&self) -> anyhow::Result<Vec<PartitionIntent>> {
-        let Some(path) = &self.files.partitions else { return Ok(Vec::new()) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        partitions_conf::parse(&text).with_context(|| format!("in {}", path.display()))
-    }
-
-    fn read_aliases(&self) -> anyhow::Result<PortAliases> {
-        self.files.aliases.as_deref().map_or_else(|| Ok(PortAliases::new()), aliases::read)
     }
 }

@@ -183,6 +183,7 @@ impl Change {
             clusters: decisions.clusters.clone(),
             sl_enforcement: decisions.sl_enforcement,
             management_sl: decisions.management_sl,
+            management_partition: decisions.management_partition,
             adopted: decisions.adopted.clone(),
             overridden_exits: decisions.overridden_exits.clone(),
             classes: decisions.classes.clone(),

@@ -37,6 +37,8 @@ pub struct SmStatistics {
     pub unmet: BTreeMap<String, String>,
     /// Other subnet managers, by location, with state and priority.
     pub foreign_managers: BTreeMap<String, String>,
+    /// Handovers and claims of other subnet managers (Sets of SMInfo) that were refused.
+    pub claims_refused: u64,
     pub silent: List,
     pub refused: List,
     pub unsupported: List,
@@ -239,6 +241,7 @@ impl SmStatistics {
         self.count_mads(manager.counts());
         self.sa = manager.sa_counts();
         self.election = manager.election_status();
+        self.claims_refused = manager.claims_refused();
         self.keys = manager.key_status();
         let CounterPollCounts { reads, unanswered, resets } = manager.counter_poll_counts();
         (self.counter_reads, self.counter_reads_unanswered, self.counter_resets) =

@@ -7,7 +7,7 @@ use fabric_model::Topology;
 use fabric_model::generate::FatTree;
 use fabric_sim::{BuiltInProfile, PortId};
 use ib_wire::sa::{PathRecord, Record};
-use ib_wire::{Attribute, Mad, ManagementClass, Method};
+use ib_wire::{Attribute, Guid, Mad, ManagementClass, Method, SmInfo, SmKey, SmState};
 
 use crate::in_process::managers::{Managers, Role};
 
@@ -222,6 +222,89 @@ fn a_master_killed_at_any_set_is_replaced() {
         assert_judged(&managers);
     }
     assert!(killed > 20, "{killed}");
+}
+
+/// What opensm at priority 15 answers, and sends by itself: it claims the fabric and hands it over.
+fn claim(state: SmState) -> SmInfo {
+    SmInfo { guid: Guid::from_wire(1), sm_key: SmKey::from_wire(1), activity: 1, priority: 15, state }
+}
+
+#[test]
+fn nobody_yields_to_a_manager_that_was_not_declared() {
+    let mut managers = two(&tree(16, 8), 9, true);
+    let stranger = host_port(&managers, 4);
+    managers.fabric.set_is_sm(managers.now, stranger, true);
+    managers.hostile = Some((stranger, claim(SmState::Master)));
+    let mut master = 0;
+    for round in 0..50 {
+        // Handovers (1), acknowledgements (2) and orders to stand by (4), to the LID of the master.
+        for modifier in [1, 2, 3, 4, 5] {
+            let mut mad = Mad::new(ManagementClass::SUBNET_LID, Method::SET, Attribute::SM_INFO, modifier);
+            *mad.smp_data_mut() = claim(SmState::Master).encode();
+            managers.send_to_master(stranger, mad);
+        }
+        managers.run_for(seconds(1.5));
+        assert_eq!(managers.masters(), [master], "round {round}");
+        let Role::Runs(manager) = &managers.members[master].role else { panic!("the master runs") };
+        assert!(manager.claims_refused() >= 5, "{}", manager.claims_refused());
+        if round % 5 == 4 {
+            managers.kill(master);
+            assert!(answered_within(&mut managers, 5, seconds(5.0)).is_some(), "round {round}");
+            managers.run_for(seconds(1.0));
+            managers.start(master);
+            managers.run_for(seconds(3.0));
+            master = 1 - master;
+            assert_eq!(managers.masters(), [master], "round {round}");
+        }
+    }
+    let yields: Vec<_> = managers.members.iter().flat_map(|member| &member.yields).collect();
+    assert!(yields.is_empty(), "{yields:?}");
+    assert_judged(&managers);
+}
+
+/// 50 rounds of each fault on a fabric of 324 hosts, judged after every Set; every other round takes over in the other direction.
+#[test]
+fn faults_of_masters_of_324_hosts() {
+    let topology = tree(324, 36);
+    let mut managers = two(&topology, 323, false);
+    let ends = managers.plan.as_ref().unwrap().lids().len();
+    let mut master = 0;
+    for fault in ["killed", "stopped", "cut off"] {
+        let mut took = Vec::new();
+        for round in 0..50 {
+            let (since, port) = (managers.now, managers.members[master].port);
+            match fault {
+                "killed" => managers.kill(master),
+                "stopped" => managers.stop(master),
+                _ => assert!(managers.fabric.unplug(since, port)),
+            }
+            let answered = answered_within(&mut managers, 1 + 7 * round % 320, seconds(8.0));
+            took.push(answered.unwrap_or_else(|| panic!("{fault}, round {round}")));
+            managers.run_for(seconds(2.0));
+            let continued = managers.now;
+            match fault {
+                "killed" => managers.start(master),
+                "stopped" => managers.go_on(master),
+                _ => assert!(managers.fabric.plug(continued, port)),
+            }
+            managers.run_for(seconds(6.0));
+            assert_eq!(managers.masters(), [1 - master], "{fault}, round {round}");
+            let sets = managers.sets_since(since);
+            assert!(
+                sets.keys().all(|(member, ..)| *member == 1 - master),
+                "{fault}, round {round}: {sets:?}"
+            );
+            if fault != "cut off" {
+                assert_eq!(sets.values().sum::<usize>(), ends, "{fault}, round {round}: {sets:?}");
+            }
+            managers.sets.clear();
+            master = 1 - master;
+        }
+        took.sort();
+        println!("324 hosts, 50 rounds, {fault}: {:?} to {:?}, median {:?}", took[0], took[49], took[25]);
+    }
+    println!("{} Sets judged", managers.judge.sets);
+    assert_judged(&managers);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod arbitration_changes;
 mod attacker;
+mod brownfield;
 mod cli;
 mod clusters_come_and_go;
 mod conformance;
@@ -47,6 +48,7 @@ mod sim_control;
 mod site;
 mod sm_daemon;
 mod socket_access;
+mod standby_managers;
 mod stock_tools;
 mod subnet_manager;
 mod tidy;

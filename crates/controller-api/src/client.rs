@@ -22,7 +22,7 @@ use crate::address::{
 };
 use crate::cluster::{Cluster, NewCluster, PartitionsUpdate, ResizeRequest};
 use crate::event::Event;
-use crate::fabric::{FabricStatus, LinkStatus, Proof};
+use crate::fabric::{FabricStatus, LinkStatus, Proof, SitePartitions};
 use crate::host::{Host, HostBinding, NewHost, UnlistedVm};
 use crate::image::{Image, NewImage};
 use crate::operation::Operation;
@@ -240,6 +240,19 @@ impl ApiClient {
     /// `GET /v1/fabric/links`: all links with `all`, else those with guarantees.
     pub async fn fabric_links(&self, all: bool) -> Result<Vec<LinkStatus>, ClientError> {
         self.get(&format!("fabric/links?all={all}")).await
+    }
+
+    /// `GET /v1/fabric/partitions`
+    pub async fn fabric_partitions(&self) -> Result<SitePartitions, ClientError> {
+        self.get("fabric/partitions").await
+    }
+
+    /// `PUT /v1/fabric/partitions`: replaces all partitions of the site.
+    pub async fn fabric_partitions_set(
+        &self,
+        partitions: &SitePartitions,
+    ) -> Result<SitePartitions, ClientError> {
+        self.send(Method::PUT, "fabric/partitions", partitions).await
     }
 
     /// `GET /v1/fabric/proof`: reads all tables back from the devices, which takes a while on large fabrics.

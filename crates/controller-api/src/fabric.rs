@@ -45,6 +45,13 @@ pub struct Proof {
     pub findings: Vec<String>,
 }
 
+/// Partitions of the site beside clusters: of storage, login nodes, bare metal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SitePartitions {
+    /// Partitions in the format of OpenSM's partitions.conf, each with a number; empty if there are none.
+    pub conf: String,
+}
+
 /// State of the subnet manager and the programming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::binding::choose;
 use crate::site::Site;
+use crate::site_partitions;
 use crate::store::StoreError;
 
 /// Why a host cannot be added, bound or removed.
@@ -31,6 +32,12 @@ pub enum HostError {
     /// A host that is added again keeps its port.
     #[error("host {host} is bound to port {bound}, not {requested}")]
     BoundElsewhere { host: Name, bound: Guid, requested: Guid },
+    /// A partition of the site has the port as more than a limited member.
+    #[error(
+        "port {port} cannot be handed over to tenants: partition {partition:?} of the site names it, and not as a limited \
+         member beside the default partition"
+    )]
+    OfSite { port: Guid, partition: String },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -42,6 +49,7 @@ pub async fn put(site: &Site, hosts: &[NewHost]) -> Result<Vec<Name>, HostError>
     let known: HashMap<&Name, &NewHost> = rows.iter().map(|host| (&host.name, host)).collect();
     let mut new = bound(site, hosts, &rows)?;
     new.retain(|host| known.get(&host.name) != Some(&host));
+    check_partitions(site, new.iter().filter_map(|host| host.port_guid)).await?;
     let text = match new.as_slice() {
         [] => return Ok(Vec::new()),
         [host] => {
@@ -90,11 +98,23 @@ pub async fn bind(site: &Site, name: &Name, port: Guid) -> Result<(), HostError>
         if nodes > 0 {
             return Err(HostError::RunsNodesBehindPort { host: name.clone(), nodes });
         }
+        check_partitions(site, [port]).await?;
         site.store.host_bind(&[(name.clone(), port)]).await?;
         site.note("host.bound", format!("host {name} bound to port {port}")).await?;
     }
     drop(writer);
     site.wake();
+    Ok(())
+}
+
+/// Rejects ports that partitions of the site keep from being handed over.
+async fn check_partitions(site: &Site, ports: impl IntoIterator<Item = Guid>) -> Result<(), HostError> {
+    let partitions = site_partitions::stored(&site.store).await?;
+    for port in ports {
+        if let Some(partition) = site_partitions::obstacle(&partitions, port) {
+            return Err(HostError::OfSite { port, partition: partition.to_owned() });
+        }
+    }
     Ok(())
 }
 

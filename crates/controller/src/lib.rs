@@ -37,6 +37,7 @@ mod recovery;
 mod rest;
 mod server;
 mod site;
+mod site_partitions;
 mod socket;
 mod store;
 mod view_loops;

@@ -19,10 +19,11 @@ use crate::binding::{choose, host_ports, new_claims};
 use crate::clock::ClockReading;
 use crate::faults::MANAGER_SILENCE_LIMIT;
 use crate::lifecycle::{AdvanceOutcome, fail};
-use crate::network::{self, DiscoveredFabric, FabricIntent};
+use crate::network::{DiscoveredFabric, FabricIntent};
 use crate::observed::ObservedFabric;
 use crate::planning::{PlanningError, check_tables};
 use crate::site::Site;
+use crate::site_partitions;
 use crate::view_loops::overlays;
 
 /// Pause before the next attempt to reach the subnet manager.
@@ -233,7 +234,10 @@ async fn bind_hosts(site: &Site, before: Option<&Topology>, now: &Topology) -> a
         site.note(claim.kind, claim.text).await?;
     }
     let pending = hosts.iter().filter(|host| host.port_guid.is_none()).map(|host| &host.name);
-    let bindings = choose(pending, now, &hosts);
+    let mut bindings = choose(pending, now, &hosts);
+    let partitions = site_partitions::stored(&site.store).await?;
+    // A port that the site keeps waits for an operator.
+    bindings.retain(|(_, port)| site_partitions::obstacle(&partitions, *port).is_none());
     let text = match bindings.as_slice() {
         [] => return Ok(()),
         [(name, port)] => format!("host {name} bound to port {port}"),
@@ -268,7 +272,7 @@ async fn program_once(site: &Site, control: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let clusters = site.store.cluster_list().await?;
-    let intent = Arc::new(network::fabric_intent(&clusters));
+    let intent = Arc::new(site.fabric_intent(&clusters).await?);
     if fabric.programmed.as_ref() == Some(&intent) {
         return Ok(());
     }

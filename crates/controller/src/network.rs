@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use controller_api::cluster::SubPartitionStatus;
-use fabric_model::intent::{ClassWeights, ClusterIntent, PartitionOwners, Role, RouteOverrides};
+use controller_api::host::NewHost;
+use fabric_model::intent::{
+    ClassWeights, ClusterIntent, PartitionIntent, PartitionOwners, Role, RouteOverrides,
+};
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, Intents, Topology};
 use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
@@ -28,9 +31,38 @@ pub struct FabricIntent {
     pub routes: RouteOverrides,
     /// Traffic-class weights of tenants.
     pub classes: ClassWeights,
+    /// What operators want beside clusters.
+    pub site: SiteFabric,
 }
 
-/// The desired state of the fabric for a set of clusters.
+/// The partitions of the site. Both fields are empty if there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFabric {
+    /// Each with a number.
+    pub partitions: Vec<PartitionIntent>,
+    /// Ports of hosts, which carry tenants or will.
+    pub handed_over: BTreeSet<Guid>,
+}
+
+impl SiteFabric {
+    /// Partitions of the site beside hosts and clusters. The manager's port is handed over only if it carries nodes.
+    pub fn new(
+        partitions: Vec<PartitionIntent>,
+        hosts: &[NewHost],
+        clusters: &[ClusterRow],
+        manager: Option<Guid>,
+    ) -> Self {
+        if partitions.is_empty() {
+            return Self::default();
+        }
+        let of_hosts = hosts.iter().filter_map(|host| host.port_guid).filter(|port| Some(*port) != manager);
+        let nodes = clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried());
+        Self { partitions, handed_over: of_hosts.chain(nodes.map(|node| node.port_guid)).collect() }
+    }
+}
+
+/// The desired state of the fabric for a set of clusters, without partitions of the site. See
+/// [`Site::fabric_intent`](crate::site::Site::fabric_intent).
 pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
     FabricIntent {
         members: clusters.iter().fold(Members::new(), with_members),
@@ -39,6 +71,7 @@ pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
         guaranteed: clusters.iter().filter_map(guaranteed).collect(),
         routes: routes(clusters),
         classes: clusters.iter().filter_map(classes).collect(),
+        site: SiteFabric::default(),
     }
 }
 

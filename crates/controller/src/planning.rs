@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabric_compiler::{CompileError, Planner};
+use fabric_compiler::{CompileError, Planner, check_partitions};
 use fabric_model::intent::{Ipoib, Member, MemberSelector, PartitionIntent, PkeyPlacement};
 use fabric_model::{Decisions, FabricPlan, Intents};
 use fabric_verifier::{Finding, Verified, is_acknowledged, verify};
-use ib_wire::PartitionNumber;
+use ib_wire::{Guid, PartitionNumber};
 use thiserror::Error;
 
 use crate::network::{DiscoveredFabric, FabricIntent};
@@ -221,9 +221,20 @@ fn check_sound(verified: &Verified) -> Result<(), PlanningError> {
     }
 }
 
+/// Checks an intent as far as that is possible before the fabric is discovered.
+pub fn check_undiscovered(intent: &FabricIntent) -> Result<(), PlanningError> {
+    // The port of the manager is not known yet, and none has this GUID.
+    let nobody = Guid::from_wire(u64::MAX).expect("only 0 is no GUID");
+    Ok(check_partitions(&wanted(Intents::new(nobody), intent))?)
+}
+
 fn intents(discovered: &DiscoveredFabric, intent: &FabricIntent) -> Intents {
-    let mut intents = discovered.intents.clone();
-    intents.partitions = partitions(intent);
+    wanted(discovered.intents.clone(), intent)
+}
+
+fn wanted(mut intents: Intents, intent: &FabricIntent) -> Intents {
+    intents.partitions = [intent.site.partitions.clone(), partitions(intent)].concat();
+    intents.handed_over.clone_from(&intent.site.handed_over);
     intents.owners.clone_from(&intent.owners);
     intents.clusters.clone_from(&intent.guaranteed);
     intents.route_overrides.clone_from(&intent.routes);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use controller_api::Name;
 use controller_api::agent::HostSpec;
+use fabric_model::intent::PartitionIntent;
 use fabric_model::{Decisions, StatedHardware};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -12,11 +13,15 @@ use uuid::Uuid;
 use crate::event_waiters::EventWaiters;
 use crate::faults::Faults;
 use crate::manager::ManagerSockets;
+use crate::network::{self, FabricIntent, SiteFabric};
 use crate::observed::{Observed, ObservedFabric};
 use crate::planning::Planning;
 use crate::rate::Rates;
 use crate::recovery::Sidecar;
-use crate::store::{ClusterKeys, EventRecord, SpecSequences, Store, StoreError, StoreIdentity, TenantRef};
+use crate::site_partitions;
+use crate::store::{
+    ClusterKeys, ClusterRow, EventRecord, SpecSequences, Store, StoreError, StoreIdentity, TenantRef,
+};
 use crate::views::ViewService;
 
 /// State shared by the REST handlers and the control loops.
@@ -125,6 +130,25 @@ impl Site {
     pub fn wake(&self) {
         self.changed.notify_one();
         self.woken.send_modify(|count| *count += 1);
+    }
+
+    /// The desired state of the fabric for a set of clusters.
+    pub async fn fabric_intent(&self, clusters: &[ClusterRow]) -> Result<FabricIntent, StoreError> {
+        let partitions = site_partitions::stored(&self.store).await?;
+        self.fabric_intent_with(partitions, clusters).await
+    }
+
+    /// The same with other partitions of the site.
+    pub async fn fabric_intent_with(
+        &self,
+        partitions: Vec<PartitionIntent>,
+        clusters: &[ClusterRow],
+    ) -> Result<FabricIntent, StoreError> {
+        let hosts = self.store.host_list().await?;
+        let discovered = self.with_observed(|observed| observed.fabric.discovered.clone());
+        let manager = discovered.map(|discovered| discovered.intents.manager);
+        let site = SiteFabric::new(partitions, &hosts, clusters, manager);
+        Ok(FabricIntent { site, ..network::fabric_intent(clusters) })
     }
 
     /// Publishes the specs of all hosts; wakes the agents' tasks if any changed.

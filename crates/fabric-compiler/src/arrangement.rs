@@ -214,7 +214,7 @@ impl<'a> HostSearch<'a> {
         let admission = restored(&graph, numbered, plan.decisions());
         let ports = &fabric.capabilities;
         let keys = usize::from(ports.default_port.pkeys.min(ports.default_switch.enforced_pkeys));
-        let managers = fabric.managers();
+        let managers = fabric.managers().collect();
         let mut search = Self {
             placer: Placer::new(admission, |_| host),
             graph,

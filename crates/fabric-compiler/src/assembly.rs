@@ -148,6 +148,7 @@ impl Parts<'_> {
             clusters: previous.clusters.clone(),
             sl_enforcement: previous.sl_enforcement,
             management_sl: previous.management_sl,
+            management_partition: self.partitions.management.or(previous.management_partition),
             adopted: std::mem::take(&mut self.routes.adopted),
             overridden_exits: BTreeMap::new(),
             classes: previous.classes.clone(),

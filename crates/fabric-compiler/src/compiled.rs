@@ -34,7 +34,7 @@ impl Compiled {
         intents: &Intents,
         previous: &Decisions,
     ) -> Result<Self, CompileError> {
-        partitions::check_owners(intents)?;
+        partitions::check(intents)?;
         let fabric = Fabric::around(topology, intents)?;
         let lids = addressing::assign(&fabric, &intents.capabilities, previous)?;
         let (partitions, numbers) = partitions::resolve(&fabric, intents, previous)?;
@@ -75,7 +75,7 @@ impl Compiled {
         intents: &Intents,
         previous: &FabricPlan,
     ) -> Result<Self, CompileError> {
-        partitions::check_owners(intents)?;
+        partitions::check(intents)?;
         if previous.basis() == Some(basis)
             && let fabric = Fabric::around(topology, intents)?
             && let Some(context) = RoutingContext::kept(&fabric, &previous.decisions().routing)

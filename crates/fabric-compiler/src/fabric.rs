@@ -106,7 +106,7 @@ impl Fabric {
             .collect();
         let unreached = unreached(topology, &reached);
         let ends = ends(&switches, &adapter_ports);
-        let managers = intents.managers();
+        let managers = intents.managers().collect();
         Ok(Self { switches, adapter_ports, manager, managers, unreached, unenforced, ends })
     }
 

@@ -92,6 +92,33 @@ pub enum CompileError {
         "partition {partition} belongs to both {first:?} and {second:?}; every owner needs a number of its own"
     )]
     NumberShared { partition: PartitionNumber, first: String, second: String },
+    /// A handed-over port carries tenants, the default partition ports of the site.
+    #[error("port {port} is handed over, so the default partition (0x7fff) must not name it")]
+    HandedOverInDefault { port: Guid },
+    #[error(
+        "port {port} is handed over, so partition {partition:?} of the site may have it as a limited member only"
+    )]
+    HandedOverFull { port: Guid, partition: String },
+    /// A partition of a tenant has a member that was not handed over; `port` is `None` for a selector such as `ALL`.
+    #[error(
+        "partition {partition:?} belongs to a tenant, so its members must be handed-over ports named by GUID, got {}",
+        port.map_or_else(|| "a selector of many ports".to_owned(), |port| port.to_string())
+    )]
+    OwnedPartitionOpen { partition: String, port: Option<Guid> },
+    #[error(
+        "a subnet manager runs at port {port}, which cannot be handed over while there are partitions of the site"
+    )]
+    ManagerHandedOver { port: Guid },
+    /// The number of the management partition stays while handed-over ports have its key.
+    #[error("partition {name:?} needs another number than {partition}, which the management partition has")]
+    ManagementNumberTaken { partition: PartitionNumber, name: String },
+    /// While full members of the default partition keep tenants out of it, the manager's port is in every partition of a
+    /// tenant. `port` is that port, or the switch port that enforces its keys.
+    #[error(
+        "the manager's port needs {needed} P_Keys, one for every partition of a tenant while ports of the site are full \
+         members of the default partition, but the table of {port} has {capacity} entries"
+    )]
+    ManagerKeysFull { port: PortName, needed: usize, capacity: usize },
     /// Two addresses have one GUID. `first` and `second` are the port GUIDs of their owners.
     #[error("alias GUID {alias} of port {second} is also an address of port {first}")]
     AliasShared { alias: Guid, first: Guid, second: Guid },
@@ -126,6 +153,12 @@ pub fn compile(
     previous: &Decisions,
 ) -> Result<FabricPlan, CompileError> {
     Compiled::from_decisions(topology, intents, previous).map(|compiled| Arc::unwrap_or_clone(compiled.plan))
+}
+
+/// Rejects intents that no fabric could be compiled for: partition numbers with two owners, and handed-over ports where they
+/// may not be. [`compile`] does the same first.
+pub fn check_partitions(intents: &Intents) -> Result<(), CompileError> {
+    partitions::check(intents)
 }
 
 /// Compiles like [`compile`] with the decisions of a plan, and gives the same result faster.

@@ -22,9 +22,9 @@ impl ChangedRange {
         Self { old: 0..old, new: 0..new }
     }
 
-    /// The range after one equal element was prepended to both lists.
-    pub fn shifted(&self) -> Self {
-        let moved = |range: &Range<usize>| range.start + 1..range.end + 1;
+    /// The range after `count` equal elements were prepended to both lists.
+    pub fn shifted(&self, count: usize) -> Self {
+        let moved = |range: &Range<usize>| range.start + count..range.end + count;
         Self { old: moved(&self.old), new: moved(&self.new) }
     }
 

@@ -2,6 +2,7 @@
 
 mod keys;
 mod numbers;
+mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +17,24 @@ use crate::list_diff::{ChangedRange, changed_slices};
 
 pub(crate) use keys::{KeyTables, PreviousKeys, lay_out};
 use numbers::{CurrentNumbers, Numbers, RequestOrder};
+use site::management_number;
+pub(crate) use site::{SiteRules, check};
 
 /// The name of the default partition.
 const DEFAULT_NAME: &str = "Default";
 
+/// The name of the management partition.
+const MANAGEMENT_NAME: &str = "Management";
+
 /// The partitions of a fabric.
 #[derive(Debug)]
 pub(crate) struct Partitions {
-    /// The number of each partition intent, in order; that of the default partition comes first.
+    /// The number of each partition intent, in order; those of the default partition and the management partition come
+    /// first.
     numbers_in_order: Vec<PartitionNumber>,
     pub by_number: BTreeMap<PartitionNumber, Partition>,
+    /// The partition in which handed-over ports reach subnet administration, if they do not hold the default partition.
+    pub management: Option<PartitionNumber>,
 }
 
 /// A partition, merged from all intents with its number.
@@ -36,6 +45,15 @@ pub(crate) struct Partition {
     pub ipoib: Option<Ipoib>,
     /// The present members, by port GUID.
     pub members: BTreeMap<Guid, (Role, PkeyPlacement)>,
+    /// Members that are here for subnet administration alone, and not in the broadcast group.
+    ungrouped: BTreeSet<Guid>,
+}
+
+impl Partition {
+    /// The members that belong to the broadcast group.
+    pub fn grouped(&self) -> impl Iterator<Item = &Guid> {
+        self.members.keys().filter(|guid| !self.ungrouped.contains(guid))
+    }
 }
 
 /// Changes to partitions between two intents.
@@ -48,31 +66,25 @@ pub(crate) struct PartitionChanges {
     pub partitions: BTreeMap<PartitionNumber, Option<Partition>>,
 }
 
-/// Rejects partition numbers with two owners.
-pub(crate) fn check_owners(intents: &Intents) -> Result<(), CompileError> {
-    let shared = intents.owners.iter().find(|(_, owners)| owners.len() > 1);
-    let Some((partition, owners)) = shared else { return Ok(()) };
-    let mut names = owners.keys().cloned();
-    let (first, second) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
-    Err(CompileError::NumberShared { partition: *partition, first, second })
-}
-
 /// The partitions of the intents, and the numbers assigned to those that request none.
 pub(crate) fn resolve(
     fabric: &Fabric,
     intents: &Intents,
     previous: &Decisions,
 ) -> Result<(Partitions, SharedMap<String, PartitionNumber>), CompileError> {
-    let default = default_partition();
-    let wanted = wanted(&default, intents);
+    let site = SiteRules::of(intents);
+    let management = management_number(&site, intents, previous)?;
+    let implicit = implicit_partitions(&site, management);
+    let wanted = wanted(&implicit, intents);
     let Numbers { numbers_in_order, given } = Numbers::of(&wanted, previous)?;
-    let by_number = merged(fabric, wanted.iter().copied().zip(&numbers_in_order));
-    Ok((Partitions { numbers_in_order, by_number }, given))
+    let by_number = merged(fabric, &site, management, wanted.iter().copied().zip(&numbers_in_order));
+    Ok((Partitions { numbers_in_order, by_number, management }, given))
 }
 
 impl Partitions {
     /// The changes from the intents `before`, which these partitions came from, to other ones; `range` is where the lists of
-    /// partitions differ. `None` if unchanged partitions are in another order: then everything has to be computed again.
+    /// partitions differ. `None` if everything has to be computed again: unchanged partitions are in another order or have
+    /// another owner, or the rules for the ports of the site differ.
     pub fn compare(
         &self,
         fabric: &Fabric,
@@ -80,9 +92,17 @@ impl Partitions {
         range: &ChangedRange,
         previous: &Decisions,
     ) -> Result<Option<PartitionChanges>, CompileError> {
-        let default = default_partition();
-        let (old, new) = (wanted(&default, before), wanted(&default, intents));
-        let range = range.shifted();
+        let site = SiteRules::of(intents);
+        if site != SiteRules::of(before) {
+            return Ok(None);
+        }
+        let management = management_number(&site, intents, previous)?;
+        if management != self.management {
+            return Ok(None);
+        }
+        let implicit = implicit_partitions(&site, management);
+        let (old, new) = (wanted(&implicit, before), wanted(&implicit, intents));
+        let range = range.shifted(implicit.len());
         let current =
             CurrentNumbers { numbers_in_order: &self.numbers_in_order, count: self.by_number.len() };
         let (numbers, range) = match current.changed((&old, &new), &range, previous)? {
@@ -94,6 +114,9 @@ impl Partitions {
         let new: Vec<_> = new.into_iter().zip(&numbers_in_order).collect();
         let (old, new_middle) = (&old[range.old], &new[range.new]);
         let changed = changed(old, new_middle);
+        if site.is_default_open && !site::owned_alike((before, intents), &changed) {
+            return Ok(None);
+        }
         let order = |numbers_in_order| kept_order(numbers_in_order, &changed);
         // Partitions without an intent in the range are in the same order as before.
         let are_apart = old.iter().chain(new_middle).all(|(_, number)| changed.contains(number));
@@ -101,10 +124,11 @@ impl Partitions {
             return Ok(None);
         }
         let changed_intents = new.iter().copied().filter(|(_, number)| changed.contains(number));
-        let mut partitions: BTreeMap<PartitionNumber, Option<Partition>> = merged(fabric, changed_intents)
-            .into_iter()
-            .map(|(number, partition)| (number, Some(partition)))
-            .collect();
+        let mut partitions: BTreeMap<PartitionNumber, Option<Partition>> =
+            merged(fabric, &site, management, changed_intents)
+                .into_iter()
+                .map(|(number, partition)| (number, Some(partition)))
+                .collect();
         for number in changed {
             partitions.entry(number).or_insert(None);
         }
@@ -122,9 +146,9 @@ impl Partitions {
     }
 }
 
-/// The default partition, then those of the intents.
-fn wanted<'a>(default: &'a PartitionIntent, intents: &'a Intents) -> Vec<&'a PartitionIntent> {
-    std::iter::once(default).chain(&intents.partitions).collect()
+/// The implicit partitions, then those of the intents.
+fn wanted<'a>(implicit: &'a [PartitionIntent], intents: &'a Intents) -> Vec<&'a PartitionIntent> {
+    implicit.iter().chain(&intents.partitions).collect()
 }
 
 /// The numbers of partitions whose intents differ.
@@ -172,38 +196,80 @@ fn kept_order<'a>(
 /// Merges intents with the same number into partitions.
 fn merged<'a>(
     fabric: &Fabric,
+    site: &SiteRules<'_>,
+    management: Option<PartitionNumber>,
     numbered: impl Iterator<Item = (&'a PartitionIntent, &'a PartitionNumber)>,
 ) -> BTreeMap<PartitionNumber, Partition> {
     let mut partitions: BTreeMap<PartitionNumber, Partition> = BTreeMap::new();
     for (intent, number) in numbered {
+        let is_new = !partitions.contains_key(number);
         let partition = partitions.entry(*number).or_insert_with(|| Partition {
             number: *number,
             name: intent.name.clone(),
             ipoib: None,
             members: BTreeMap::new(),
+            ungrouped: BTreeSet::new(),
         });
         partition.ipoib = partition.ipoib.or(intent.ipoib);
+        // The first intent of the default partition is the implicit one.
+        let selects_tenants = *number == PartitionNumber::DEFAULT && is_new && !site.is_default_open;
         for member in &intent.members {
             for guid in named(fabric, member.selector) {
-                partition.members.insert(guid, (member.role, member.placement));
+                let is_named = matches!(member.selector, MemberSelector::Port(_) | MemberSelector::Manager);
+                if is_named || selects_tenants || !site.is_handed_over(guid) {
+                    partition.members.insert(guid, (member.role, member.placement));
+                }
             }
         }
+    }
+    if let Some(management) = management.and_then(|number| partitions.get_mut(&number)) {
+        let is_present = |guid: &Guid| fabric.end_port(*guid).is_some();
+        let handed_over = site.handed_over().filter(is_present);
+        management.members.extend(handed_over.map(|guid| (guid, (Role::Limited, PkeyPlacement::Anywhere))));
+    }
+    if site.is_default_open {
+        partitions
+            .values_mut()
+            .filter(|it| site.has_owner(it.number))
+            .for_each(|it| admit_managers(it, site, fabric));
     }
     partitions
 }
 
-/// All end ports are limited members of the default partition; the managers are the full members that they reach.
-fn default_partition() -> PartitionIntent {
-    let member = |who, role| Member { selector: who, role, placement: PkeyPlacement::Anywhere };
-    PartitionIntent {
+/// Makes the managers' ports full members of a partition of tenants: ports without the default partition send requests to
+/// subnet administration with the key at index 0, which may be that of their cluster.
+fn admit_managers(partition: &mut Partition, site: &SiteRules<'_>, fabric: &Fabric) {
+    for manager in site.managers().filter(|guid| fabric.end_port(*guid).is_some()) {
+        match partition.members.get_mut(&manager) {
+            Some((role @ Role::Limited, _)) => *role = Role::Both,
+            Some(_) => {}
+            None => {
+                partition.members.insert(manager, (Role::Full, PkeyPlacement::Anywhere));
+                partition.ungrouped.insert(manager);
+            }
+        }
+    }
+}
+
+/// The partitions that exist without an intent. In the default partition all end ports are limited members, and the
+/// manager is the full member that they reach. While ports of the site are full members of it, handed-over ports are in the
+/// management partition instead.
+fn implicit_partitions(site: &SiteRules<'_>, management: Option<PartitionNumber>) -> Vec<PartitionIntent> {
+    let member = |selector, role| Member { selector, role, placement: PkeyPlacement::Anywhere };
+    let managers = || site.managers().map(|guid| member(MemberSelector::Port(guid), Role::Full));
+    let default = PartitionIntent {
         name: DEFAULT_NAME.to_owned(),
         number: Some(PartitionNumber::DEFAULT),
-        members: vec![
-            member(MemberSelector::All, Role::Limited),
-            member(MemberSelector::Manager, Role::Full),
-        ],
+        members: std::iter::once(member(MemberSelector::All, Role::Limited)).chain(managers()).collect(),
         ipoib: None,
-    }
+    };
+    let management = management.map(|number| PartitionIntent {
+        name: MANAGEMENT_NAME.to_owned(),
+        number: Some(number),
+        members: managers().collect(),
+        ipoib: None,
+    });
+    std::iter::once(default).chain(management).collect()
 }
 
 /// The present end ports that a member entry names.

@@ -106,7 +106,7 @@ impl Planner {
 
     /// Plans for other intents. On error everything stays as it was.
     pub fn change(&mut self, intents: &Intents) -> Result<&Arc<FabricPlan>, CompileError> {
-        partitions::check_owners(intents)?;
+        partitions::check(intents)?;
         if !self.patch(intents)? {
             self.start_over(intents)?;
         }
@@ -193,6 +193,8 @@ impl Planner {
         *plan = Arc::new(draft.finish());
         changed_ranges.0.put(&mut self.intents.partitions, &intents.partitions);
         changed_ranges.1.put(&mut self.intents.clusters, &intents.clusters);
+        self.intents.owners.clone_from(&intents.owners);
+        self.intents.handed_over.clone_from(&intents.handed_over);
         self.intents.route_overrides.clone_from(&intents.route_overrides);
         self.intents.aliases.clone_from(&intents.aliases);
         self.intents.class_weights.clone_from(&intents.class_weights);

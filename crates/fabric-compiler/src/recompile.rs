@@ -33,6 +33,9 @@ pub(crate) fn recompile(
     let mut draft = before.draft();
     route_overrides::withdraw(&mut draft, fabric);
     draft.decisions().partitions = numbers;
+    if partitions.management.is_some() {
+        draft.decisions().management_partition = partitions.management;
+    }
     put_findings(&mut draft, keys.findings());
     for (end_index, (old, new)) in held.tables.iter().zip(&keys.tables).enumerate() {
         if !Arc::ptr_eq(old, new) && ***old != **new {

@@ -41,6 +41,10 @@ pub struct Decisions {
     /// changed; `None` means that management shares service level 0 with all others.
     #[serde(rename = "management", skip_serializing_if = "Option::is_none")]
     pub management_sl: Option<ServiceLevel>,
+    /// Number of the partition in which handed-over ports reach subnet administration while ports of the site are full
+    /// members of the default partition. Kept while no partition of the intents has the number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub management_partition: Option<PartitionNumber>,
     /// Routes that were adopted from a fabric that another manager configured, by the node GUID of the switch: the output
     /// ports of the LIDs whose routes were adopted. They are kept as far as possible.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", with = "packed_tables")]

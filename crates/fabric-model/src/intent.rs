@@ -30,6 +30,10 @@ pub struct Intents {
     /// Owners of partitions. A partition without an entry has no particular owner.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owners: PartitionOwners,
+    /// Port GUIDs of the ports that carry tenants, or will. They hold the keys of partitions with an owner. Of other
+    /// partitions, which belong to the site, they hold limited keys at most, and only if an entry names them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub handed_over: BTreeSet<Guid>,
     /// Virtual clusters that request a class of service, in the order of the requests. Names are unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<ClusterIntent>,
@@ -68,6 +72,7 @@ impl Intents {
             standby_managers: BTreeSet::new(),
             partitions: Vec::new(),
             owners: PartitionOwners::new(),
+            handed_over: BTreeSet::new(),
             clusters: Vec::new(),
             aliases: PortAliases::new(),
             route_overrides: RouteOverrides::new(),
@@ -79,14 +84,15 @@ impl Intents {
         }
     }
 
+    /// The ports of the subnet manager and of those that would take over. They answer for the subnet, and carry no tenants while
+    /// there are site partitions.
+    pub fn managers(&self) -> impl Iterator<Item = Guid> + '_ {
+        std::iter::once(self.manager).chain(self.standby_managers.iter().copied())
+    }
+
     /// Whether a port is that of the subnet manager, or of one that would take over.
     pub fn is_manager(&self, port: Guid) -> bool {
         port == self.manager || self.standby_managers.contains(&port)
-    }
-
-    /// Port GUIDs of the subnet manager and of those that would take over.
-    pub fn managers(&self) -> BTreeSet<Guid> {
-        self.standby_managers.iter().copied().chain([self.manager]).collect()
     }
 }
 

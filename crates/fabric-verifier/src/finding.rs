@@ -91,6 +91,22 @@ pub enum Finding {
     #[error("{from} and {to} may not talk, but the {table}s let P_Key {key} pass between them on path [{}]", list(.path))]
     IsolationBroken { from: Guid, to: Guid, key: Pkey, table: PkeyTableKind, path: Vec<SwitchExit> },
 
+    /// `reached` is a port of the site that is a full member of the default partition.
+    #[error(
+        "the {table} of {port}, which is handed over, holds a key of the default partition, whose full member {reached} is a \
+         port of the site"
+    )]
+    HandedOverInDefault { port: Guid, table: PkeyTableKind, reached: Guid },
+    /// The partition of the key has no owner.
+    #[error(
+        "the {table} of {port}, which is handed over, holds key {key} of a partition of the site, but may only hold a limited key"
+    )]
+    HandedOverFull { port: Guid, key: Pkey, table: PkeyTableKind },
+    #[error("the {table} of {port}, which is not handed over, holds key {key} of the partition of {owner:?}")]
+    SitePortInOwnedPartition { port: Guid, key: Pkey, table: PkeyTableKind, owner: String },
+    #[error("the {table} of {port}, which is not handed over, holds key {key} of the management partition")]
+    SitePortInManagement { port: Guid, key: Pkey, table: PkeyTableKind },
+
     #[error("partition {partition} should carry IP, but has no broadcast group")]
     GroupMissing { partition: PartitionNumber },
     #[error("the intents do not ask for multicast group {mgid}, or its partition has another one")]

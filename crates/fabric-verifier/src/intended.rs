@@ -12,6 +12,9 @@ use crate::network::{PresentPort, present_ends};
 /// Name of the default partition.
 const DEFAULT_NAME: &str = "Default";
 
+/// Name of the partition in which handed-over ports reach subnet administration.
+const MANAGEMENT_NAME: &str = "Management";
+
 /// Ports per page. A page is copied when the intended memberships of one of its ports change.
 const PAGE: usize = 32;
 
@@ -24,6 +27,17 @@ pub(crate) struct IntendedPartition {
     pub members: BTreeMap<Guid, Role>,
     /// Members that want the partition at index 0 of their P_Key table.
     first: BTreeSet<Guid>,
+    /// Managers that are members for subnet administration alone, and not in the broadcast group.
+    outside_group: BTreeSet<Guid>,
+    /// Whether managers had to be admitted because the partition has an owner.
+    admits_managers: bool,
+}
+
+impl IntendedPartition {
+    /// The members that belong to the broadcast group.
+    pub fn grouped(&self) -> impl Iterator<Item = &Guid> {
+        self.members.keys().filter(|guid| !self.outside_group.contains(guid))
+    }
 }
 
 /// The P_Keys that an end port should hold.
@@ -59,26 +73,80 @@ impl IntendedPort {
     }
 }
 
+/// What the intents say about ports that tenants use and ports that the site keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SitePorts {
+    pub managers: BTreeSet<Guid>,
+    /// Empty if every partition has an owner: then nothing has to be kept apart from the site.
+    pub handed_over: BTreeSet<Guid>,
+    /// Whether the intents want a port besides managers as a full member of the default partition.
+    is_default_full: bool,
+    /// The plan's number of the management partition, while one is needed.
+    pub management: Option<PartitionNumber>,
+}
+
+impl SitePorts {
+    pub fn of(intents: &Intents, plan: &FabricPlan) -> Self {
+        let managers: BTreeSet<Guid> = intents.managers().collect();
+        let mut site =
+            Self { managers, handed_over: BTreeSet::new(), is_default_full: false, management: None };
+        if intents.handed_over.is_empty() {
+            return site;
+        }
+        let numbered: Vec<(&PartitionIntent, Option<PartitionNumber>)> =
+            intents.partitions.iter().zip(requested(&intents.partitions)).collect();
+        let is_owned =
+            |number: &Option<PartitionNumber>| number.is_some_and(|it| intents.owners.contains_key(&it));
+        if numbered.iter().any(|(_, number)| !is_owned(number)) {
+            site.handed_over.clone_from(&intents.handed_over);
+            let of_default = numbered.iter().filter(|(_, number)| *number == Some(PartitionNumber::DEFAULT));
+            let of_default = of_default.map(|(intent, _)| *intent);
+            site.is_default_full = of_default.flat_map(|it| &it.members).any(|member| {
+                let is_manager = match member.selector {
+                    MemberSelector::Manager => true,
+                    MemberSelector::Port(guid) => site.managers.contains(&guid),
+                    _ => false,
+                };
+                !is_manager && member.role != Role::Limited
+            });
+            site.management = plan.decisions().management_partition.filter(|_| site.is_default_full);
+        }
+        site
+    }
+
+    fn admits_managers(&self, number: PartitionNumber, intents: &Intents) -> bool {
+        self.is_default_full && intents.owners.contains_key(&number)
+    }
+
+    /// Whether a partition exists without an intent.
+    fn is_implicit(&self, number: PartitionNumber) -> bool {
+        number == PartitionNumber::DEFAULT || self.management == Some(number)
+    }
+}
+
 /// The end ports that are connected to the subnet manager.
 #[derive(Debug)]
 pub(crate) struct Ends {
     managers: BTreeSet<Guid>,
+    site: SitePorts,
     /// Sorted by port GUID.
     present: Vec<PresentPort>,
     indices: HashMap<Guid, usize>,
 }
 
 impl Ends {
-    fn new(topology: &Topology, intents: &Intents) -> Self {
+    fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
         let present = present_ends(topology, intents);
         let indices = present.iter().map(|end| end.guid).zip(0..).collect();
-        Self { managers: intents.managers(), present, indices }
+        let managers = intents.managers().collect();
+        Self { managers, site: SitePorts::of(intents, plan), present, indices }
     }
 
     /// The port GUIDs that a member entry of an intent selects.
     fn named(&self, who: MemberSelector) -> Vec<Guid> {
         let of_kind = |intended: fn(NodeKind) -> bool| -> Vec<Guid> {
-            self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid).collect()
+            let present = self.present.iter().filter(|end| intended(end.kind)).map(|end| end.guid);
+            present.filter(|guid| !self.site.handed_over.contains(guid)).collect()
         };
         let one = |guid: Guid| -> Vec<Guid> {
             self.indices.contains_key(&guid).then_some(guid).into_iter().collect()
@@ -93,17 +161,42 @@ impl Ends {
         }
     }
 
-    fn partition(&self, number: PartitionNumber, sources: Vec<Arc<PartitionIntent>>) -> IntendedPartition {
+    fn partition(
+        &self,
+        number: PartitionNumber,
+        sources: Vec<Arc<PartitionIntent>>,
+        admits_managers: bool,
+    ) -> IntendedPartition {
+        let site = &self.site;
         let mut members: BTreeMap<Guid, (Role, PkeyPlacement)> = BTreeMap::new();
-        // By default every port is a limited member of the default partition, and the subnet managers are full ones.
-        if number == PartitionNumber::DEFAULT {
-            let role = |guid: Guid| if self.managers.contains(&guid) { Role::Full } else { Role::Limited };
-            members
-                .extend(self.present.iter().map(|end| (end.guid, (role(end.guid), PkeyPlacement::Anywhere))));
+        // By default every port is a limited member of the default partition, and the subnet managers are full ones. Once other
+        // ports are full members, handed-over ports are in the management partition instead.
+        if site.is_implicit(number) {
+            let is_default = number == PartitionNumber::DEFAULT;
+            for guid in self.present.iter().map(|end| end.guid) {
+                let is_kept_out = site.is_default_full && site.handed_over.contains(&guid);
+                if site.managers.contains(&guid) {
+                    members.insert(guid, (Role::Full, PkeyPlacement::Anywhere));
+                } else if is_default != is_kept_out {
+                    members.insert(guid, (Role::Limited, PkeyPlacement::Anywhere));
+                }
+            }
         }
         for member in sources.iter().flat_map(|intent| &intent.members) {
             let named = self.named(member.selector).into_iter();
             members.extend(named.map(|guid| (guid, (member.role, member.placement))));
+        }
+        let mut outside_group = BTreeSet::new();
+        for manager in site.managers.iter().filter(|guid| admits_managers && self.indices.contains_key(guid))
+        {
+            match members.get_mut(manager).map(|(role, _)| role) {
+                Some(role) if *role == Role::Limited => *role = Role::Both,
+                Some(_) => {}
+                None => {
+                    members.insert(*manager, (Role::Full, PkeyPlacement::Anywhere));
+                    outside_group.insert(*manager);
+                }
+            }
         }
         let is_first = |(_, (_, place)): &(&Guid, &(Role, PkeyPlacement))| *place == PkeyPlacement::First;
         IntendedPartition {
@@ -111,6 +204,8 @@ impl Ends {
             sources,
             first: members.iter().filter(is_first).map(|(guid, _)| *guid).collect(),
             members: members.into_iter().map(|(guid, (role, _))| (guid, role)).collect(),
+            outside_group,
+            admits_managers,
         }
     }
 }
@@ -144,15 +239,20 @@ pub(crate) struct IntentChanges {
 
 impl Intended {
     pub fn new(topology: &Topology, intents: &Intents, plan: &FabricPlan) -> Self {
-        let ends = Arc::new(Ends::new(topology, intents));
+        let ends = Arc::new(Ends::new(topology, intents, plan));
         let ports = vec![IntendedPort::default(); ends.present.len()];
         let ports = ports.chunks(PAGE).map(Arc::from).collect();
         let nothing = Self { partitions: SharedMap::new(), listed: Vec::new(), ends, ports };
-        nothing.renumbered(&intents.partitions, (0, 0), numbers(intents, plan)).0
+        nothing.renumbered(intents, (0, 0), numbers(intents, plan, &nothing.ends.site)).0
     }
 
-    /// Computes the intended state for other intents and another plan on the same cables. `replanned` lists the
-    /// partitions that differ between the previous plan and the new one.
+    /// What the intents say about ports of tenants and of the site.
+    pub fn site(&self) -> &SitePorts {
+        &self.ends.site
+    }
+
+    /// Computes the intended state for other intents and another plan on the same cables, with the same
+    /// [`site`](Self::site). `replanned` lists the partitions that differ between the previous plan and the new one.
     pub fn changed(
         &self,
         intents: &Intents,
@@ -161,12 +261,20 @@ impl Intended {
     ) -> (Self, IntentChanges) {
         let alike = self.alike(&intents.partitions);
         let kept = self.kept_numbers(intents, alike, (before, plan), replanned);
-        self.renumbered(&intents.partitions, alike, kept.unwrap_or_else(|| numbers(intents, plan)))
+        let numbers = kept.unwrap_or_else(|| numbers(intents, plan, &self.ends.site));
+        self.renumbered(intents, alike, numbers)
     }
 
     /// Names of partition intents without a number for which the plan has none either.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
-        self.listed.iter().filter(|listed| listed.number.is_none()).map(|listed| listed.intent.name.as_str())
+        let listed = self
+            .listed
+            .iter()
+            .filter(|listed| listed.number.is_none())
+            .map(|listed| listed.intent.name.as_str());
+        let site = &self.ends.site;
+        let is_management_missing = site.is_default_full && site.management.is_none();
+        listed.chain(is_management_missing.then_some(MANAGEMENT_NAME))
     }
 
     /// How many partition intents at the beginning and at the end of a list equal those of this state.
@@ -207,7 +315,7 @@ impl Intended {
         let is_asked = |number: PartitionNumber| list.iter().any(|intent| intent.number == Some(number));
         let mut given: HashMap<&str, PartitionNumber> = HashMap::new();
         for partition in plan.partitions().filter(|partition| names.contains(partition.name.as_str())) {
-            if partition.number != PartitionNumber::DEFAULT && !is_asked(partition.number) {
+            if !self.ends.site.is_implicit(partition.number) && !is_asked(partition.number) {
                 given.entry(partition.name.as_str()).or_insert(partition.number);
             }
         }
@@ -221,10 +329,11 @@ impl Intended {
     /// number.
     fn renumbered(
         &self,
-        intents: &[PartitionIntent],
+        all: &Intents,
         (front, back): (usize, usize),
         numbers: Vec<Option<PartitionNumber>>,
     ) -> (Self, IntentChanges) {
+        let (intents, site) = (&all.partitions, &self.ends.site);
         let first_behind = self.listed.len() - back;
         let held = |index: usize| match index.checked_sub(intents.len() - back) {
             Some(behind) => self.listed.get(first_behind + behind),
@@ -232,9 +341,15 @@ impl Intended {
         };
         let mut suspects: BTreeSet<PartitionNumber> =
             self.listed[front..first_behind].iter().filter_map(|listed| listed.number).collect();
-        suspects.extend(
-            (!self.partitions.contains_key(&PartitionNumber::DEFAULT)).then_some(PartitionNumber::DEFAULT),
-        );
+        let implicit = std::iter::once(PartitionNumber::DEFAULT).chain(site.management);
+        suspects.extend(implicit.filter(|number| !self.partitions.contains_key(number)));
+        if site.is_default_full {
+            let other = self
+                .partitions
+                .iter()
+                .filter(|(number, held)| held.admits_managers != site.admits_managers(**number, all));
+            suspects.extend(other.map(|(number, _)| *number));
+        }
         let mut listed = Vec::with_capacity(intents.len());
         for (index, (intent, number)) in intents.iter().zip(numbers).enumerate() {
             let intent = match held(index) {
@@ -261,11 +376,15 @@ impl Intended {
         let mut intended = Self { listed, ..self.clone() };
         let mut intent_changes = IntentChanges::default();
         for (number, sources) in sources {
-            if self.partitions.get(&number).is_some_and(|held| held.sources == sources) {
+            let admits_managers = site.admits_managers(number, all);
+            let is_same = |held: &Arc<IntendedPartition>| {
+                held.sources == sources && held.admits_managers == admits_managers
+            };
+            if self.partitions.get(&number).is_some_and(is_same) {
                 continue;
             }
-            let exists = !sources.is_empty() || number == PartitionNumber::DEFAULT;
-            let partition = exists.then(|| Arc::new(self.ends.partition(number, sources)));
+            let exists = !sources.is_empty() || site.is_implicit(number);
+            let partition = exists.then(|| Arc::new(self.ends.partition(number, sources, admits_managers)));
             intended.put(number, partition, &mut intent_changes);
         }
         (intended, intent_changes)
@@ -314,16 +433,30 @@ impl Intended {
     }
 }
 
+/// The numbers that partition intents request: their own, or that of an earlier one of the same name.
+fn requested(intents: &[PartitionIntent]) -> Vec<Option<PartitionNumber>> {
+    let mut by_name = HashMap::from([(DEFAULT_NAME, PartitionNumber::DEFAULT)]);
+    let mut numbers = Vec::with_capacity(intents.len());
+    for intent in intents {
+        let number = intent.number.or_else(|| by_name.get(intent.name.as_str()).copied());
+        if let Some(number) = number {
+            by_name.entry(&intent.name).or_insert(number);
+        }
+        numbers.push(number);
+    }
+    numbers
+}
+
 /// The number of each partition intent. An intent without a number has that of an earlier one of the same name, or
 /// the number that the plan gave to its name, unless another intent requests it.
-fn numbers(intents: &Intents, plan: &FabricPlan) -> Vec<Option<PartitionNumber>> {
+fn numbers(intents: &Intents, plan: &FabricPlan, site: &SitePorts) -> Vec<Option<PartitionNumber>> {
     let requested: BTreeSet<PartitionNumber> =
         intents.partitions.iter().filter_map(|intent| intent.number).collect();
     let mut by_name: HashMap<&str, PartitionNumber> =
         HashMap::from([(DEFAULT_NAME, PartitionNumber::DEFAULT)]);
     let mut given: HashMap<&str, PartitionNumber> = HashMap::new();
     for partition in plan.partitions() {
-        if !requested.contains(&partition.number) && partition.number != PartitionNumber::DEFAULT {
+        if !requested.contains(&partition.number) && !site.is_implicit(partition.number) {
             given.entry(partition.name.as_str()).or_insert(partition.number);
         }
     }

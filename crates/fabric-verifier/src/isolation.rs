@@ -222,7 +222,7 @@ fn passing(one: Option<Pkey>, mut other: impl Iterator<Item = Pkey>) -> Option<P
 }
 
 /// The table that the switch port in front of an adapter enforces.
-fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
+pub(crate) fn enforced<'a>(read: &'a Reading<'_>, end: usize) -> Option<&'a PkeyTable> {
     let (switch_index, port) = read.network.ends()[end].home?;
     match &read.network.switches[switch_index].port(port)?.enforcement {
         Enforcement::Both(keys) => Some(keys),

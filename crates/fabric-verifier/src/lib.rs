@@ -29,6 +29,7 @@ mod finding;
 mod forwarding;
 pub mod graph;
 mod guarantees;
+mod handed_over;
 mod intended;
 mod isolation;
 mod multicast;
@@ -116,6 +117,7 @@ impl<'a> Reading<'a> {
             }
             Rule::CreditLoops => credit_loops::check(&self.network),
             Rule::Isolation => Keys::of(self).findings(self),
+            Rule::HandedOver => handed_over::check(self),
             Rule::Multicast => {
                 let trees = multicast::check(self, &multicast::mlids(self)).into_values().flatten();
                 multicast::check_groups(self, |_| false).into_iter().chain(trees).collect()

@@ -125,10 +125,10 @@ pub(crate) fn check_groups(read: &Reading<'_>, is_known: impl Fn(PartitionNumber
         }
         let is_adapter =
             |guid: &&Guid| read.network.end(**guid).is_some_and(|end| !read.network.ends()[end].is_switch());
-        if intended.members.keys().filter(is_adapter).eq(&group.members) {
+        if intended.grouped().filter(is_adapter).eq(&group.members) {
             continue;
         }
-        let intended: BTreeSet<Guid> = intended.members.keys().filter(is_adapter).copied().collect();
+        let intended: BTreeSet<Guid> = intended.grouped().filter(is_adapter).copied().collect();
         let planned: BTreeSet<Guid> = group.members.iter().copied().collect();
         for port in intended.symmetric_difference(&planned) {
             let intended = intended.contains(port);

@@ -13,6 +13,10 @@ pub enum Rule {
     CreditLoops,
     /// End ports, and the switch ports in front of them, hold exactly the P_Keys of their partitions.
     Isolation,
+    /// Ports that were handed over to tenants and ports of the site share no partition, except those of the site in which
+    /// handed-over ports are limited members. While a port besides the managers is a full member of the default partition,
+    /// no handed-over port holds a key of it.
+    HandedOver,
     /// Packets to a multicast group reach each member once, and no other port.
     Multicast,
     /// No plan exceeds the table sizes, lanes or MTU of a device.
@@ -29,11 +33,12 @@ pub enum Rule {
 
 impl Rule {
     /// All rules, in the order in which findings are reported.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Addresses,
         Self::Forwarding,
         Self::CreditLoops,
         Self::Isolation,
+        Self::HandedOver,
         Self::Multicast,
         Self::Capacities,
         Self::Sharing,
@@ -48,6 +53,7 @@ impl Rule {
             Self::Forwarding => &["A-ROUTE-1", "A-ROUTE-2", "A-ROUTE-9", "A-PART-2", "A-PART-5"],
             Self::CreditLoops => &["A-LANE-4", "A-LANE-8", "A-LANE-9"],
             Self::Isolation => &["A-PART-1", "A-PART-2", "A-PART-3", "A-PART-4", "A-PART-6"],
+            Self::HandedOver => &["A-PART-1", "A-PART-2", "A-PART-3"],
             Self::Multicast => &["A-ROUTE-3", "A-ROUTE-8", "A-PART-4"],
             Self::Capacities => &["A-ROUTE-2", "A-PART-7", "A-LANE-2", "A-LANE-5", "A-LANE-6", "A-LANE-10"],
             Self::Sharing => &["A-LANE-1", "A-LANE-2", "A-LANE-4", "A-LANE-10", "A-LANE-11", "A-LANE-15"],
@@ -66,6 +72,7 @@ impl fmt::Display for Rule {
             Self::Forwarding => "forwarding",
             Self::CreditLoops => "credit-loops",
             Self::Isolation => "isolation",
+            Self::HandedOver => "handed-over",
             Self::Multicast => "multicast",
             Self::Capacities => "capacities",
             Self::Sharing => "sharing",

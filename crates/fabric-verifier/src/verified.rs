@@ -15,13 +15,14 @@ use crate::bits::Bits;
 use crate::capacities::Capacities;
 use crate::credit_loops::LinkOrder;
 use crate::guarantees::{Guarantees, PreviousState};
-use crate::intended::{Intended, IntentChanges};
+use crate::intended::{Intended, IntentChanges, SitePorts};
 use crate::isolation::Keys;
 use crate::network::{Cables, ExitColumns, PlannedNetwork};
 use crate::plan_changes::PlanChanges;
 use crate::sharing::Ports;
 use crate::{
-    Finding, Reading, addresses, aliases, credit_loops, forwarding, multicast, partition_owners, sharing,
+    Finding, Reading, addresses, aliases, credit_loops, forwarding, handed_over, multicast, partition_owners,
+    sharing,
 };
 use clusters::Clusters;
 
@@ -39,7 +40,9 @@ use clusters::Clusters;
 /// * `delta` has exactly the findings that [`verify`](crate::verify) returns for the same arguments, in the same order,
 ///   whichever plan it starts from.
 /// * Its cost follows what differs: tables that both plans share by `Arc` are not compared. If cables, link rates, the
-///   subnet manager, capabilities, stated hardware or LIDs differ, or end ports are not unique, the plan is verified as a whole.
+///   subnet manager, capabilities, stated hardware or LIDs differ, or end ports are not unique, the plan is verified as a
+///   whole. So it is if handed-over ports or the membership in the default partition differ while there are partitions of
+///   the site; and while there are, the keys of all end ports are read for [`Rule::HandedOver`](crate::Rule::HandedOver).
 #[derive(Debug)]
 pub struct Verified {
     basis: Basis,
@@ -62,6 +65,8 @@ pub struct Verified {
     loops: Vec<Finding>,
     keys: Keys,
     isolation: Vec<Finding>,
+    /// Findings about ports of tenants and of the site.
+    handed_over: Vec<Finding>,
     groups: Vec<Finding>,
     trees: BTreeMap<MulticastLid, Vec<Finding>>,
     capacities: Capacities,
@@ -97,7 +102,9 @@ impl Verified {
     ) -> Self {
         let is_same_topology =
             || Arc::ptr_eq(topology, &self.topology) || rates(topology).eq(rates(&self.topology));
-        let is_same = basis == self.basis && intents.hardware == self.hardware && is_same_topology();
+        let is_same_site = || SitePorts::of(intents, &plan) == *self.intended.site();
+        let is_same =
+            basis == self.basis && intents.hardware == self.hardware && is_same_topology() && is_same_site();
         let changes = is_same.then(|| PlanChanges::between(&self.plan, &plan)).flatten();
         match changes.filter(|_| self.cables.are_unique) {
             Some(changes) => self.changed(&changes, topology, intents, plan),
@@ -114,6 +121,7 @@ impl Verified {
             .chain(self.columns.values().flatten())
             .chain(&self.loops)
             .chain(&self.isolation)
+            .chain(&self.handed_over)
             .chain(multicast)
             .chain(self.capacities.findings())
             .chain(sharing)
@@ -147,6 +155,7 @@ impl Verified {
             loops,
             keys,
             isolation,
+            handed_over: handed_over::check(&read),
             groups: multicast::check_groups(&read, |_| false),
             trees,
             capacities: Capacities::of(&read),
@@ -214,6 +223,7 @@ impl Verified {
             order,
             loops,
             isolation,
+            handed_over: handed_over::check(&read),
             keys,
             groups,
             trees,

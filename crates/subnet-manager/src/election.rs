@@ -155,6 +155,8 @@ pub(crate) struct Election {
     /// Whether the lease held at the last step, to notice when it ends.
     had_lease: bool,
     lapses: u64,
+    /// Sets of SMInfo, by which others hand over or claim the fabric.
+    pub claims_refused: u64,
     transactions: u32,
 }
 
@@ -351,6 +353,11 @@ impl Manager {
     /// Whether other managers are declared.
     pub(crate) fn has_peers(&self) -> bool {
         self.election.is_contested()
+    }
+
+    /// Sets of SMInfo that were refused: handovers and claims of other managers, which only the rules of the election decide about.
+    pub fn claims_refused(&self) -> u64 {
+        self.election.claims_refused
     }
 
     /// The state of the election; `None` if no other managers are declared.

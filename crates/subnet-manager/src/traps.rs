@@ -50,6 +50,9 @@ impl Manager {
 
     /// Responds to SMInfo. A Set is rejected: this manager obeys no other.
     fn answer_sm_info(&mut self, request: &Datagram) {
+        if request.mad.method() == Method::SET {
+            self.election.claims_refused += 1;
+        }
         let info = SmInfo {
             guid: self.observed.own.map(|own| own.guid),
             sm_key: self.settings.sm_key,

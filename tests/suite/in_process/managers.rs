@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabric_compiler::{compile, partitions_conf};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
-use ib_wire::{Attribute, Datagram, Guid, Mad, ManagementClass, Method, Pkey, PortInfo};
+use ib_wire::{Attribute, Datagram, Guid, Mad, ManagementClass, Method, Pkey, PortInfo, SmInfo};
 use subnet_manager::{
     Discovery, ElectionTiming, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret,
     SmEvent, Standby,
@@ -79,6 +79,8 @@ pub struct Managers {
     guards: bool,
     /// A manager is killed after this many more Sets.
     pub kill_after_sets: Option<usize>,
+    /// A port whose software answers requests for SMInfo with this.
+    pub hostile: Option<(PortId, SmInfo)>,
 }
 
 impl Managers {
@@ -123,6 +125,7 @@ impl Managers {
             plan: None,
             guards,
             kill_after_sets: None,
+            hostile: None,
         }
     }
 
@@ -394,10 +397,33 @@ impl Managers {
                 None if datagram.mad.class() == ManagementClass::SUBNET_ADMINISTRATION => {
                     self.heard.push((port, datagram));
                 }
-                None => {}
+                None => self.answer_as_stranger(port, &datagram),
             }
         }
         did
+    }
+
+    fn answer_as_stranger(&mut self, port: PortId, datagram: &Datagram) {
+        let Some((_, info)) = self.hostile.as_ref().filter(|(hostile, _)| *hostile == port) else { return };
+        if datagram.mad.attribute() != Attribute::SM_INFO || datagram.mad.method() != Method::GET {
+            return;
+        }
+        let mut mad = datagram.mad.clone();
+        mad.set_method(Method::GET_RESP);
+        if mad.class() == ManagementClass::SUBNET_DIRECTED {
+            mad.set_returning();
+        }
+        *mad.smp_data_mut() = info.encode();
+        let answer = Datagram { slid: datagram.dlid, dlid: datagram.slid, mad, ..datagram.clone() };
+        self.fabric.handle_datagram(self.now, port, answer);
+    }
+
+    /// Software at a port sends a subnet management datagram to the LID of the master.
+    pub fn send_to_master(&mut self, from: PortId, mad: Mad) {
+        let gate = self.fabric.port_forwarding(from);
+        let (own, manager) = (gate.lid.unwrap(), self.fabric.master_lid_of(from).unwrap());
+        let datagram = Datagram::subnet_management(own.into(), manager.into(), mad);
+        self.fabric.handle_datagram(self.now, from, datagram);
     }
 
     fn hand_over(&mut self, index: usize, datagram: &Datagram) {

@@ -6,5 +6,6 @@ pub mod fleet;
 pub mod managers;
 pub mod recorded;
 pub mod running_manager;
+pub mod served;
 pub mod tables;
 pub mod world;

@@ -267,6 +267,26 @@ impl Tables {
         pairs
     }
 
+    /// The pairs of which one end sends packets to the other with a key of its own, limited members included. In
+    /// [`reachable`](Self::reachable) a switch port with a limited key lets nothing in from its neighbour.
+    pub fn exchanging(&self) -> BTreeSet<(usize, usize)> {
+        let mut pairs = BTreeSet::new();
+        for (from, sender) in self.ends.iter().enumerate() {
+            for (to, receiver) in self.ends.iter().enumerate().filter(|(to, _)| *to != from) {
+                let Some((entry, exit)) = self.way(sender, receiver, to) else { continue };
+                let passes = |key: &Pkey| {
+                    (!entry.enforcing || permits(&entry.keys, *key))
+                        && (!exit.enforcing || accepts(&exit.keys, *key))
+                        && accepts(&receiver.keys, *key)
+                };
+                if sender.keys.iter().flatten().any(passes) {
+                    pairs.insert((from, to));
+                }
+            }
+        }
+        pairs
+    }
+
     /// The switch ports by which packets from one end come in and go out to another, if they get there.
     fn way(&self, from: &End, to: &End, to_place: usize) -> Option<(&Port, &Port)> {
         let ((mut here, number), lid) = (from.at?, to.lid?);
@@ -287,6 +307,14 @@ fn root(tree: &[usize], mut place: usize) -> usize {
         place = tree[place];
     }
     place
+}
+
+/// Whether a switch port lets its neighbour send with a key: a full entry permits both keys of its partition, a limited one
+/// only the limited key (A-PART-4).
+fn permits(keys: &[Option<Pkey>], sent: Pkey) -> bool {
+    keys.iter()
+        .flatten()
+        .any(|held| *held == sent || *held == sent.partition().key(ib_wire::Membership::Full))
 }
 
 fn accepts(keys: &[Option<Pkey>], sent: Pkey) -> bool {

@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use bench::Programs;
 use ib_transport::ibsim::{IbsimClient, SocketName};
 use ib_transport::{ClientRole, Device, DeviceSpec};
-pub use stock::{OpenSm, PATIENCE, eventually, unique};
-use stock::{Sockets, signal};
+use stock::signal;
+pub use stock::{OpenSm, PATIENCE, Sockets, eventually, unique};
 
 pub const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
@@ -243,14 +243,36 @@ impl SmDaemon {
         node: &str,
         (state, options): (&str, &[&str]),
     ) -> Self {
-        let place = |what: &str| server.scratch().join(unique(what));
-        let (control, stdout, stderr) = (place("control"), place("stdout"), place("stderr"));
+        Self::start_at(wrapper, &server.device_spec(node), server.scratch(), (state, options))
+    }
+
+    /// The same on any device, with its files in a directory.
+    pub fn start_at(
+        wrapper: &[&str],
+        device: &str,
+        scratch: &Path,
+        (state, options): (&str, &[&str]),
+    ) -> Self {
+        let control = scratch.join(unique("control"));
+        Self::start_controlled(wrapper, device, scratch, control, (state, options))
+    }
+
+    /// The same with a control socket that others know.
+    pub fn start_controlled(
+        wrapper: &[&str],
+        device: &str,
+        scratch: &Path,
+        control: PathBuf,
+        (state, options): (&str, &[&str]),
+    ) -> Self {
+        let place = |what: &str| scratch.join(unique(what));
+        let (stdout, stderr) = (place("stdout"), place("stderr"));
         let create = |path: &Path| std::fs::File::create(path).unwrap();
         let (program, arguments) = wrapper.split_first().unwrap_or((&HEDDLE, &[]));
         let child = mortal(program)
             .args(arguments)
             .args((!wrapper.is_empty()).then_some(HEDDLE))
-            .args(["sm", "--device", &server.device_spec(node), "--state", state])
+            .args(["sm", "--device", device, "--state", state])
             .args(["--sweep", "1", "--control"])
             .arg(&control)
             .args(options)

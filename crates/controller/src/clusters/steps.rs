@@ -12,7 +12,6 @@ use uuid::Uuid;
 use super::{ClusterError, NotPlanned};
 use crate::admission::{AdmissionError, NotExclusive, PlacedNodes, admit};
 use crate::lifecycle::AdvanceOutcome;
-use crate::network::fabric_intent;
 use crate::quota::{self, usage};
 use crate::site::Site;
 use crate::store::{ClusterRow, EventRecord, StoreError};
@@ -123,7 +122,8 @@ async fn try_plan(
     };
     let others = all.iter().filter(|other| other.id != cluster.id);
     let clusters: Vec<ClusterRow> = others.chain([cluster]).cloned().collect();
-    match site.planning.propose(discovered, Arc::new(fabric_intent(&clusters))).await {
+    let intent = Arc::new(site.fabric_intent(&clusters).await?);
+    match site.planning.propose(discovered, intent).await {
         Ok(_trial) => Ok(()),
         Err(reason) => {
             let (nodes, class) = (cluster.size, cluster.class);

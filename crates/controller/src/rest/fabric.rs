@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use controller_api::ApiProblem;
 use controller_api::event::Event;
-use controller_api::fabric::{FabricState, FabricStatus, PartitionMember, PartitionStatus, Proof};
+use controller_api::fabric::{
+    FabricState, FabricStatus, PartitionMember, PartitionStatus, Proof, SitePartitions,
+};
 use fabric_model::ibnetdiscover;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -21,6 +23,7 @@ use crate::faults::Fault;
 use crate::manager;
 use crate::network::{broadcast_group, node_keys};
 use crate::site::Site;
+use crate::site_partitions;
 use crate::store::NodeRow;
 
 /// Longest wait of an event query.
@@ -97,6 +100,33 @@ pub async fn proof(State(site): State<Arc<Site>>, caller: Caller) -> Result<Json
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-manager", text))
         }
     }
+}
+
+/// Show the partitions of the site
+///
+/// Those beside clusters, as they were set. For operators.
+#[utoipa::path(get, path = "/v1/fabric/partitions", operation_id = "fabric_partitions", responses((status = 200, body = SitePartitions), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
+pub async fn partitions(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+) -> Result<Json<SitePartitions>, ApiError> {
+    caller.operator()?;
+    Ok(Json(SitePartitions { conf: site.store.site_partitions().await? }))
+}
+
+/// Replace the partitions of the site
+///
+/// Ports of hosts are handed over to tenants: `ALL` and the like do not select them, and they may be named as limited members
+/// only. Accepted after a plan of the fabric was compiled and verified; otherwise nothing changes. For operators.
+#[utoipa::path(put, path = "/v1/fabric/partitions", operation_id = "fabric_partitions_set", request_body = SitePartitions, responses((status = 200, body = SitePartitions), (status = "4XX", body = ApiProblem, content_type = ApiProblem::MEDIA_TYPE)))]
+pub async fn partitions_set(
+    State(site): State<Arc<Site>>,
+    caller: Caller,
+    Json(new): Json<SitePartitions>,
+) -> Result<Json<SitePartitions>, ApiError> {
+    caller.operator()?;
+    site_partitions::set(&site, &new.conf).await?;
+    Ok(Json(new))
 }
 
 /// Parameters of an event query.

@@ -89,9 +89,11 @@ fn limit_of_plan(error: &NotPlanned) -> Option<Limit> {
             cause: Some(limit_of_guarantee(reason)),
             placement: error.not_exclusive.as_ref().map(limit_of_exclusive_hosts),
         }),
-        (&CompileError::PkeyTableFull { port, needed, capacity }, _) => {
-            Some(Limit::PkeyTable { table: Some(PkeyTableUse { port, needed, capacity }) })
-        }
+        (
+            &(CompileError::PkeyTableFull { port, needed, capacity }
+            | CompileError::ManagerKeysFull { port, needed, capacity }),
+            _,
+        ) => Some(Limit::PkeyTable { table: Some(PkeyTableUse { port, needed, capacity }) }),
         _ => None,
     }
 }

@@ -90,6 +90,7 @@ fn interface() -> OpenApiRouter<Arc<Site>> {
         .routes(routes!(fabric::event_list))
         .routes(routes!(fabric::show))
         .routes(routes!(fabric::proof))
+        .routes(routes!(fabric::partitions, fabric::partitions_set))
         .routes(routes!(links::list))
 }
 

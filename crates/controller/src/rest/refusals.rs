@@ -10,6 +10,7 @@ use crate::admission::AdmissionError;
 use crate::clusters::{ClusterError, NotPlanned};
 use crate::hosts::HostError;
 use crate::planning::PlanningError;
+use crate::site_partitions::SitePartitionsError;
 
 impl Caller {
     /// The response to a request for a cluster that is rejected, with what the caller may learn of the reason.
@@ -97,7 +98,31 @@ impl From<HostError> for ApiError {
             HostError::BoundElsewhere { .. } => Self::conflict("bound-elsewhere", detail)
                 .field("port_guid")
                 .hint("bind it to a new adapter with heddle host bind"),
+            HostError::OfSite { .. } => Self::conflict("of-site", detail)
+                .field("port_guid")
+                .hint("change the partitions of the site first, with heddle fabric partitions set"),
             HostError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<SitePartitionsError> for ApiError {
+    fn from(error: SitePartitionsError) -> Self {
+        let detail = error.to_string();
+        match error {
+            SitePartitionsError::Syntax(_) | SitePartitionsError::WithoutNumber { .. } => {
+                Self::invalid("conf", detail)
+            }
+            SitePartitionsError::OfCluster { .. } | SitePartitionsError::Quarantined { .. } => {
+                Self::conflict("number-taken", detail).field("conf").hint("choose another number")
+            }
+            SitePartitionsError::NoneForManagement => Self::conflict("number-taken", detail).field("conf"),
+            SitePartitionsError::Planning(PlanningError::Panicked) => {
+                tracing::error!("{detail}");
+                Self::internal("no plan could be made with these partitions; see the log of the controller")
+            }
+            SitePartitionsError::Planning(_) => Self::conflict("not-planned", detail).field("conf"),
+            SitePartitionsError::Store(error) => error.into(),
         }
     }
 }

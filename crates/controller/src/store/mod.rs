@@ -13,6 +13,7 @@ mod numbers;
 mod records;
 mod seal;
 mod site;
+mod site_partitions;
 mod tokens;
 
 use std::path::{Path, PathBuf};
@@ -33,13 +34,13 @@ use crate::clock::{Clock, Moment, Uptime};
 pub use clusters::{ClusterKeys, ClusterNetwork, ClusterRow, NodeRow, StoredOverlay, ViewPartition};
 pub use identity::{SpecSequences, StoreIdentity, Tombstone};
 pub use lock::StoreLock;
-pub use numbers::PartitionNumbersExhausted;
+pub use numbers::{POOL, PartitionNumbersExhausted};
 pub use records::EventRecord;
 pub use site::{HostAllocation, ImageRow, TenantRef, TenantRow};
 pub use tokens::Revoked;
 
 /// Schema version of this code.
-const SCHEMA: i64 = 6;
+const SCHEMA: i64 = 7;
 
 /// Connections for readers: a few concurrent requests, each connection with its own page cache.
 const READERS_MAX: u32 = 4;
@@ -61,6 +62,9 @@ const FROM_4_TO_5: &str = include_str!("from_4_to_5.sql");
 
 /// Migrates schema 5 to 6.
 const FROM_5_TO_6: &str = "ALTER TABLE clusters RENAME COLUMN view_wish TO view_overlay";
+
+/// Migrates schema 6 to 7, and is the last part of a new store: its triggers count changes in a table of [`IDENTITY`].
+const FROM_6_TO_7: &str = include_str!("from_6_to_7.sql");
 
 /// Tables of schema 5 with the identity of the store; created last, since their triggers watch the other tables.
 const IDENTITY: &str = include_str!("identity.sql");
@@ -219,12 +223,13 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let steps: &[&str] = match found {
         SCHEMA => return Ok(()),
-        0 => &[include_str!("schema.sql"), IDENTITY],
-        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
-        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
-        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
-        4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6],
-        5 => &[FROM_5_TO_6],
+        0 => &[include_str!("schema.sql"), IDENTITY, FROM_6_TO_7],
+        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
+        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
+        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
+        4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
+        5 => &[FROM_5_TO_6, FROM_6_TO_7],
+        6 => &[FROM_6_TO_7],
         found => return Err(StoreError::Newer { path: path.to_owned(), found }),
     };
     for sql in steps {
@@ -235,7 +240,7 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
         let (path, table) = (path.to_owned(), codec::Columns::text(first, "table")?);
         return Err(StoreError::Dangling { path, table, count: dangling.len() });
     }
-    sqlx::raw_sql("PRAGMA user_version = 6").execute(&mut *connection).await?;
+    sqlx::raw_sql("PRAGMA user_version = 7").execute(&mut *connection).await?;
     Ok(())
 }
 

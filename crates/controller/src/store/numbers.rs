@@ -3,7 +3,7 @@
 //! Every number that was ever assigned is a row; the primary key assigns it to at most one cluster. Fresh numbers come
 //! first, in order, then the one that was released longest ago: two index lookups, however many there are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ib_wire::PartitionNumber;
@@ -16,7 +16,7 @@ use super::site::partition;
 use super::{Store, StoreError};
 
 /// Partition numbers for clusters. Lower numbers are left to operators; the highest is the default partition.
-const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
+pub const POOL: std::ops::RangeInclusive<u16> = 0x0100..=0x7eff;
 
 /// Time before a released number is assigned again: longer than any packet in flight or cached path.
 pub const QUARANTINE: Duration = Duration::from_secs(10 * 60);
@@ -34,8 +34,9 @@ pub struct PartitionNumbersExhausted {
 pub(super) const LAST_NUMBER: &str = "SELECT last_partition FROM fabric WHERE one = 1";
 pub(super) const REUSABLE_NUMBERS: &str =
     "SELECT number FROM partition_numbers WHERE released <= ? ORDER BY released, number LIMIT ?";
-/// Scans a table that is empty except after a recovery.
-const HELD_NUMBERS: &str = "SELECT DISTINCT number FROM held_partitions";
+/// Scans two tables: one is empty except after a recovery, the other has few rows.
+const WITHHELD_NUMBERS: &str =
+    "SELECT number FROM held_partitions UNION SELECT number FROM site_partition_numbers";
 pub(super) const NUMBERS_OF: &str = "SELECT \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released IS NULL) + \
     (SELECT count(*) FROM partition_numbers WHERE tenant = ?1 AND released > ?2)";
@@ -70,13 +71,16 @@ impl Store {
         let mut read = self.readers.begin().await?;
         let last: Option<u16> = sqlx::query_scalar(LAST_NUMBER).fetch_optional(&mut *read).await?;
         let first = last.map_or(*POOL.start(), |last| last.saturating_add(1).max(*POOL.start()));
-        let held: Vec<u16> = sqlx::query_scalar(HELD_NUMBERS).fetch_all(&mut *read).await?;
+        let withheld: BTreeSet<u16> =
+            sqlx::query_scalar(WITHHELD_NUMBERS).fetch_all(&mut *read).await?.into_iter().collect();
         let mut raw: Vec<u16> =
-            (first..=*POOL.end()).filter(|number| !held.contains(number)).take(count).collect();
+            (first..=*POOL.end()).filter(|number| !withheld.contains(number)).take(count).collect();
         let rested = self.uptime().before(QUARANTINE);
-        let query = sqlx::query_scalar(REUSABLE_NUMBERS).bind(rested.ms()).bind((count - raw.len()) as i64);
+        let missing = count - raw.len();
+        let limit = if missing == 0 { 0 } else { missing + withheld.len() };
+        let query = sqlx::query_scalar(REUSABLE_NUMBERS).bind(rested.ms()).bind(limit as i64);
         let oldest: Vec<u16> = query.fetch_all(&mut *read).await?;
-        raw.extend(oldest);
+        raw.extend(oldest.into_iter().filter(|number| !withheld.contains(number)).take(missing));
         if raw.len() < count {
             let sql = "SELECT (SELECT count(*) FROM partition_numbers WHERE released IS NULL), \
                        (SELECT count(*) FROM partition_numbers WHERE released > ?)";
@@ -85,6 +89,15 @@ impl Store {
             return Ok(Err(PartitionNumbersExhausted { in_use, quarantined }));
         }
         raw.into_iter().map(partition).collect::<Result<_, _>>().map(Ok)
+    }
+
+    /// Whether a number was released less than [`QUARANTINE`] ago.
+    pub async fn number_is_quarantined(&self, number: PartitionNumber) -> Result<bool, StoreError> {
+        let sql = "SELECT count(*) FROM partition_numbers WHERE number = ? AND released > ?";
+        let rested = self.uptime().before(QUARANTINE);
+        let query = sqlx::query_scalar(sql).bind(number.to_wire()).bind(rested.ms());
+        let count: i64 = query.fetch_one(&self.readers).await?;
+        Ok(count > 0)
     }
 
     /// Numbers that count against the quota of a tenant: in use, or in quarantine after its clusters released them.

@@ -110,6 +110,7 @@ async fn requests_use_indices_only() {
         numbers::LAST_NUMBER,
         numbers::REUSABLE_NUMBERS,
         numbers::NUMBERS_OF,
+        site_partitions::CONF,
     ];
     let plan = async |sql: &str| -> String {
         let explain = format!("EXPLAIN QUERY PLAN {sql}");
@@ -327,7 +328,8 @@ async fn store_of_schema_5(path: &Path) -> ClusterRow {
     let overlay = StoredOverlay { wire_sls: vec![Default::default()], ..StoredOverlay::default() };
     after.overlay = Some(overlay);
     store.cluster_save(&before, &after, false, &[]).await.unwrap();
-    let sql = "ALTER TABLE clusters RENAME COLUMN view_overlay TO view_wish; PRAGMA user_version = 5";
+    let sql = "ALTER TABLE clusters RENAME COLUMN view_overlay TO view_wish; DROP TABLE site_partitions; \
+               DROP TABLE site_partition_numbers; PRAGMA user_version = 5";
     sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
     after
 }

@@ -220,7 +220,7 @@ async fn check_plan(
     let discovered = discovered.context("the fabric has not been discovered")?;
     let changed = |other: &ClusterRow| if other.id == cluster.id { cluster.clone() } else { other.clone() };
     let clusters: Vec<ClusterRow> = all.iter().map(changed).collect();
-    let intent = Arc::new(network::fabric_intent(&clusters));
+    let intent = Arc::new(site.fabric_intent(&clusters).await?);
     let candidate = match site.planning.propose(discovered, intent).await {
         Ok(candidate) => candidate,
         Err(error @ PlanningError::Panicked) => return Err(error.into()),
@@ -272,7 +272,8 @@ async fn report_in_force(site: &Site, in_progress: &mut HashMap<Uuid, u64>) -> a
     }
     let clusters = site.store.cluster_list().await?;
     let programmed = site.with_observed(|observed| observed.fabric.programmed.clone());
-    if programmed.is_none_or(|programmed| *programmed != network::fabric_intent(&clusters)) {
+    let intent = site.fabric_intent(&clusters).await?;
+    if programmed.is_none_or(|programmed| *programmed != intent) {
         return Ok(());
     }
     for (cluster, number) in in_progress.drain() {

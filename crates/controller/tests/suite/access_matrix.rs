@@ -24,7 +24,7 @@ enum For {
 }
 
 /// Every operation by its id.
-const EXPECTED: [(&str, For); 34] = [
+const EXPECTED: [(&str, For); 36] = [
     ("cluster_list", For::EachTheirOwn),
     ("cluster_create", For::Owners(202)),
     ("cluster_show", For::Owners(200)),
@@ -45,6 +45,8 @@ const EXPECTED: [(&str, For); 34] = [
     ("fabric_show", For::Operators(200)),
     ("fabric_proof", For::Operators(200)),
     ("fabric_links", For::Operators(200)),
+    ("fabric_partitions", For::Operators(200)),
+    ("fabric_partitions_set", For::Operators(200)),
     ("host_list", For::Operators(200)),
     ("host_add", For::Operators(201)),
     ("host_add_all", For::Operators(200)),
@@ -97,6 +99,7 @@ fn body(id: &str, cluster: &str) -> Option<Value> {
         "image_add" => json!({ "name": "mine", "directory": "/nowhere", "digest": "00" }),
         "host_add" => json!({ "name": "intruder", "agent": "/nowhere", "cores": 1, "memory": "1G" }),
         "host_add_all" => json!([]),
+        "fabric_partitions_set" => json!({ "conf": "" }),
         "host_bind" => json!({ "port_guid": "0x77" }),
         "tenant_create" => json!({ "name": "intruder" }),
         "tenant_change" => json!({ "quota": {} }),

@@ -16,6 +16,7 @@ mod network_check;
 mod openapi;
 mod overlays;
 mod site;
+mod site_partitions;
 mod tenant_isolation;
 mod tokens;
 mod view_slots;

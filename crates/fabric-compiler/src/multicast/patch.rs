@@ -87,7 +87,7 @@ pub(crate) fn patch(
 fn serves(fabric: &Fabric, group: &GroupPlan, partition: &Partition) -> bool {
     let is_adapter = |guid: &&ib_wire::Guid| fabric.adapter_port(**guid).is_some();
     partition.members.len() >= group.members.len()
-        && partition.members.keys().filter(is_adapter).eq(&group.members)
+        && partition.grouped().filter(is_adapter).eq(&group.members)
 }
 
 /// The multicast tables of a plan, with the trees of some groups replaced.

@@ -72,7 +72,7 @@ impl<'a> TreeBuilder<'a> {
     ) -> Result<BuiltTree, CompileError> {
         let mut tree = GroupTree::default();
         let mut members = Vec::new();
-        for guid in partition.members.keys() {
+        for guid in partition.grouped() {
             let Some(port) = self.fabric.adapter_port(*guid) else { continue };
             members.push(*guid);
             if let Some((index, number)) = port.attached {

@@ -1,7 +1,7 @@
 //! The layout of P_Key tables.
 //!
 //! A key keeps its index while the port holds it. Index 0 has the key that claims it, else that of the one partition that
-//! has the port alone, else that of the default partition. New keys get the lowest free index. Ports with the same keys at the same indices share one table.
+//! has the port alone, else that of the default partition or, without it, of the management partition. New keys get the lowest free index. Ports with the same keys at the same indices share one table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl KeyTables {
             change.contested.extend(contested(guid, wanted).map(|finding| (*end_index, finding)));
             let before = &self.tables[*end_index];
             if !is_kept(wanted, before.entries()) {
-                let keys = place_keys(wanted, before.entries(), &limits(fabric, capabilities, end))?;
+                let keys = place_keys(wanted, before.entries(), &limits(fabric, capabilities, end));
+                let keys = keys.map_err(|full| full.at(guid, fabric, partitions))?;
                 if keys != before.entries() {
                     change.tables.insert(*end_index, shared_table(&mut shared, keys));
                 }
@@ -128,6 +129,8 @@ struct WantedKeys {
     first: Vec<Pkey>,
     /// Keys that take index 0 of a port that they have alone, in order.
     first_if_alone: Vec<Pkey>,
+    /// The partition at index 0 of a port that is not in the default partition.
+    management: Option<PartitionNumber>,
 }
 
 impl WantedKeys {
@@ -138,6 +141,12 @@ impl WantedKeys {
             PkeyPlacement::Anywhere => {}
         }
         self.keys.extend(role.keys(partition));
+    }
+
+    /// The key at index 0 if no other claims it.
+    fn of_management(&self) -> Option<Pkey> {
+        let key = |partition| Role::Both.keys(partition).find(|key| self.keys.contains(key));
+        key(PartitionNumber::DEFAULT).or_else(|| key(self.management?))
     }
 
     fn drop_partition(&mut self, partition: PartitionNumber) {
@@ -192,7 +201,8 @@ pub(crate) fn lay_out(
             Some(table) => Arc::clone(table),
             None => {
                 let limits = limits(fabric, capabilities, *end);
-                shared_table(&mut shared, place_keys(wanted, before.entries(*guid), &limits)?)
+                let keys = place_keys(wanted, before.entries(*guid), &limits);
+                shared_table(&mut shared, keys.map_err(|full| full.at(*guid, fabric, partitions))?)
             }
         };
         tables.push(table);
@@ -218,7 +228,8 @@ fn contested(port: Guid, wanted: &WantedKeys) -> Option<PlanFinding> {
 /// The keys that each end port needs, in the order of [`Fabric::ends`].
 fn wanted(fabric: &Fabric, partitions: &Partitions) -> Vec<WantedKeys> {
     let ends = fabric.ends();
-    let mut wanted: Vec<WantedKeys> = ends.iter().map(|_| WantedKeys::default()).collect();
+    let nothing = WantedKeys { management: partitions.management, ..WantedKeys::default() };
+    let mut wanted: Vec<WantedKeys> = vec![nothing; ends.len()];
     for Partition { number, members, .. } in partitions.by_number.values() {
         let mut next = 0;
         for (guid, member) in members {
@@ -274,14 +285,32 @@ fn limits(fabric: &Fabric, capabilities: &Capabilities, end: EndPort) -> KeyLimi
     }
 }
 
+/// A table has fewer entries than a port needs.
+#[derive(Debug)]
+struct TableFull {
+    port: PortName,
+    needed: usize,
+    capacity: usize,
+}
+
+impl TableFull {
+    fn at(self, end: Guid, fabric: &Fabric, partitions: &Partitions) -> CompileError {
+        let Self { port, needed, capacity } = self;
+        if end == fabric.manager && partitions.management.is_some() {
+            return CompileError::ManagerKeysFull { port, needed, capacity };
+        }
+        CompileError::PkeyTableFull { port, needed, capacity }
+    }
+}
+
 fn place_keys(
     wanted: &WantedKeys,
     before: &[Option<Pkey>],
     limits: &KeyLimits,
-) -> Result<Vec<Option<Pkey>>, CompileError> {
+) -> Result<Vec<Option<Pkey>>, TableFull> {
     let needed = wanted.keys.len();
     if let Some((port, capacity)) = limits.iter().find(|(_, capacity)| needed > *capacity) {
-        return Err(CompileError::PkeyTableFull { port: *port, needed, capacity: *capacity });
+        return Err(TableFull { port: *port, needed, capacity: *capacity });
     }
     let capacity = limits.iter().map(|(_, capacity)| *capacity).min().unwrap_or(needed);
     let mut table: Vec<Option<Pkey>> = vec![None; capacity];
@@ -311,9 +340,8 @@ fn place_keys(
 /// else the previous one, else the lowest.
 fn first_key(wanted: &WantedKeys, before: &[Option<Pkey>]) -> Option<Pkey> {
     let claimed = wanted.first.first().copied().or_else(|| key_alone(wanted, before));
-    let default = || Role::Both.keys(PartitionNumber::DEFAULT).find(|key| wanted.keys.contains(key));
     let stood = || before.first().copied().flatten().filter(|key| wanted.keys.contains(key));
-    claimed.or_else(default).or_else(stood).or_else(|| wanted.keys.first().copied())
+    claimed.or_else(|| wanted.of_management()).or_else(stood).or_else(|| wanted.keys.first().copied())
 }
 
 /// The key that takes index 0 because it comes to a port that no other has, or that keeps it since. A change of its

@@ -11,6 +11,7 @@ mod classes;
 mod clusters;
 mod found;
 mod guarantees;
+mod handed_over;
 mod lacks;
 mod multicast;
 mod partitions;

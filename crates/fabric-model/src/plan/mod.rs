@@ -129,6 +129,11 @@ impl FabricPlan {
         self.decisions.management_sl.unwrap_or_default()
     }
 
+    /// The partition in which handed-over ports reach subnet administration, if they do not use the default partition.
+    pub fn management_partition(&self) -> Option<PartitionNumber> {
+        self.decisions.management_partition.filter(|number| self.partition(*number).is_some())
+    }
+
     /// The switches, sorted by node GUID.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &SwitchPlan> {
         self.switches.iter().map(|switch| &**switch)

@@ -29,6 +29,10 @@ impl Finding {
             | Self::EnforcementOff { .. }
             | Self::EnforcementBetweenSwitches { .. }
             | Self::IsolationBroken { .. } => Rule::Isolation,
+            Self::HandedOverInDefault { .. }
+            | Self::HandedOverFull { .. }
+            | Self::SitePortInOwnedPartition { .. }
+            | Self::SitePortInManagement { .. } => Rule::HandedOver,
             Self::GroupMissing { .. }
             | Self::GroupUnwanted { .. }
             | Self::GroupDiffers { .. }

@@ -5,6 +5,7 @@ mod aliases;
 mod clean;
 mod delta;
 mod guarantees;
+mod handed_over;
 mod link_rates;
 mod mutants;
 mod path_service_levels;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use fabric_model::{Intents, Topology};
 use fabric_verifier::verify;
+use rand_pcg::Pcg64Mcg;
 
 use crate::world::arbiter::guarantees_hold;
 use crate::world::mutant::{mutant, mutant_of_sharing};
 use crate::world::walk::Fabric;
-use crate::world::{dice, fabric, guaranteed, planned, random_intents, shared};
+use crate::world::{brownfield, dice, fabric, guaranteed, planned, random_intents, shared};
 
 /// Plans, each with its own seed, and wrong entries tried on each.
 const PLANS: u64 = 80;
@@ -15,12 +17,21 @@ const MUTANTS: usize = 60;
 
 #[test]
 fn every_wrong_entry_is_named_or_changes_nothing() {
+    check_mutants(0, random_intents);
+}
+
+#[test]
+fn every_wrong_entry_beside_a_site_is_named_or_changes_nothing() {
+    check_mutants(5000, brownfield);
+}
+
+fn check_mutants(first_seed: u64, intents: impl Fn(&mut Pcg64Mcg, &Topology) -> Intents) {
     // By kind of entry: how many were named, how many had no effect.
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for seed in 0..PLANS {
+    for seed in first_seed..first_seed + PLANS {
         let mut dice = dice(seed);
         let topology = fabric(&mut dice);
-        let intents = random_intents(&mut dice, &topology);
+        let intents = intents(&mut dice, &topology);
         let mut plan = planned(&topology, &intents);
         if seed % 2 == 1 {
             plan = shared(&mut dice, &topology, &plan);

@@ -419,7 +419,7 @@ impl Directory {
 
     /// The service level of packets between two ports in a shared partition: that of the guaranteed cluster
     /// of both, if there is one, else that of the partition. Packets to and from the manager in the default
-    /// partition have the management service level.
+    /// partition have the management service level, and all between the manager and a handed-over port.
     #[inline]
     pub(super) fn service_level(
         &self,
@@ -428,12 +428,19 @@ impl Directory {
         shared: SharedPartition,
     ) -> ServiceLevel {
         let manager = self.plan.manager().guid;
-        let is_management = shared.key.partition() == PartitionNumber::DEFAULT
-            && (from.port_guid == manager || to.port_guid == manager);
+        let other = if from.port_guid == manager { to } else { from };
+        let is_management = (from.port_guid == manager || to.port_guid == manager)
+            && (shared.key.partition() == PartitionNumber::DEFAULT || self.is_handed_over(other.port_guid));
         if let Some(level) = self.plan.decisions().management_sl.filter(|_| is_management) {
             return level;
         }
         self.levels.between(from.port_guid, to.port_guid).unwrap_or(shared.sl)
+    }
+
+    /// Whether a port reaches subnet administration by the management partition.
+    fn is_handed_over(&self, port: Guid) -> bool {
+        let is_member = |number| self.port_by_guid(port).is_some_and(|port| self.is_member(port, number));
+        self.plan.management_partition().is_some_and(is_member)
     }
 
     pub(super) fn is_member(&self, port: &EndPort, partition: PartitionNumber) -> bool {

@@ -364,3 +364,16 @@ fn ports_that_lose_their_partition_lose_their_membership() {
     assert_eq!(members(&mut sa, chosen(3)), [(before.gid(3), 1)]);
     assert_eq!(groups(&mut sa, 3).len(), 2);
 }
+
+#[test]
+fn a_port_without_the_default_partition_joins_the_group_of_its_cluster() {
+    let world = crate::handed_over::site();
+    let mut sa = world.sa();
+    let mut join = |port: u16, key: u16| {
+        let mad = mad(Method::SET, &record(&world, broadcast(0x101), port), JOIN);
+        answer(&mut sa, &request(port, key, mad)).mad.status()
+    };
+    assert_eq!(join(2, 0x8101), Status::OK, "with the key of the cluster");
+    assert_eq!(join(3, 0x7ffe), Status::OK, "with the key of the management partition");
+    assert_ne!(join(4, 0x7ffe), Status::OK, "a port of no cluster");
+}

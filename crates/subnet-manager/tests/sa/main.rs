@@ -5,6 +5,7 @@ mod aliases;
 mod any_input;
 mod captured;
 mod changes;
+mod handed_over;
 mod joins;
 mod paths;
 mod records;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fabric_model::intent::{AliasTable, MulticastScope, PortName};
 use fabric_model::plan::{
-    AdapterPortPlan, Enforcement, GroupPlan, LinearTable, ManagerPort, PkeyTable, PlanParts, SwitchPlan,
-    SwitchPortPlan,
+    AdapterPortPlan, Enforcement, GroupPlan, LinearTable, ManagerPort, PartitionPlan, PkeyTable, PlanParts,
+    SwitchPlan, SwitchPortPlan,
 };
 use fabric_model::{Decisions, Endpoint, FabricPlan, NodeIndex, Topology};
 use ib_wire::rmpp::{Receiver, SEGMENT_DATA_LEN};
@@ -152,7 +152,7 @@ impl World {
             switches: switches.collect(),
             groups: self.groups(&adapter_ports),
             adapter_ports,
-            partitions: Vec::new(),
+            partitions: self.decisions.management_partition.into_iter().map(management).collect(),
             findings: Vec::new(),
             decisions: self.decisions.clone(),
         })
@@ -268,6 +268,10 @@ fn facts(node: &fabric_model::Node) -> NodeFacts {
 }
 
 /// A request of a port in a partition.
+fn management(number: PartitionNumber) -> PartitionPlan {
+    PartitionPlan { number, name: "Management".to_owned(), members: BTreeMap::new() }
+}
+
 pub fn request(from: u16, key: u16, mad: Mad) -> Datagram {
     let lid = |raw| LidAddress::Unicast(Lid::from_wire(raw).unwrap());
     Datagram::general_management(lid(from), lid(1), Pkey::from_wire(key).unwrap(), mad)

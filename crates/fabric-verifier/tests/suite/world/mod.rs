@@ -106,6 +106,74 @@ pub fn random_intents(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     intents
 }
 
+/// Random partitions of a site, and of tenants on the ports that were handed over to them.
+pub fn brownfield(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
+    let hosts = hosts(topology);
+    let mut intents = random_intents(dice, topology);
+    let manager = intents.manager;
+    let is_handed_over = |(place, guid): &(usize, &Guid)| place % 2 == 1 && **guid != manager;
+    let handed_over: Vec<Guid> =
+        hosts.iter().enumerate().filter(is_handed_over).map(|(_, guid)| *guid).collect();
+    for partition in &mut intents.partitions {
+        let is_default = partition.number == Some(PartitionNumber::DEFAULT)
+            || partition.number.is_none() && partition.name == "Default";
+        partition.members.retain(|member| match member.selector {
+            MemberSelector::Port(guid) => !is_default || !handed_over.contains(&guid),
+            _ => true,
+        });
+        for member in &mut partition.members {
+            if matches!(member.selector, MemberSelector::Port(guid) if handed_over.contains(&guid)) {
+                member.role = Role::Limited;
+            }
+        }
+    }
+    let site_member = Member {
+        selector: MemberSelector::AllAdapters,
+        role: Role::Full,
+        placement: PkeyPlacement::Anywhere,
+    };
+    intents.partitions.push(PartitionIntent {
+        name: "site".to_owned(),
+        number: PartitionNumber::from_wire(0x20),
+        members: vec![site_member],
+        ipoib: None,
+    });
+    for (ports, raw) in handed_over.chunks(2 + below(dice, 3)).zip(0x200u16..) {
+        let number = PartitionNumber::from_wire(raw).unwrap();
+        let member = |guid: &Guid| Member {
+            selector: MemberSelector::Port(*guid),
+            role: one(dice, &[Role::Full, Role::Full, Role::Limited, Role::Both]),
+            placement: PkeyPlacement::FirstIfAlone,
+        };
+        let members = ports.iter().map(member).collect();
+        let ipoib = Some(Ipoib::default());
+        intents.partitions.push(PartitionIntent {
+            name: format!("t{raw}"),
+            number: Some(number),
+            members,
+            ipoib,
+        });
+        intents.owners.insert(number, [(format!("t{raw}"), ports[0])].into());
+    }
+    intents.handed_over = handed_over.into_iter().collect();
+    if below(dice, 3) > 0 {
+        open_default(&mut intents);
+    }
+    intents
+}
+
+/// Makes all ports of the site full members of the default partition.
+pub fn open_default(intents: &mut Intents) {
+    let member =
+        Member { selector: MemberSelector::All, role: Role::Full, placement: PkeyPlacement::Anywhere };
+    intents.partitions.push(PartitionIntent {
+        name: "Default".to_owned(),
+        number: Some(PartitionNumber::DEFAULT),
+        members: vec![member],
+        ipoib: Some(Ipoib::default()),
+    });
+}
+
 /// Random partitions that several clusters may be in: all members are limited.
 pub fn tenants(dice: &mut Pcg64Mcg, topology: &Topology) -> Intents {
     let mut intents = random_intents(dice, topology);

@@ -1,0 +1,176 @@
+//! Two `heddle sm` as processes: what the master remembers reaches the other one, which takes over.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::rig::tree::{guids, host, tree};
+use crate::rig::{Printed, Server, SmDaemon, eventually};
+
+/// Hosts of the two managers.
+const PAIR: [u64; 2] = [1, 12];
+
+fn json(printed: &Printed) -> Value {
+    serde_json::from_str(&printed.stdout).unwrap_or_else(|_| panic!("{printed:?}"))
+}
+
+fn socket(server: &Server, number: usize) -> String {
+    server.file(&format!("sm-{number}.sock"))
+}
+
+/// One of the two managers.
+fn start(server: &Server, number: usize, options: &[&str]) -> SmDaemon {
+    let other = 1 - number;
+    let peer = format!("{}={}", guids(PAIR[other]).1, socket(server, other));
+    let priority = (15 - number).to_string();
+    let mut all = vec!["--peer", &peer, "--priority", &priority];
+    all.extend(options);
+    let device = server.device_spec(&host(PAIR[number]));
+    let state = server.file(&format!("state-{number}.json"));
+    SmDaemon::start_controlled(&[], &device, server.scratch(), socket(server, number).into(), (&state, &all))
+}
+
+fn is_master(manager: &SmDaemon) -> bool {
+    let printed = manager.control(&["status"]);
+    printed.success && json(&printed)["role"] == "master"
+}
+
+fn is_followed(manager: &SmDaemon, number: usize) -> bool {
+    manager.status()["standbys"] == json!([guids(PAIR[number]).1])
+}
+
+/// Both managers, the first of which is the master.
+fn pair(server: &Server, options: &[&str]) -> [SmDaemon; 2] {
+    let mut first = start(server, 0, options);
+    first.wait_for_up(1);
+    let second = start(server, 1, options);
+    eventually("the second one follows", || is_followed(&first, 1));
+    [first, second]
+}
+
+/// Sets that software on a host has sent so far.
+fn sets_of(server: &Server, number: u64) -> u64 {
+    let node = format!("H-{}", &guids(number).0[2..]);
+    let status = json(&server.control(&["status"]));
+    let sets = status["requests"][&node]["set"].as_object();
+    sets.into_iter().flat_map(|sets| sets.values()).filter_map(Value::as_u64).sum()
+}
+
+/// Whether saquery on a host finds the manager and is answered.
+fn saquery_is_answered(server: &Server) -> bool {
+    server.tool(&host(6), "saquery", &["-c"]).stdout.contains("ClassVersion")
+}
+
+#[test]
+fn a_standby_manager_takes_over_with_the_keys_of_all_nodes() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let partitions = server.file("partitions.conf");
+    std::fs::write(&partitions, "blue=0x8001, ipoib : ALL_CAS=limited;\n").unwrap();
+    let [first, second] = pair(&server, &["--secret", &secret, "--partitions", &partitions]);
+    assert!(saquery_is_answered(&server));
+    // Keys of another epoch, of which only the master knew at first.
+    let rotated = first.control(&["rotate-keys"]);
+    assert!(rotated.success, "{rotated:?}");
+    let before = sets_of(&server, PAIR[1]);
+    first.crash();
+    eventually("the second one is the master", || is_master(&second));
+    eventually("hosts are answered", || saquery_is_answered(&server));
+    // One Set for each of 22 nodes, and nothing else.
+    eventually("every port knows the new master", || sets_of(&server, PAIR[1]) >= before + 22);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(sets_of(&server, PAIR[1]) - before, 22);
+    assert!(second.control(&["rotate-keys"]).success, "it is a manager as any other");
+
+    let first = start(&server, 0, &["--secret", &secret, "--partitions", &partitions]);
+    eventually("the first one follows now", || is_followed(&second, 0));
+    assert!(!is_master(&first));
+    let refused = first.control(&["rotate-keys"]);
+    assert!(!refused.success && refused.stderr.contains("standby"), "{refused:?}");
+}
+
+#[test]
+fn a_stopped_master_sends_no_set_when_it_continues() {
+    let server = tree();
+    let [first, second] = pair(&server, &[]);
+    first.pause();
+    eventually("the second one is the master", || is_master(&second));
+    eventually("hosts are answered", || saquery_is_answered(&server));
+    let before = sets_of(&server, PAIR[0]);
+    first.resume();
+    eventually("the first one waits", || first.status()["role"] == "standby");
+    eventually("and follows", || is_followed(&second, 0));
+    assert_eq!(sets_of(&server, PAIR[0]), before);
+    assert!(is_master(&second));
+}
+
+#[test]
+fn a_standby_manager_that_hangs_is_left_out_and_catches_up() {
+    let server = tree();
+    let partitions = server.file("partitions.conf");
+    std::fs::write(&partitions, "blue=0x8001 : ALL_CAS=full;\n").unwrap();
+    let [first, second] = pair(&server, &["--partitions", &partitions]);
+    second.pause();
+    std::fs::write(&partitions, "blue=0x8001 : ALL_CAS=full;\nred=0x8002 : ALL_CAS=full;\n").unwrap();
+    let reloaded = first.control(&["reload"]);
+    assert!(reloaded.success, "{reloaded:?}");
+    assert!(reloaded.stdout.contains("3 partitions"), "{reloaded:?}");
+    assert_eq!(first.status()["standbys"], json!([]));
+    assert!(first.stderr().contains("left out"), "{}", first.stderr());
+    let text = std::fs::read_to_string(server.file("state-0.json")).unwrap();
+    assert!(text.lines().last().unwrap().contains("\"standbys\":[]"), "it is stored: {text}");
+    second.resume();
+    eventually("it follows again", || is_followed(&first, 1));
+    let text = std::fs::read_to_string(server.file("state-1.json")).unwrap();
+    assert!(text.contains("red"), "with what it missed");
+}
+
+#[test]
+fn nobody_else_is_obeyed_and_nobody_else_may_follow() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let [first, second] = pair(&server, &["--secret", &secret]);
+    let stranger = server.opensm_beside(&host(7), &["-p", "15"]);
+    let place = format!("{}[1]", guids(7).0);
+    eventually("opensm at priority 15 is reported", || {
+        first.status()["foreign_managers"].get(&place).is_some()
+    });
+    first.crash();
+    eventually("the second one is the master", || is_master(&second));
+    eventually("hosts are answered", || saquery_is_answered(&server));
+    assert!(!stranger.log().contains("SUBNET UP"), "{}", stranger.log());
+    let follow = json!({ "command": "follow", "manager": guids(7).1 });
+    let reply = ask(&socket(&server, 1), &follow);
+    assert!(reply["error"].to_string().contains("is not a declared manager"), "{reply}");
+    let remembered = json!({ "command": "remembered", "manager": guids(PAIR[0]).1, "sequence": 999 });
+    assert!(ask(&socket(&server, 1), &remembered)["error"].to_string().contains("does not follow"));
+}
+
+/// The first reply of a control socket.
+fn ask(socket: &str, request: &Value) -> Value {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    writeln!(stream, "{request}").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+#[test]
+fn wrong_declarations_are_refused() {
+    let server = tree();
+    let own = format!("{}=/nowhere", guids(1).1);
+    for (peer, said) in [
+        (own.as_str(), "names the port of this manager"),
+        ("12=", "names no socket"),
+        ("nonsense=/x", "is not a port GUID"),
+    ] {
+        let mut manager = start_alone(&server, peer);
+        assert_ne!(manager.wait_for_end(), Some(0), "{peer}");
+        assert!(manager.stderr().contains(said), "{peer}: {}", manager.stderr());
+    }
+}
+
+fn start_alone(server: &Server, peer: &str) -> SmDaemon {
+    SmDaemon::start(server, &host(1), &["--peer", peer])
+}
