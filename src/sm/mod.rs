@@ -7,6 +7,7 @@ mod daemon;
 mod handed_over;
 mod link_health;
 mod metrics;
+mod persist;
 mod planner;
 mod progress;
 mod release;
@@ -28,16 +29,16 @@ use fabric_model::intent::{PortName, UnenforcedPorts};
 use ib_transport::{ClientRole, Device, DeviceSpec, Waker};
 use ib_wire::Guid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use subnet_manager::{ElectionTiming, Location, MadLimits, Manager, ManagerSettings, SweepSettings};
+use subnet_manager::{Location, MadLimits, Manager, ManagerSettings, SweepSettings};
 
 use crate::control_socket;
 pub use daemon::FabricGone;
 use daemon::{Adopt, Daemon, Stop};
 use planner::{IntentFiles, PlanProvider, PlanSource};
 use progress::Bar;
-use replication::{DeclaredManager, Followers, Following};
+use replication::DeclaredManager;
 pub use secret::{NodeKeyArgs, read as read_secret, show_key};
-use standby::{Redundancy, Waited};
+use standby::{Candidacy, redundancy, take_turns};
 use state::State;
 pub use state::secret_mark;
 use stats::SmStatistics;
@@ -65,7 +66,7 @@ pub struct SmArgs {
     #[command(subcommand)]
     command: Option<SmCommand>,
     #[command(flatten)]
-    serve: Option<ServeArgs>,
+    serve: Option<Box<ServeArgs>>,
 }
 
 #[derive(Debug, Args)]
@@ -155,7 +156,7 @@ struct ServeArgs {
     peers: Vec<DeclaredManager>,
     /// Seconds without an answer of the master after which a standby manager takes over, 0.5 to 60. A master that is busy for a
     /// quarter of it sends nothing for a moment, so large fabrics on slow machines need more.
-    #[arg(long, value_name = "SECONDS", requires = "peers", default_value_t = 1.5, value_parser = patience)]
+    #[arg(long, value_name = "SECONDS", requires = "peers", default_value_t = 1.5, value_parser = standby::patience)]
     takeover_after: f64,
     /// SM priority announced to other subnet managers, 0 to 15. opensm yields to a higher priority, `heddle sm` to `--peer` only:
     /// where two halves of a fabric are joined, the master with the higher priority goes on.
@@ -310,7 +311,7 @@ enum Signal {
 pub fn run(args: SmArgs) -> anyhow::Result<()> {
     match (args.command, args.serve) {
         (Some(command), _) => control_manager(command),
-        (None, Some(serve)) => serve_fabric(serve),
+        (None, Some(serve)) => serve_fabric(*serve),
         (None, None) => bail!("--device is required: see heddle sm --help"),
     }
 }
@@ -445,84 +446,6 @@ fn serve_fabric(args: ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What every candidacy starts with, besides the memory.
-struct Candidacy {
-    secrets: Vec<PathBuf>,
-    event_ports: BTreeSet<Guid>,
-    plan_source: PlanSource,
-    files: IntentFiles,
-    unenforced: UnenforcedPorts,
-    qos: bool,
-    operator_keys: Vec<PathBuf>,
-    /// Whether a released fabric may be taken back.
-    reclaim: bool,
-}
-
-/// Waits, becomes a candidate, and waits again when another manager is the master.
-fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop> {
-    loop {
-        let Waited::Candidate { earliest } = daemon.wait_as_standby()? else { return Ok(Stop::Asked) };
-        let secrets =
-            start.secrets.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
-        let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
-        let memory = &daemon.memory;
-        if memory.released && !start.reclaim {
-            crate::print_warning("the fabric was released: take it back with --reclaim");
-            daemon.redundancy()?.fruitless = 16;
-            continue;
-        }
-        if !memory.secret.iter().chain(&memory.keys.older_secrets()).all(is_given) {
-            crate::print_warning(
-                "cannot take over: the nodes have keys of a secret that --secret does not name",
-            );
-            daemon.redundancy()?.fruitless += 1;
-            continue;
-        }
-        let keys = start.operator_keys.iter().map(|path| secret::read_operator_key(path));
-        let keys = keys.collect::<anyhow::Result<Vec<_>>>()?;
-        let mut manager = Manager::with_operator_keys(daemon.settings, secrets, keys, memory);
-        manager.set_event_ports(start.event_ports.clone());
-        let redundancy = daemon.redundancy.as_ref().context("no other managers are declared")?;
-        let peers = redundancy.managers.iter().map(|it| it.port);
-        manager.set_peers(peers, redundancy.timing, earliest);
-        manager.handle_timeout(daemon.started.elapsed());
-        let mut decisions = memory.decisions.clone();
-        decisions.sl_enforcement |= start.qos;
-        daemon.planner =
-            PlanProvider::new(start.plan_source, start.files.clone(), decisions, start.unenforced)?;
-        (daemon.manager, daemon.awaits_followers, daemon.adoption) = (manager, false, None);
-        daemon.stats.role = Some("candidate");
-        let stop = daemon.run()?;
-        if stop != Stop::Yielded {
-            return Ok(stop);
-        }
-        // Their requests end with an error, and watchers look for the master.
-        daemon.drop_requests();
-        daemon.redundancy()?.fruitless += 1;
-    }
-}
-
-fn redundancy(
-    device: &mut Device,
-    peers: &[DeclaredManager],
-    takeover_after: f64,
-    waker: &Waker,
-) -> anyhow::Result<Redundancy> {
-    let own =
-        device.port_guid()?.context("the device does not tell the GUID of its port, which --peer needs")?;
-    ensure!(peers.iter().all(|peer| peer.port != own), "--peer names the port of this manager, {own}");
-    Ok(Redundancy {
-        managers: peers.to_vec(),
-        timing: ElectionTiming::with_patience(Duration::from_secs_f64(takeover_after)),
-        own,
-        followers: Followers::default(),
-        following: Following::start(own, peers, waker)?,
-        fruitless: 0,
-        takeovers: 0,
-        is_current: false,
-    })
-}
-
 /// Ends after a release: first the fabric sees that no manager runs here, then the request is answered.
 fn end_released(daemon: Daemon) -> anyhow::Result<()> {
     let absent = daemon.manager.key_status().map(|keys| keys.absent).unwrap_or_default();
@@ -629,12 +552,6 @@ fn adopt_node(args: AdoptNodeArgs) -> anyhow::Result<()> {
 /// Rejects the former name of an option with the name it has now.
 fn renamed_guided(_: &str) -> Result<String, String> {
     Err("--guided is now --external-plans".to_owned())
-}
-
-/// Parses the seconds of `--takeover-after`.
-fn patience(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.5..=60.0).contains(seconds));
-    seconds.ok_or_else(|| format!("the seconds must be between 0.5 and 60, got {text:?}"))
 }
 
 fn gid_prefix(text: &str) -> Result<u64, String> {

@@ -1,17 +1,21 @@
 //! The loop of a manager that waits for its turn.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use control_protocol::{FabricEvent, SmRequest};
-use ib_transport::Received;
+use fabric_model::intent::UnenforcedPorts;
+use ib_transport::{Device, Received, Waker};
 use ib_wire::Guid;
 use serde_json::{Value, json};
-use subnet_manager::{ElectionTiming, PersistentState, Standby};
+use subnet_manager::{ElectionTiming, Manager, PersistentState, Standby};
 
-use super::daemon::{Daemon, FabricGone};
+use super::daemon::{Daemon, FabricGone, Stop};
+use super::planner::{IntentFiles, PlanProvider, PlanSource};
 use super::replication::{DeclaredManager, Followers, Following};
-use super::{Signal, control, metrics};
+use super::{Signal, control, metrics, secret};
 use crate::control_socket::PendingRequest;
 
 /// Datagrams received in a row.
@@ -148,4 +152,88 @@ impl Daemon {
 
 fn set_lids(standby: &mut Standby, memory: &PersistentState) {
     standby.set_lids(|guid| memory.decisions.end_ports.get(&guid).map(|port| port.lid));
+}
+
+/// What every candidacy starts with, besides the memory.
+pub struct Candidacy {
+    pub secrets: Vec<PathBuf>,
+    pub event_ports: BTreeSet<Guid>,
+    pub plan_source: PlanSource,
+    pub files: IntentFiles,
+    pub unenforced: UnenforcedPorts,
+    pub qos: bool,
+    pub operator_keys: Vec<PathBuf>,
+    /// Whether a released fabric may be taken back.
+    pub reclaim: bool,
+}
+
+/// Waits, becomes a candidate, and waits again when another manager is the master.
+pub fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop> {
+    loop {
+        let Waited::Candidate { earliest } = daemon.wait_as_standby()? else { return Ok(Stop::Asked) };
+        let secrets =
+            start.secrets.iter().map(|path| secret::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
+        let is_given = |mark: &u64| secrets.iter().any(|secret| secret.fingerprint() == *mark);
+        let memory = &daemon.memory;
+        if memory.released && !start.reclaim {
+            crate::print_warning("the fabric was released: take it back with --reclaim");
+            daemon.redundancy()?.fruitless = 16;
+            continue;
+        }
+        if !memory.secret.iter().chain(&memory.keys.older_secrets()).all(is_given) {
+            crate::print_warning(
+                "cannot take over: the nodes have keys of a secret that --secret does not name",
+            );
+            daemon.redundancy()?.fruitless += 1;
+            continue;
+        }
+        let keys = start.operator_keys.iter().map(|path| secret::read_operator_key(path));
+        let keys = keys.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut manager = Manager::with_operator_keys(daemon.settings, secrets, keys, memory);
+        manager.set_event_ports(start.event_ports.clone());
+        let redundancy = daemon.redundancy.as_ref().context("no other managers are declared")?;
+        let peers = redundancy.managers.iter().map(|it| it.port);
+        manager.set_peers(peers, redundancy.timing, earliest);
+        manager.handle_timeout(daemon.started.elapsed());
+        let mut decisions = memory.decisions.clone();
+        decisions.sl_enforcement |= start.qos;
+        daemon.planner =
+            PlanProvider::new(start.plan_source, start.files.clone(), decisions, start.unenforced)?;
+        (daemon.manager, daemon.awaits_followers, daemon.adoption) = (manager, false, None);
+        daemon.stats.role = Some("candidate");
+        let stop = daemon.run()?;
+        if stop != Stop::Yielded {
+            return Ok(stop);
+        }
+        // Their requests end with an error, and watchers look for the master.
+        daemon.drop_requests();
+        daemon.redundancy()?.fruitless += 1;
+    }
+}
+
+pub fn redundancy(
+    device: &mut Device,
+    peers: &[DeclaredManager],
+    takeover_after: f64,
+    waker: &Waker,
+) -> anyhow::Result<Redundancy> {
+    let own =
+        device.port_guid()?.context("the device does not tell the GUID of its port, which --peer needs")?;
+    ensure!(peers.iter().all(|peer| peer.port != own), "--peer names the port of this manager, {own}");
+    Ok(Redundancy {
+        managers: peers.to_vec(),
+        timing: ElectionTiming::with_patience(Duration::from_secs_f64(takeover_after)),
+        own,
+        followers: Followers::default(),
+        following: Following::start(own, peers, waker)?,
+        fruitless: 0,
+        takeovers: 0,
+        is_current: false,
+    })
+}
+
+/// Parses the seconds of `--takeover-after`.
+pub fn patience(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.5..=60.0).contains(seconds));
+    seconds.ok_or_else(|| format!("the seconds must be between 0.5 and 60, got {text:?}"))
 }

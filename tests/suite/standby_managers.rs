@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use controller_api::fabric::FabricState;
+use controller_api::operation::OperationState;
 use serde_json::{Value, json};
 
 use crate::rig::tree::{guids, host, tree};
 use crate::rig::{Printed, Server, SmDaemon, eventually};
+use crate::site::{Site, new_cluster};
 
 /// Hosts of the two managers.
 const PAIR: [u64; 2] = [1, 12];
@@ -144,6 +147,34 @@ fn nobody_else_is_obeyed_and_nobody_else_may_follow() {
     assert!(reply["error"].to_string().contains("is not a declared manager"), "{reply}");
     let remembered = json!({ "command": "remembered", "manager": guids(PAIR[0]).1, "sequence": 999 });
     assert!(ask(&socket(&server, 1), &remembered)["error"].to_string().contains("does not follow"));
+}
+
+#[test]
+fn the_controller_follows_the_master() {
+    let server = tree();
+    let secret = server.secret(&[0x5a; 32]);
+    let options = ["--external-plans", "--secret", &secret];
+    let first = start(&server, 0, &options);
+    eventually("the first one is the master", || is_master(&first));
+    let second = start(&server, 1, &options);
+    let hosts = ["host-00002", "host-00003", "host-00004"].map(|name| name.parse().unwrap()).to_vec();
+    // The one that waits is asked first.
+    let site = Site::managed_by_one_of(vec![socket(&server, 1).into(), socket(&server, 0).into()], hosts);
+    let blue = site.tenant("blue");
+    let created = site.ask(blue.cluster_create(&new_cluster("one", 2))).unwrap();
+    assert_eq!(site.wait(&blue, &created).state, OperationState::Done);
+    eventually("the second one follows", || is_followed(&first, 1));
+    let before = sets_of(&server, PAIR[1]);
+    first.crash();
+    eventually("the second one is the master", || is_master(&second));
+    let operator = site.operator();
+    eventually("its plan is in force", || {
+        site.ask(operator.fabric_show()).unwrap().state == FabricState::Programmed
+    });
+    let sets = sets_of(&server, PAIR[1]) - before;
+    assert!(sets <= 22, "one Set for each end port, got {sets}");
+    let created = site.ask(blue.cluster_create(&new_cluster("two", 2))).unwrap();
+    assert_eq!(site.wait(&blue, &created).state, OperationState::Done, "all goes on");
 }
 
 /// The first reply of a control socket.

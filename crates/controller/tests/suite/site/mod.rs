@@ -111,8 +111,8 @@ pub type SharedWorld = Arc<Mutex<World>>;
 pub struct Site {
     pub directory: tempfile::TempDir,
     pub world: SharedWorld,
-    /// Control socket of the subnet manager.
-    manager: PathBuf,
+    /// Control sockets of the subnet managers.
+    managers: Vec<PathBuf>,
     fakes: Runtime,
     controller: Option<Runtime>,
     clock: Arc<dyn Clock>,
@@ -150,17 +150,22 @@ impl Site {
             let manager = UnixListener::bind(&path).unwrap();
             fakes.spawn(serve_manager(manager, Arc::new(tree), Arc::clone(&world)));
         }
-        Self::with(directory, world, fakes, path, names, clock)
+        Self::with(directory, world, fakes, vec![path], names, clock)
     }
 
     /// A site on a fabric that has a subnet manager already.
     pub fn managed_by(manager: PathBuf, hosts: Vec<Name>) -> Self {
+        Self::managed_by_one_of(vec![manager], hosts)
+    }
+
+    /// The same with several, one of which is the master.
+    pub fn managed_by_one_of(managers: Vec<PathBuf>, hosts: Vec<Name>) -> Self {
         let clock = controller::SystemClock::start();
         Self::with(
             tempfile::tempdir().unwrap(),
             SharedWorld::default(),
             Runtime::new().unwrap(),
-            manager,
+            managers,
             hosts,
             clock,
         )
@@ -170,7 +175,7 @@ impl Site {
         directory: tempfile::TempDir,
         world: SharedWorld,
         fakes: Runtime,
-        manager: PathBuf,
+        managers: Vec<PathBuf>,
         hosts: Vec<Name>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -179,7 +184,7 @@ impl Site {
             let agent = UnixListener::bind(directory.path().join("agent")).unwrap();
             fakes.spawn(serve_agent(agent, Arc::clone(&world)));
         }
-        let mut site = Self { directory, world, manager, fakes, controller: None, clock, hosts };
+        let mut site = Self { directory, world, managers, fakes, controller: None, clock, hosts };
         site.start();
         site.prepare();
         site
@@ -196,7 +201,7 @@ impl Site {
             database: self.path("store"),
             socket: self.path("api/heddle.sock"),
             listen: Some("127.0.0.1:0".parse().unwrap()),
-            sm_controls: vec![self.manager.clone()],
+            sm_controls: self.managers.clone(),
             // A controller that is killed here closes its socket a moment later.
             view_socket: self.path(&format!("views-{}", Uuid::new_v4().simple())),
             key_file: self.path("store.key"),
