@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::preload::preload;
 use crate::rig::{self, Printed, Server, SmDaemon};
 
-/// Each leaf has a port without a cable.
-const FABRIC: [&str; 5] = ["fat-tree", "--hosts", "45", "--radix", "12"];
+/// Number of hosts, to repeat the comparison on a large fabric: `HEDDLE_SAQUERY_HOSTS=1008 cargo nextest run …`.
+const HOSTS: &str = "HEDDLE_SAQUERY_HOSTS";
 const MANAGER: &str = "host-00001";
 const PARTITIONS: &str = "Default=0x7fff, ipoib : ALL=full;\n";
 
@@ -93,7 +93,11 @@ fn all_records(server: &Server) -> Vec<BTreeMap<Vec<String>, Shown>> {
 #[test]
 fn saquery_shows_the_records_that_opensm_has() {
     let directory = tempfile::tempdir().unwrap();
-    let net = rig::generate(directory.path(), &FABRIC);
+    // By default, each leaf has a port without a cable.
+    let net = match std::env::var(HOSTS) {
+        Ok(hosts) => rig::generate(directory.path(), &["fat-tree", "--hosts", &hosts]),
+        Err(_) => rig::generate(directory.path(), &["fat-tree", "--hosts", "45", "--radix", "12"]),
+    };
     let server = Server::heddle(&net, &[]);
     let partitions = server.file("partitions.conf");
     std::fs::write(&partitions, PARTITIONS).unwrap();
