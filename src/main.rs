@@ -71,7 +71,7 @@ enum Command {
     Sim(sim::SimArgs),
     /// Control a running emulation: pull cables, reboot nodes, inject faults, show tables.
     SimCtl(sim_ctl::SimCtlArgs),
-    Sm(sm::SmArgs),
+    Sm(Box<sm::SmArgs>),
     Smp(smp::SmpArgs),
     /// Print the management key (M_Key) of a node, derived from the site secret.
     NodeKey(sm::NodeKeyArgs),
@@ -157,7 +157,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Traffic(args) => traffic::run(&args),
         Command::Sim(args) => done(sim::run(args)),
         Command::SimCtl(args) => done(sim_ctl::run(args)),
-        Command::Sm(args) => done(sm::run(args)),
+        Command::Sm(args) => done(sm::run(*args)),
         Command::Smp(args) => done(smp::run(args)),
         Command::NodeKey(args) => done(sm::show_key(args)),
         Command::Bench(args) => args.reject(),

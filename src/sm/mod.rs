@@ -66,7 +66,7 @@ pub struct SmArgs {
     #[command(subcommand)]
     command: Option<SmCommand>,
     #[command(flatten)]
-    serve: Option<Box<ServeArgs>>,
+    serve: Option<ServeArgs>,
 }
 
 #[derive(Debug, Args)]
@@ -311,7 +311,7 @@ enum Signal {
 pub fn run(args: SmArgs) -> anyhow::Result<()> {
     match (args.command, args.serve) {
         (Some(command), _) => control_manager(command),
-        (None, Some(serve)) => serve_fabric(*serve),
+        (None, Some(serve)) => serve_fabric(serve),
         (None, None) => bail!("--device is required: see heddle sm --help"),
     }
 }
