@@ -61,7 +61,7 @@ fn sets_of(server: &Server, number: u64) -> u64 {
 
 /// Whether saquery on a host finds the manager and is answered.
 fn saquery_is_answered(server: &Server) -> bool {
-    server.tool(&host(6), "saquery", &["-c"]).stdout.contains("ClassVersion")
+    server.tool(&host(6), "saquery", &["-c"]).stdout.contains("SA ClassPortInfo")
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_standby_manager_that_hangs_is_left_out_and_catches_up() {
     second.resume();
     eventually("it follows again", || is_followed(&first, 1));
     let text = std::fs::read_to_string(server.file("state-1.json")).unwrap();
-    assert!(text.contains("red"), "with what it missed");
+    assert!(text.contains("32770"), "with the P_Keys that it missed");
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub struct FailoverArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum Fault {
-    /// SIGKILL.
+    /// It is killed (SIGKILL), and started again after the takeover.
     Kill,
     /// SIGSTOP, and SIGCONT after the takeover.
     Stop,
@@ -94,6 +94,7 @@ struct Row {
     stray: u64,
 }
 
+/// Measures all faults on all fabrics, and prints a row for each.
 pub fn run(args: &FailoverArgs, programs: &Programs) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for hosts in &args.hosts {
