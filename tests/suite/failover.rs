@@ -159,6 +159,22 @@ fn a_master_that_is_cut_off_yields_when_it_comes_back() {
 }
 
 #[test]
+fn a_cable_may_be_pulled_again_at_once() {
+    let mut managers = two(&tree(16, 8), 9, true);
+    let mut master = 0;
+    for round in 0..8 {
+        let port = managers.members[master].port;
+        managers.fabric.unplug(managers.now, port);
+        assert!(answered_within(&mut managers, 5, seconds(4.0)).is_some(), "round {round}");
+        managers.fabric.plug(managers.now, port);
+        managers.run_for(seconds(3.5));
+        master = 1 - master;
+        assert_eq!(managers.masters(), [master], "round {round}");
+    }
+    assert_judged(&managers);
+}
+
+#[test]
 fn each_half_of_a_split_fabric_has_a_master_and_one_yields() {
     // Hosts 0..7 and 8..15 are on different leaves.
     let topology = tree(16, 8);

@@ -102,6 +102,8 @@ pub struct ElectionStatus {
 struct Peer {
     /// Where its port was found; `None` while the fabric does not show it.
     port: Option<PortName>,
+    /// Where it was found last.
+    last_port: Option<PortName>,
     next_question: Duration,
     /// Questions without answer, with the time at which they were sent.
     in_flight: VecDeque<(u32, Duration)>,
@@ -115,8 +117,8 @@ struct Peer {
 impl Peer {
     /// Forgets what was said; it is asked again at once.
     fn forget(&mut self, now: Duration) {
-        let port = self.port;
-        *self = Self { port, next_question: now, ..Self::default() };
+        let Self { port, last_port, .. } = *self;
+        *self = Self { port, last_port, next_question: now, ..Self::default() };
     }
 
     fn gives_lease(&self, now: Duration, timing: &ElectionTiming) -> bool {
@@ -148,8 +150,10 @@ pub(crate) struct Election {
     is_cut_off: bool,
     /// Whether the link of the manager's own port is down.
     is_unplugged: bool,
-    /// When the own port is asked next, while a manager is silent.
+    /// When the own port is asked next.
     next_look: Duration,
+    /// When absent managers are looked for next.
+    next_search: Duration,
     /// Whether a discovery run has shown which declared managers are there.
     has_looked: bool,
     /// No Set is sent before this time: this manager answered *Standby* or *NotActive* a lease time before.
@@ -207,6 +211,17 @@ impl Election {
         self.last_step.is_some_and(|last| now.saturating_sub(last) > self.timing.pause_max)
     }
 
+    /// The nodes of declared managers that the fabric does not show any more, once in a lease time.
+    fn take_absent(&mut self, now: Duration) -> Vec<Guid> {
+        let absent = self.peers.values().filter(|peer| peer.port.is_none()).filter_map(|peer| peer.last_port);
+        let nodes: Vec<Guid> = absent.map(|port| port.node).collect();
+        if nodes.is_empty() || now < self.next_search || self.has_yielded || self.is_cut_off {
+            return Vec::new();
+        }
+        self.next_search = now + self.timing.lease;
+        nodes
+    }
+
     /// Whether a manager became silent since this was asked last.
     fn take_newly_silent(&mut self, now: Duration) -> bool {
         let timing = self.timing;
@@ -249,7 +264,8 @@ impl Election {
 
     fn set_port(&mut self, now: Duration, guid: Guid, port: Option<PortName>) {
         let Some(peer) = self.peers.get_mut(&guid).filter(|peer| peer.port != port) else { return };
-        *peer = Peer { port, next_question: now, ..Peer::default() };
+        let last_port = port.or(peer.last_port);
+        *peer = Peer { port, last_port, next_question: now, ..Peer::default() };
     }
 
     /// The next question that is due, and whom to ask.
@@ -268,10 +284,9 @@ impl Election {
         Some((transaction, peer.port?))
     }
 
-    /// Whether it is time to ask the own port: a manager is silent, or the port was down.
+    /// Whether it is time to ask the own port.
     fn take_look(&mut self, now: Duration) -> Option<u32> {
-        let is_wanted = self.is_unplugged || self.peers.values().any(|peer| peer.was_silent);
-        if !is_wanted || now < self.next_look || self.has_yielded {
+        if !self.is_contested() || now < self.next_look || self.has_yielded {
             return None;
         }
         self.next_look = now + self.timing.interval;
@@ -391,6 +406,12 @@ impl Manager {
         // Is the other one gone, or this one cut off?
         if let Some(own) = self.observed.own.filter(|_| self.election.take_newly_silent(now)) {
             self.sweeps.schedule_recheck(now, own.node);
+        }
+        // A port that comes back is not always reported: traps get lost, and are limited.
+        for node in self.election.take_absent(now) {
+            for switch in self.bound.neighbours(node) {
+                self.sweeps.schedule_recheck(now, switch);
+            }
         }
         match (before, self.election.standing) {
             (Standing::Candidate, Standing::Master) => self.emit(SmEvent::Elected),
