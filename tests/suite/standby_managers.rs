@@ -26,7 +26,8 @@ fn start(server: &Server, number: usize, options: &[&str]) -> SmDaemon {
     let other = 1 - number;
     let peer = format!("{}={}", guids(PAIR[other]).1, socket(server, other));
     let priority = (15 - number).to_string();
-    let mut all = vec!["--peer", &peer, "--priority", &priority];
+    // On a busy machine a manager may pause for longer than the default allows.
+    let mut all = vec!["--peer", &peer, "--priority", &priority, "--takeover-after", "4"];
     all.extend(options);
     let device = server.device_spec(&host(PAIR[number]));
     let state = server.file(&format!("state-{number}.json"));
