@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> anyhow::Result<BTreeSet<Guid>> {
 }
 
 /// The owners of the partitions that belong to tenants: those whose members are handed-over ports named by GUID, and the
-/// manager, with at least one full member. Each is owned under its name and needs a number, by which it is known.
+/// manager, with at least one full member. Each such partition needs a number; its name stands for its owner.
 pub fn owners(
     partitions: &[PartitionIntent],
     handed_over: &BTreeSet<Guid>,

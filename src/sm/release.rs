@@ -219,7 +219,7 @@ fn guid2mkey(held: &[HeldKey]) -> String {
     held.iter().map(line).collect()
 }
 
-/// The cache file `neighbors`, by which OpenSM knows whose M_Key to present at a port.
+/// The cache file `neighbors`: OpenSM uses it to find the node behind a port, and so its M_Key.
 fn neighbor_lines(neighbors: &BTreeMap<(Guid, u8), (Guid, u8)>) -> String {
     let line = |((near, port), (far, far_port)): (&(Guid, u8), &(Guid, u8))| {
         format!("{:#018x}:{port} {:#018x}:{far_port}\n\n", near.to_wire(), far.to_wire())

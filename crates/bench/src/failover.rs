@@ -389,7 +389,7 @@ fn with_heddle(
     })
 }
 
-/// The counts by which a map has grown.
+/// The differences of two maps of counts, where a count has grown.
 fn added(before: &BTreeMap<String, u64>, mut after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     for (attribute, count) in before {
         after.entry(attribute.clone()).and_modify(|after| *after -= count);

@@ -162,7 +162,7 @@ pub(crate) struct Election {
     /// Whether the lease held at the last step, to notice when it ends.
     had_lease: bool,
     lapses: u64,
-    /// Sets of SMInfo, by which others hand over or claim the fabric.
+    /// Number of refused Sets of SMInfo: handovers and claims of other managers.
     pub claims_refused: u64,
     transactions: u32,
 }
