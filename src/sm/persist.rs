@@ -82,12 +82,14 @@ impl Daemon {
         let (now, is_master) = (self.now(), self.manager.is_master());
         let Some(redundancy) = &mut self.redundancy else { return Ok(false) };
         if is_master {
+            redundancy.following.discard();
             redundancy.followers.beat(now);
             if !self.awaits_followers {
                 self.store_set()?;
             }
             return Ok(false);
         }
+        redundancy.followers.hang_up(now);
         let (state, memory) = (&mut self.state, &mut self.memory);
         let has_master = redundancy.following.receive(now, |new| {
             state.write(new.clone())?;

@@ -2,8 +2,8 @@
 //!
 //! A standby manager opens one stream to the control socket of each declared manager ([`SmRequest::Follow`]); only the master
 //! serves it. The master sends what it remembers once, then every change, before the change takes effect: it waits until all
-//! standby managers of its *set* have stored it. One that does not answer within [`PATIENCE`] leaves the set, which is stored before the
-//! master goes on; it enters again when it has stored everything anew.
+//! standby managers of its *set* have stored it. One that does not answer within [`PATIENCE`], or whose connection ended that long
+//! ago, leaves the set, which is stored before the master goes on; it enters again when it has stored everything anew.
 //!
 //! A standby manager whose memory is *current* when it takes over continues like a manager that was restarted. Otherwise it reads the
 //! fabric first ([`Following::is_current`] has the rule).
@@ -28,6 +28,8 @@ use crate::control_socket::{self, Replies};
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// A stream without a beat for this long has no master at its end.
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// Pause before a standby manager connects again.
 const RETRY: Duration = Duration::from_millis(300);
 
@@ -66,10 +68,38 @@ pub struct Followers {
 
 #[derive(Debug)]
 struct Follower {
-    stream: Replies,
+    stream: Stream,
     /// Whether it has stored everything once.
     is_in_set: bool,
     remembered: u64,
+}
+
+/// The connection to a standby manager.
+#[derive(Debug)]
+enum Stream {
+    Open(Replies),
+    /// The manager may still take its memory for current.
+    Ended {
+        at: Duration,
+    },
+}
+
+impl Follower {
+    /// Sends something, or notices that the connection has ended.
+    fn send(&mut self, now: Duration, replica: &Replica) {
+        if let Stream::Open(replies) = &self.stream
+            && !replies.send(Ok(json!(replica)))
+        {
+            self.stream = Stream::Ended { at: now };
+        }
+    }
+
+    fn is_gone(&self, now: Duration) -> bool {
+        match self.stream {
+            Stream::Open(_) => false,
+            Stream::Ended { at } => !self.is_in_set || now >= at + PATIENCE,
+        }
+    }
 }
 
 impl Followers {
@@ -89,6 +119,7 @@ impl Followers {
         };
         if is_sent {
             // A former connection of the same manager ends here.
+            let stream = Stream::Open(stream);
             self.connected.insert(manager, Follower { stream, is_in_set: false, remembered: 0 });
         }
     }
@@ -96,10 +127,10 @@ impl Followers {
     /// Sends a change that is stored here to all. It takes effect when [`Followers::is_remembered`].
     pub fn send(&mut self, now: Duration, change: &str) {
         self.sequence += 1;
-        let change = json!(Replica::Change { sequence: self.sequence, change: change.to_owned() });
+        let change = Replica::Change { sequence: self.sequence, change: change.to_owned() };
         // Those that cannot be reached leave the set when the patience is over.
-        for follower in self.connected.values() {
-            follower.stream.send(Ok(change.clone()));
+        for follower in self.connected.values_mut() {
+            follower.send(now, &change);
         }
         self.pending = Some(now);
     }
@@ -130,35 +161,43 @@ impl Followers {
     pub fn leave_out_silent(&mut self, now: Duration) -> bool {
         let Some(since) = self.pending.filter(|since| now >= *since + PATIENCE) else { return false };
         tracing::debug!(?since, "standby managers did not answer in time");
-        self.leave_out(|follower, sequence| follower.remembered < sequence)
+        self.leave_out(now, |follower, sequence| follower.remembered < sequence)
     }
 
-    /// Sends beats. Removes connections that ended; returns whether one of the set was among them.
-    pub fn beat(&mut self, now: Duration) -> bool {
+    /// Sends beats, and removes standby managers whose connection ended.
+    pub fn beat(&mut self, now: Duration) {
         if now < self.next_beat {
-            return false;
+            return;
         }
         self.next_beat = now + BEAT_INTERVAL;
-        let mut has_lost = false;
+        let left = &mut self.left;
         self.connected.retain(|guid, follower| {
-            let is_there = follower.stream.send(Ok(json!(Replica::Beat { remembered: follower.remembered })));
-            if !is_there && follower.is_in_set {
+            follower.send(now, &Replica::Beat { remembered: follower.remembered });
+            let is_gone = follower.is_gone(now);
+            if is_gone && follower.is_in_set {
                 tracing::warn!(manager = %guid, "a standby manager is gone");
-                has_lost = true;
+                *left += 1;
             }
-            is_there
+            !is_gone
         });
-        self.left += u64::from(has_lost);
-        has_lost
     }
 
-    fn leave_out(&mut self, is_late: impl Fn(&Follower, u64) -> bool) -> bool {
+    /// Ends all connections: this manager is not the master any more, for a while at least.
+    pub fn hang_up(&mut self, now: Duration) {
+        for follower in self.connected.values_mut() {
+            if matches!(follower.stream, Stream::Open(_)) {
+                follower.stream = Stream::Ended { at: now };
+            }
+        }
+    }
+
+    fn leave_out(&mut self, now: Duration, is_late: impl Fn(&Follower, u64) -> bool) -> bool {
         let before = self.connected.len();
         let sequence = self.sequence;
         self.connected.retain(|guid, follower| {
             let stays = !(follower.is_in_set && is_late(follower, sequence));
             if !stays {
-                follower.stream.send(Ok(json!(Replica::LeftOut)));
+                follower.send(now, &Replica::LeftOut);
                 crate::print_warning(format_args!(
                     "standby manager {guid} did not answer within {PATIENCE:?}: it is left out until it has caught up"
                 ));
@@ -186,6 +225,8 @@ pub struct Following {
     source: Option<Source>,
     /// When the master last knew that everything it sent was stored here.
     confirmed_at: Option<Duration>,
+    /// When a master sent its last beat, since the wait began.
+    beat_at: Option<Duration>,
 }
 
 /// The stream that is listened to.
@@ -216,7 +257,7 @@ impl Following {
                 .spawn(move || confirm_all(own, &address, &to_confirm))
                 .context("cannot start a thread")?;
         }
-        Ok(Self { incoming, confirm, source: None, confirmed_at: None })
+        Ok(Self { incoming, confirm, source: None, confirmed_at: None, beat_at: None })
     }
 
     /// Takes what has arrived. `store` makes a memory durable. Returns whether the memory has changed.
@@ -249,6 +290,7 @@ impl Following {
                     has_changed = true;
                 }
                 Some(Replica::Beat { remembered }) if is_source => {
+                    self.beat_at = Some(now);
                     if self.source.as_ref().is_some_and(|source| source.sequence == remembered) {
                         self.confirmed_at = Some(now);
                     }
@@ -261,9 +303,25 @@ impl Following {
         Ok(has_changed)
     }
 
+    /// Forgets what has arrived: this manager is the master itself.
+    pub fn discard(&mut self) {
+        while self.incoming.try_recv().is_ok() {}
+    }
+
+    /// A wait begins, and with it the question whether the master sends beats.
+    pub fn forget_beats(&mut self) {
+        self.beat_at = None;
+    }
+
+    /// Whether a master sent beats during this wait, and stopped.
+    pub fn is_abandoned(&self, now: Duration) -> bool {
+        self.beat_at.is_some_and(|at| now >= at + QUIET_MAX)
+    }
+
     /// This manager was stopped for a while: when things arrived is not known.
     pub fn forget_times(&mut self) {
         self.confirmed_at = None;
+        self.beat_at = None;
         self.source = None;
     }
 

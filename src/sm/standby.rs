@@ -60,6 +60,7 @@ impl Daemon {
                 self.redundancy()?.following.forget_times();
             }
             self.follow(now, &mut standby)?;
+            standby.set_abandoned(self.redundancy()?.following.is_abandoned(now));
             if standby.master() != master {
                 master = standby.master();
                 if let Some(guid) = master {
@@ -101,6 +102,7 @@ impl Daemon {
         let memory = self.memory.clone();
         let redundancy = self.redundancy()?;
         redundancy.followers = Followers::default();
+        redundancy.following.forget_beats();
         let peers = redundancy.managers.iter().map(|manager| manager.port);
         let mut standby =
             Standby::new(settings, redundancy.timing, Some(redundancy.own), peers, redundancy.fruitless, now);

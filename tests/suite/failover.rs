@@ -160,18 +160,22 @@ fn a_master_that_is_cut_off_yields_when_it_comes_back() {
 
 #[test]
 fn a_cable_may_be_pulled_again_at_once() {
-    let mut managers = two(&tree(16, 8), 9, true);
-    let mut master = 0;
-    for round in 0..8 {
-        let port = managers.members[master].port;
-        managers.fabric.unplug(managers.now, port);
-        assert!(answered_within(&mut managers, 5, seconds(4.0)).is_some(), "round {round}");
-        managers.fabric.plug(managers.now, port);
-        managers.run_for(seconds(3.5));
-        master = 1 - master;
-        assert_eq!(managers.masters(), [master], "round {round}");
+    for (hosts, radix, second, pause) in [(16, 8, 9, 3.5), (16, 8, 9, 2.0), (36, 12, 35, 1.5), (24, 8, 1, 2.7)] {
+        let mut managers = two(&tree(hosts, radix), second, true);
+        let mut master = 0;
+        for round in 0..12 {
+            let port = managers.members[master].port;
+            managers.fabric.unplug(managers.now, port);
+            let took = answered_within(&mut managers, 5, seconds(8.0));
+            println!("{hosts} hosts, {pause} s in between: {took:?}");
+            assert!(took.is_some_and(|took| took <= seconds(4.0)), "round {round}: {took:?}");
+            managers.fabric.plug(managers.now, port);
+            managers.run_for(seconds(pause));
+            master = 1 - master;
+            assert_eq!(managers.masters(), [master], "round {round}");
+        }
+        assert_judged(&managers);
     }
-    assert_judged(&managers);
 }
 
 #[test]

@@ -50,12 +50,7 @@ impl Manager {
             return self.discover_all();
         }
         self.begin_discovery_run();
-        let switches: Vec<Guid> =
-            self.observed.nodes.iter().filter(|(_, node)| node.is_switch()).map(|(guid, _)| *guid).collect();
-        for guid in switches {
-            let target = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
-            self.request_get(target, Purpose::LightSweep { target });
-        }
+        self.look_at_switches();
         self.query_managers();
         self.sweep_counters();
         for (near, port, route) in self.observed.open_ends() {
@@ -74,6 +69,16 @@ impl Manager {
         });
         for target in audit {
             self.audit(target);
+        }
+    }
+
+    /// Asks every switch whether the state of a port has changed.
+    pub(crate) fn look_at_switches(&mut self) {
+        let switches: Vec<Guid> =
+            self.observed.nodes.iter().filter(|(_, node)| node.is_switch()).map(|(guid, _)| *guid).collect();
+        for guid in switches {
+            let target = (guid, PortNum::MANAGEMENT, (Attribute::SWITCH_INFO, 0));
+            self.request_get(target, Purpose::LightSweep { target });
         }
     }
 

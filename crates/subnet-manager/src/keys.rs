@@ -193,11 +193,6 @@ impl BoundNodes {
         self.node(location) == Some(node) || !self.nodes.values().any(|known| *known == node)
     }
 
-    /// The nodes behind whose ports a node was found.
-    pub fn neighbours(&self, node: Guid) -> BTreeSet<Guid> {
-        self.nodes.iter().filter(|(_, known)| **known == node).map(|(location, _)| location.near).collect()
-    }
-
     /// Binds a node to a location. Returns whether that is new.
     pub fn bind(&mut self, location: Option<Location>, node: Guid) -> bool {
         let before = match location {

@@ -490,7 +490,7 @@ impl Manager {
             rechecks.into_iter().for_each(|node| self.recheck_node(node));
             return true;
         }
-        if self.begin_rotation_batch(now) {
+        if self.begin_search(now) || self.begin_rotation_batch(now) {
             return true;
         }
         let is_due = self.sweeps.take_sweep(now);

@@ -39,6 +39,8 @@ pub struct Standby {
     since: Duration,
     /// Patience in units of [`ElectionTiming::patience`].
     patience: u32,
+    /// Whether the master that sent what it remembers has stopped doing so.
+    is_abandoned: bool,
     next_question: Duration,
     in_flight: VecDeque<(u32, Guid)>,
     transactions: u32,
@@ -69,6 +71,7 @@ impl Standby {
             master: None,
             since: now,
             patience: (1 << fruitless.min(16)).min(PATIENCE_FACTOR_MAX),
+            is_abandoned: false,
             next_question: now,
             in_flight: VecDeque::new(),
             transactions: 0,
@@ -85,6 +88,11 @@ impl Standby {
             *known = lid(*peer).or(*known);
         }
         self.own_lid = self.own.and_then(lid).or(self.own_lid);
+    }
+
+    /// Whether the master that sent what it remembers has stopped doing so. Then former candidacies do not lengthen the wait.
+    pub fn set_abandoned(&mut self, is_abandoned: bool) {
+        self.is_abandoned = is_abandoned;
     }
 
     /// The master that answers at present.
@@ -110,6 +118,7 @@ impl Standby {
     fn end(&self) -> Duration {
         match self.master {
             Some((_, at)) => at + self.timing.patience,
+            None if self.is_abandoned => self.since + self.timing.patience,
             None => self.since + self.timing.patience * self.patience,
         }
     }

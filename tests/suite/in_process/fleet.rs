@@ -90,6 +90,8 @@ pub struct Fleet {
     pub places: Places,
     /// Cables that carry data, by the switch port at either end.
     live: BTreeSet<(usize, u8)>,
+    /// The honest pairs of the plan that was reached last, and of those that were begun since.
+    begun: BTreeSet<(usize, usize)>,
     /// Writes applied and judged.
     pub judged: u64,
 }
@@ -122,7 +124,7 @@ impl Fleet {
                 }
             }
         }
-        Self { tables, places, live: BTreeSet::new(), judged: 0 }
+        Self { tables, places, live: BTreeSet::new(), begun: BTreeSet::new(), judged: 0 }
     }
 
     /// Cables that a plan does not have are pulled; new ones are plugged and wait to be activated.
@@ -258,12 +260,21 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Programs a plan, or a part of it. Pairs that reach each other now, and those of the plan, are allowed.
+    /// Programs a plan, or a part of it. Pairs that reach each other now are allowed, those of the plan, and honest pairs of
+    /// plans that are not over: where a manager stopped between the tables of a full member and of its switch port, the
+    /// port is silent, and may for a moment speak as a limited member again.
     pub fn go(&mut self, plan: &FabricPlan, dice: &mut Dice, limit: usize) -> Result<bool, Violation> {
         self.recable(plan);
-        let allowed = self.tables.reachable().or(&Pairs::of_plan(plan, &self.places));
+        let wanted = Pairs::of_plan(plan, &self.places);
+        let mut allowed = self.tables.reachable().or(&wanted);
+        allowed.honest.extend(&self.begun);
         let steps = self.program(plan).steps();
-        self.run(steps, &allowed, dice, limit)
+        let is_there = self.run(steps, &allowed, dice, limit)?;
+        if is_there {
+            self.begun.clear();
+        }
+        self.begun.extend(wanted.honest);
+        Ok(is_there)
     }
 
     /// Whether the devices match a plan.

@@ -16,6 +16,9 @@ use subnet_manager::{
 use super::tables::{Pairs, Places};
 use super::world::{Judge, TableReader, pairs_fingerprint};
 
+/// Time without beats after which a stream has no master at its end, as `heddle sm` has it.
+const BEATS_MISSING: Duration = Duration::from_secs(1);
+
 /// What a declared manager does.
 pub enum Role {
     Waits(Box<Standby>),
@@ -37,6 +40,8 @@ pub struct Member {
     pub is_stopped: bool,
     inbox: Vec<Datagram>,
     fruitless: u32,
+    /// When the beats of a master last arrived, in this wait.
+    beat_at: Option<Duration>,
     /// Whether the others' memory reaches it.
     pub is_linked: bool,
     /// Masters it yielded to; `None` where it only noticed that it was stopped.
@@ -104,6 +109,7 @@ impl Managers {
                 is_stopped: false,
                 inbox: Vec::new(),
                 fruitless: 0,
+                beat_at: None,
                 is_linked: true,
                 yields: Vec::new(),
             });
@@ -159,6 +165,7 @@ impl Managers {
         let memory = &self.members[index].memory;
         standby.set_lids(|guid| memory.decisions.end_ports.get(&guid).map(|port| port.lid));
         self.members[index].role = Role::Waits(Box::new(standby));
+        self.members[index].beat_at = None;
     }
 
     pub fn kill(&mut self, index: usize) {
@@ -232,8 +239,15 @@ impl Managers {
         if self.members[index].is_stopped {
             return;
         }
-        match &mut self.members[index].role {
+        let has_beats = self.members[index].is_linked
+            && self.members.iter().any(|member| member.is_linked && !member.is_stopped && member.is_master());
+        let member = &mut self.members[index];
+        if has_beats {
+            member.beat_at = Some(now);
+        }
+        match &mut member.role {
             Role::Waits(standby) => {
+                standby.set_abandoned(member.beat_at.is_some_and(|at| now >= at + BEATS_MISSING));
                 standby.handle_timeout(now);
                 if standby.is_over(now) {
                     let earliest = standby.earliest_set();

@@ -53,7 +53,7 @@ impl Shared {
         let tables =
             TableReader { fabric: &self.fabric, topology: &self.topology, places: &self.places }.tables();
         if tables != self.judged {
-            let reachable = tables.exchanging();
+            let reachable = tables.reachable().honest;
             watch.judged += 1;
             watch.lost = watch.kept.difference(&reachable).next().map(|pair| (watch.sets, *pair));
             self.judged = tables;
@@ -116,8 +116,7 @@ impl ServedFabric {
 
     /// The pairs that reach each other by the tables that devices hold now.
     pub fn reachable(&self) -> Pairs {
-        let tables = self.lock().tables();
-        Pairs { honest: tables.exchanging(), ..tables.reachable() }
+        self.lock().tables().reachable()
     }
 
     /// The LID of an adapter port.

@@ -252,7 +252,8 @@ impl Tables {
             for (to, receiver) in self.ends.iter().enumerate().filter(|(to, _)| *to != from) {
                 let Some((entry, exit)) = self.way(sender, receiver, to) else { continue };
                 let passes = |key: Pkey| {
-                    [entry, exit].iter().all(|port| !port.enforcing || accepts(&port.keys, key))
+                    (!entry.enforcing || permits(&entry.keys, key))
+                        && (!exit.enforcing || accepts(&exit.keys, key))
                         && accepts(&receiver.keys, key)
                 };
                 if sender.keys.iter().flatten().any(|key| passes(*key)) {
@@ -261,26 +262,6 @@ impl Tables {
                 let full = |key: &Pkey| key.partition().key(ib_wire::Membership::Full);
                 if receiver.keys.iter().flatten().any(|key| passes(full(key)) || passes(*key)) {
                     pairs.hostile.insert((from, to));
-                }
-            }
-        }
-        pairs
-    }
-
-    /// The pairs of which one end sends packets to the other with a key of its own, limited members included. In
-    /// [`reachable`](Self::reachable) a switch port with a limited key lets nothing in from its neighbour.
-    pub fn exchanging(&self) -> BTreeSet<(usize, usize)> {
-        let mut pairs = BTreeSet::new();
-        for (from, sender) in self.ends.iter().enumerate() {
-            for (to, receiver) in self.ends.iter().enumerate().filter(|(to, _)| *to != from) {
-                let Some((entry, exit)) = self.way(sender, receiver, to) else { continue };
-                let passes = |key: &Pkey| {
-                    (!entry.enforcing || permits(&entry.keys, *key))
-                        && (!exit.enforcing || accepts(&exit.keys, *key))
-                        && accepts(&receiver.keys, *key)
-                };
-                if sender.keys.iter().flatten().any(passes) {
-                    pairs.insert((from, to));
                 }
             }
         }

@@ -42,6 +42,9 @@ use crate::observed::{self, ObservedNode};
 pub(crate) const TRANSACTIONS: u32 = 0x4000_0000;
 /// Questions to a manager that may wait for an answer. Older ones are forgotten.
 const IN_FLIGHT_MAX: usize = 8;
+/// How long a new master looks for a declared manager that the fabric does not show, and a master for one whose port is gone. Later
+/// traps and sweeps find it.
+const SEARCH: Duration = Duration::from_secs(30);
 
 /// The times of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +105,6 @@ pub struct ElectionStatus {
 struct Peer {
     /// Where its port was found; `None` while the fabric does not show it.
     port: Option<PortName>,
-    /// Where it was found last.
-    last_port: Option<PortName>,
     next_question: Duration,
     /// Questions without answer, with the time at which they were sent.
     in_flight: VecDeque<(u32, Duration)>,
@@ -117,8 +118,7 @@ struct Peer {
 impl Peer {
     /// Forgets what was said; it is asked again at once.
     fn forget(&mut self, now: Duration) {
-        let Self { port, last_port, .. } = *self;
-        *self = Self { port, last_port, next_question: now, ..Self::default() };
+        *self = Self { port: self.port, next_question: now, ..Self::default() };
     }
 
     fn gives_lease(&self, now: Duration, timing: &ElectionTiming) -> bool {
@@ -144,6 +144,8 @@ pub(crate) struct Election {
     timing: ElectionTiming,
     peers: BTreeMap<Guid, Peer>,
     standing: Standing,
+    /// The standing that was last reported as an event.
+    reported: Standing,
     /// Whether it yielded; it does nothing afterwards.
     has_yielded: bool,
     /// Whether nothing but the manager's own node answers.
@@ -152,8 +154,9 @@ pub(crate) struct Election {
     is_unplugged: bool,
     /// When the own port is asked next.
     next_look: Duration,
-    /// When absent managers are looked for next.
+    /// When declared managers that the fabric does not show are looked for next, and until when.
     next_search: Duration,
+    search_end: Duration,
     /// Whether a discovery run has shown which declared managers are there.
     has_looked: bool,
     /// No Set is sent before this time: this manager answered *Standby* or *NotActive* a lease time before.
@@ -211,15 +214,29 @@ impl Election {
         self.last_step.is_some_and(|last| now.saturating_sub(last) > self.timing.pause_max)
     }
 
-    /// The nodes of declared managers that the fabric does not show any more, once in a lease time.
-    fn take_absent(&mut self, now: Duration) -> Vec<Guid> {
-        let absent = self.peers.values().filter(|peer| peer.port.is_none()).filter_map(|peer| peer.last_port);
-        let nodes: Vec<Guid> = absent.map(|port| port.node).collect();
-        if nodes.is_empty() || now < self.next_search || self.has_yielded || self.is_cut_off {
-            return Vec::new();
+    /// Whether it is time to look for a declared manager that the fabric does not show, because the trap that reports its port may be
+    /// lost.
+    fn take_search(&mut self, now: Duration) -> bool {
+        let is_absent = self.peers.values().any(|peer| peer.port.is_none());
+        let is_due = self.next_search <= now && now < self.search_end;
+        if !is_absent || !is_due || self.has_yielded || self.is_cut_off {
+            return false;
         }
         self.next_search = now + self.timing.lease;
-        nodes
+        true
+    }
+
+    /// The event that a changed standing is, once.
+    fn take_change(&mut self, now: Duration) -> Option<SmEvent> {
+        let before = std::mem::replace(&mut self.reported, self.standing);
+        match (before, self.standing) {
+            (Standing::Candidate, Standing::Master) => {
+                self.search_end = now + SEARCH;
+                Some(SmEvent::Elected)
+            }
+            (Standing::Master, Standing::Candidate) => Some(SmEvent::LeaseLost),
+            _ => None,
+        }
     }
 
     /// Whether a manager became silent since this was asked last.
@@ -264,8 +281,10 @@ impl Election {
 
     fn set_port(&mut self, now: Duration, guid: Guid, port: Option<PortName>) {
         let Some(peer) = self.peers.get_mut(&guid).filter(|peer| peer.port != port) else { return };
-        let last_port = port.or(peer.last_port);
-        *peer = Peer { port, last_port, next_question: now, ..Peer::default() };
+        *peer = Peer { port, next_question: now, ..Peer::default() };
+        if port.is_none() {
+            self.search_end = now + SEARCH;
+        }
     }
 
     /// The next question that is due, and whom to ask.
@@ -399,7 +418,6 @@ impl Manager {
     }
 
     pub(crate) fn election_step(&mut self, now: Duration) {
-        let before = self.election.standing;
         if self.election.step(now) == Verdict::Yield {
             return self.emit(SmEvent::Yielded { to: None });
         }
@@ -407,17 +425,19 @@ impl Manager {
         if let Some(own) = self.observed.own.filter(|_| self.election.take_newly_silent(now)) {
             self.sweeps.schedule_recheck(now, own.node);
         }
-        // A port that comes back is not always reported: traps get lost, and are limited.
-        for node in self.election.take_absent(now) {
-            for switch in self.bound.neighbours(node) {
-                self.sweeps.schedule_recheck(now, switch);
-            }
+        if let Some(change) = self.election.take_change(now) {
+            self.emit(change);
         }
-        match (before, self.election.standing) {
-            (Standing::Candidate, Standing::Master) => self.emit(SmEvent::Elected),
-            (Standing::Master, Standing::Candidate) => self.emit(SmEvent::LeaseLost),
-            _ => {}
+    }
+
+    /// Looks for declared managers that the fabric does not show. Returns whether it is time to.
+    pub(crate) fn begin_search(&mut self, now: Duration) -> bool {
+        let is_due = self.observed.own.is_some() && self.election.take_search(now);
+        if is_due {
+            self.begin_discovery_run();
+            self.look_at_switches();
         }
+        is_due
     }
 
     /// Whether Sets may be sent, and answers of subnet administration.
