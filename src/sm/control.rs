@@ -230,6 +230,9 @@ pub fn fabric_event(event: &SmEvent) -> FabricEvent {
             port: *port,
             priority: info.as_ref().map(|info| info.priority),
         },
+        SmEvent::ClaimRefused { from, order } => {
+            FabricEvent::ClaimRefused { text: release::refused_claim(*from, *order) }
+        }
         SmEvent::ForeignManagerGone { node, port } => {
             FabricEvent::ForeignManagerGone { node: *node, port: *port }
         }

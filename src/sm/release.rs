@@ -11,7 +11,7 @@ use control_protocol::ReleasedKeys;
 use fabric_model::FabricPlan;
 use fabric_model::intent::{Member, MemberSelector, PartitionIntent, PortName, Role};
 use fabric_model::plan::GroupPlan;
-use ib_wire::{Guid, Lid, PartitionNumber};
+use ib_wire::{Guid, Lid, LidAddress, PartitionNumber};
 use subnet_manager::{HeldKey, RotationTarget};
 
 use super::secret;
@@ -191,6 +191,23 @@ fn plain_name(name: &str, number: PartitionNumber) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
     let plain: String = name.chars().map(plain).take(NAME_BYTES_MAX).collect();
     if plain.starts_with(|c: char| c.is_ascii_alphabetic()) { plain } else { format!("p{plain}") }
+}
+
+/// Why a manager does not give its fabric over to one that asks for it.
+pub fn refused_claim(from: LidAddress, order: u32) -> String {
+    let from = match from {
+        LidAddress::Unicast(lid) => format!("LID {lid}"),
+        LidAddress::Multicast(_) | LidAddress::Permissive => "a port".to_owned(),
+    };
+    let order = match order {
+        1 => "to hand the fabric over".to_owned(),
+        4 => "to stand by".to_owned(),
+        _ => format!("Set(SMInfo) {order}"),
+    };
+    format!(
+        "{from} ordered this subnet manager {order}; refused: nodes hold M_Keys that another manager does not know, so run \
+         `heddle sm release` first"
+    )
 }
 
 fn role_name(role: Role) -> &'static str {

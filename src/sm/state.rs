@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use fabric_model::SharedMap;
 use fabric_model::decisions::{Decisions, EndPortDecision};
-use ib_wire::Guid;
+use ib_wire::{Gid, Guid, PartitionNumber};
 use serde::{Deserialize, Serialize};
-use subnet_manager::{Bindings, DampedLink, KeyVersions, Lacks, PersistentState, Unsupported};
+use subnet_manager::{
+    Bindings, DampedLink, KeyVersions, Lacks, PersistentState, RememberedGroup, Unsupported,
+};
 
 /// Bytes of appended changes after which the whole file is rewritten.
 const CHANGES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -48,6 +50,11 @@ struct Change {
     lacks: Option<Lacks>,
     #[serde(skip_serializing_if = "Option::is_none")]
     multicast_blocks: Option<u16>,
+    /// Groups that were added or changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<RememberedGroup>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ended_groups: Vec<(Gid, PartitionNumber)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     damped_links: Option<Vec<DampedLink>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,12 +173,15 @@ impl Change {
             unsupported,
             lacks,
             multicast_blocks,
+            groups,
             damped_links,
             secret,
             keys,
             standbys,
             released,
         } = new;
+        let groups_before: BTreeMap<_, _> = old.groups.iter().map(|group| (key_of(group), group)).collect();
+        let groups_after: BTreeSet<_> = groups.iter().map(key_of).collect();
         let (before, after) = (&old.decisions.end_ports, &decisions.end_ports);
         let decided = after.iter().filter(|(guid, port)| before.get(guid) != Some(port));
         let forgotten = before.keys().filter(|guid| !after.contains_key(guid));
@@ -197,6 +207,10 @@ impl Change {
             unsupported: changed(&old.unsupported, unsupported),
             lacks: changed(&old.lacks, lacks),
             multicast_blocks: changed(&old.multicast_blocks, multicast_blocks),
+            groups: (groups.iter().filter(|group| groups_before.get(&key_of(group)) != Some(group)))
+                .cloned()
+                .collect(),
+            ended_groups: (groups_before.keys().filter(|key| !groups_after.contains(key))).copied().collect(),
             damped_links: changed(&old.damped_links, damped_links),
             secret: secret.filter(|_| *secret != old.secret),
             keys: changed(&old.keys, keys),
@@ -225,7 +239,19 @@ impl Change {
         memory.lacks = self.lacks.unwrap_or(mem::take(&mut memory.lacks));
         memory.multicast_blocks = self.multicast_blocks.unwrap_or(memory.multicast_blocks);
         memory.damped_links = self.damped_links.unwrap_or(mem::take(&mut memory.damped_links));
+        if !self.groups.is_empty() || !self.ended_groups.is_empty() {
+            let mut groups: BTreeMap<_, _> =
+                mem::take(&mut memory.groups).into_iter().map(|group| (key_of(&group), group)).collect();
+            self.ended_groups.iter().for_each(|key| drop(groups.remove(key)));
+            groups.extend(self.groups.into_iter().map(|group| (key_of(&group), group)));
+            memory.groups = groups.into_values().collect();
+        }
     }
+}
+
+/// A group, in the order in which they are remembered.
+fn key_of(group: &RememberedGroup) -> (Gid, PartitionNumber) {
+    (group.mgid, group.partition)
 }
 
 /// Locks the file: two managers that write one file would lose each other's nodes.
@@ -281,8 +307,8 @@ fn make_private(path: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use fabric_model::intent::PortName;
-    use ib_wire::{Lid, PartitionNumber, PortNum};
-    use subnet_manager::{DampingReason, LinkName};
+    use ib_wire::{Lid, MulticastLid, PortNum};
+    use subnet_manager::{DampingReason, LinkName, MemberKind};
 
     fn memory(ports: &[(u64, u16)], partitions: &[(&str, u16)]) -> PersistentState {
         let mut memory = PersistentState::default();
@@ -316,6 +342,36 @@ mod tests {
             assert!(State::at(Some(path.clone())).is_err(), "it is in use");
         }
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3, "only changes are appended");
+    }
+
+    #[test]
+    fn groups_change_one_by_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let mut state = State::at(Some(path.clone())).unwrap();
+        state.read().unwrap();
+        let group = |number: u8, members: &[u64]| RememberedGroup {
+            mgid: Gid([number; 16]),
+            partition: PartitionNumber::from_wire(u16::from(number)).unwrap(),
+            mlid: MulticastLid::from_table_index(usize::from(number)).unwrap(),
+            members: (members.iter())
+                .map(|guid| (Guid::from_wire(*guid).unwrap(), MemberKind::Receives))
+                .collect(),
+        };
+        let many: Vec<u64> = (1..100).collect();
+        let steps = [
+            vec![group(1, &many), group(2, &[1])],
+            vec![group(1, &many), group(2, &[1, 2]), group(3, &[1])],
+            vec![group(1, &many), group(3, &[1])],
+            vec![],
+        ];
+        for groups in steps {
+            let step = PersistentState { groups, ..memory(&[(1, 1)], &[]) };
+            state.write(step.clone()).unwrap();
+            assert_eq!(parse(&fs::read_to_string(&path).unwrap()).unwrap(), step);
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.lines().skip(1).all(|line| line.len() < 400), "a change names what changed: {text}");
     }
 
     #[test]

@@ -222,6 +222,11 @@ impl SmStatistics {
                 crate::print_warning(format_args!("another subnet manager runs at {node}[{port}]: {says}"));
                 self.foreign_managers.insert(format!("{node}[{port}]"), says);
             }
+            SmEvent::ClaimRefused { from, order } => {
+                let text = super::release::refused_claim(*from, *order);
+                tracing::warn!("{text}");
+                crate::print_warning(format_args!("{text}"));
+            }
             SmEvent::ForeignManagerGone { node, port } => {
                 tracing::info!(%node, %port, "the other subnet manager is gone");
                 self.foreign_managers.remove(&format!("{node}[{port}]"));

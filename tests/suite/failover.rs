@@ -6,9 +6,10 @@ use std::time::Duration;
 use fabric_model::Topology;
 use fabric_model::generate::FatTree;
 use fabric_sim::{BuiltInProfile, PortId};
-use ib_wire::sa::{PathRecord, Record};
+use ib_wire::sa::{JoinState, PathRecord, Record};
 use ib_wire::{Attribute, Guid, Mad, ManagementClass, Method, SmInfo, SmKey, SmState};
 
+use crate::group_trees;
 use crate::in_process::managers::{Managers, Role};
 
 fn seconds(seconds: f64) -> Duration {
@@ -21,9 +22,13 @@ fn tree(hosts: u32, radix: u8) -> Topology {
 
 /// Two managers on hosts 0 and `second`; the first became the master.
 fn two(topology: &Topology, second: usize, guards: bool) -> Managers {
+    two_with(topology, second, guards, "blue=0x8001, ipoib : ALL_CAS=limited;")
+}
+
+fn two_with(topology: &Topology, second: usize, guards: bool, partitions: &str) -> Managers {
     let profile = BuiltInProfile::Strict.profile();
     let mut managers = Managers::new(topology, &profile, &[0, second], guards);
-    managers.partitions = "blue=0x8001, ipoib : ALL_CAS=limited;".to_owned();
+    managers.partitions = partitions.to_owned();
     managers.start(0);
     managers.run_for(seconds(3.0));
     managers.start(1);
@@ -88,6 +93,32 @@ fn a_killed_master_is_replaced_with_one_set_for_each_port() {
         println!("{hosts} hosts: killed, answered after {took:?}");
         assert_judged(&managers);
     }
+}
+
+#[test]
+fn a_takeover_keeps_the_trees_of_groups_that_ports_joined() {
+    let topology = tree(36, 12);
+    let mut managers = two_with(&topology, 35, true, group_trees::PARTITIONS);
+    let tables = |managers: &Managers| -> Vec<_> {
+        managers.fabric.device_ids().map(|device| managers.fabric.groups_of(device)).collect()
+    };
+    let planned = tables(&managers);
+    for (host, number) in [(1, 1), (8, 1), (20, 1), (30, 2), (2, 2)] {
+        let port = host_port(&managers, host);
+        let guid = managers.fabric.guid_of(port);
+        let mad = group_trees::request(Method::SET, group_trees::group(number), guid, JoinState::FULL);
+        managers.ask(port, &mad);
+    }
+    managers.run_for(seconds(4.0));
+    let joined = tables(&managers);
+    assert_ne!(joined, planned);
+    let killed = managers.now;
+    managers.kill(0);
+    managers.run_for(seconds(6.0));
+    assert_eq!(managers.masters(), [1]);
+    assert_one_set_each(&managers, killed, 1);
+    assert_eq!(tables(&managers), joined);
+    assert_judged(&managers);
 }
 
 #[test]
@@ -160,7 +191,9 @@ fn a_master_that_is_cut_off_yields_when_it_comes_back() {
 
 #[test]
 fn a_cable_may_be_pulled_again_at_once() {
-    for (hosts, radix, second, pause) in [(16, 8, 9, 3.5), (16, 8, 9, 2.0), (36, 12, 35, 1.5), (24, 8, 1, 2.7)] {
+    for (hosts, radix, second, pause) in
+        [(16, 8, 9, 3.5), (16, 8, 9, 2.0), (36, 12, 35, 1.5), (24, 8, 1, 2.7)]
+    {
         let mut managers = two(&tree(hosts, radix), second, true);
         let mut master = 0;
         for round in 0..12 {
@@ -267,6 +300,7 @@ fn nobody_yields_to_a_manager_that_was_not_declared() {
         assert_eq!(managers.masters(), [master], "round {round}");
         let Role::Runs(manager) = &managers.members[master].role else { panic!("the master runs") };
         assert!(manager.claims_refused() >= 5, "{}", manager.claims_refused());
+        assert!(managers.claims_reported <= 1 + round / 4, "not each of them: {}", managers.claims_reported);
         if round % 5 == 4 {
             managers.kill(master);
             assert!(answered_within(&mut managers, 5, seconds(5.0)).is_some(), "round {round}");

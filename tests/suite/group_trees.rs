@@ -13,7 +13,7 @@ use ib_wire::{
     ServiceLevel, Status, SwitchInfo,
 };
 
-use subnet_manager::PersistentState;
+use subnet_manager::{Manager, ManagerSettings, PersistentState};
 
 use crate::in_process::running_manager::RunningManager;
 use crate::in_process::world::{Ended, Step, World};
@@ -37,7 +37,7 @@ const LEAVE: ComponentMask = ComponentMask(M::MGID.0 | M::PORT_GID.0 | M::JOIN_S
 const ALIAS: Guid = Guid::from_wire(0xa11a_0000).unwrap();
 
 /// Every partition has full and limited members.
-const PARTITIONS: &str = "Default=0x7fff, ipoib : ALL=full;\n";
+pub const PARTITIONS: &str = "Default=0x7fff, ipoib : ALL=full;\n";
 
 fn tree() -> Topology {
     FatTree { radix: 8, ..FatTree::with_hosts(24) }.generate().unwrap()
@@ -46,7 +46,7 @@ fn tree() -> Topology {
 fn nothing(_: &mut Fabric, _: Duration, _: usize) {}
 
 /// A group that is not of IP.
-fn group(number: u16) -> Gid {
+pub fn group(number: u16) -> Gid {
     let mut mgid = [0; 16];
     mgid[..4].copy_from_slice(&[0xff, 0x15, 0x12, 0x34]);
     mgid[14..].copy_from_slice(&number.to_be_bytes());
@@ -61,7 +61,7 @@ fn ip_group(number: u16) -> Gid {
     Gid(mgid)
 }
 
-fn request(method: Method, mgid: Gid, port: Guid, join_state: JoinState) -> Mad {
+pub fn request(method: Method, mgid: Gid, port: Guid, join_state: JoinState) -> Mad {
     let is_ip = mgid.0[2..4] == [0x40, 0x1b];
     let record = McMemberRecord {
         mgid,
@@ -350,6 +350,14 @@ impl Site {
         self.running.fabric.handle_datagram(now, port, datagram);
     }
 
+    /// Another manager takes over, with what the one before stored.
+    fn restart(&mut self) {
+        let running = &mut self.running;
+        running.manager = Manager::new(ManagerSettings::default(), None, &running.kept);
+        running.plan = None;
+        running.manager.handle_timeout(running.now);
+    }
+
     /// The multicast tables of all switches.
     fn tables(&self) -> Vec<BTreeMap<u16, Vec<u8>>> {
         let fabric = &self.running.fabric;
@@ -422,4 +430,55 @@ fn the_bound_of_multicast_tables_that_another_manager_left_is_lifted() {
     assert_ne!(site.tables(), full);
     site.running.run_for(Duration::from_secs(120));
     assert_eq!(site.tables(), full);
+}
+
+#[test]
+fn the_next_manager_keeps_trees_until_ports_had_time_to_join_again() {
+    let mut site = Site::new(PARTITIONS);
+    let planned = site.tables();
+    for host in [3, 9, 15, 20] {
+        site.ask(host, Method::SET, group(1));
+    }
+    site.ask(7, Method::SET, group(2));
+    site.running.run_for(Duration::from_secs(5));
+    let joined = site.tables();
+    assert_ne!(joined, planned);
+    let kept = serde_json::to_string(&site.running.kept).unwrap();
+    let qkey = u32::from_str_radix("0b1b", 16).unwrap();
+    assert!(kept.contains("receives") && !kept.contains(&format!(":{qkey},")), "members, but no Q_Key");
+    // It stops after Sets of a multicast table, and goes on.
+    for _ in 0..2 {
+        site.restart();
+        let sent = site.running.sent.len();
+        site.running.run_for(Duration::from_secs(20));
+        assert_eq!(site.tables(), joined);
+        let is_write = |sent: &&Datagram| {
+            sent.mad.method() == Method::SET && sent.mad.attribute() == Attribute::MULTICAST_FORWARDING
+        };
+        assert_eq!(site.running.sent[sent..].iter().filter(is_write).count(), 0);
+    }
+    // Some join again, in another order; a new group gets another multicast LID.
+    site.ask(5, Method::SET, group(3));
+    site.ask(7, Method::SET, group(2));
+    for host in [20, 3] {
+        site.ask(host, Method::SET, group(1));
+    }
+    site.running.run_for(Duration::from_secs(5));
+    let with_new = site.tables();
+    let entries = |tables: &[BTreeMap<u16, Vec<u8>>]| -> BTreeSet<u16> {
+        tables.iter().flat_map(|table| table.keys().copied()).collect()
+    };
+    assert_eq!(entries(&with_new).len(), entries(&joined).len() + 1);
+    for (new, old) in with_new.iter().zip(&joined) {
+        assert!(old.iter().all(|(mlid, ports)| new.get(mlid) == Some(ports)), "what was there has stayed");
+    }
+    // The others do not.
+    site.running.run_for(Duration::from_secs(70));
+    let mut undisturbed = Site::new(PARTITIONS);
+    for (host, number) in [(3, 1), (7, 2), (20, 1), (5, 3)] {
+        undisturbed.ask(host, Method::SET, group(number));
+        undisturbed.running.run_for(Duration::from_secs(2));
+    }
+    assert_eq!(site.tables(), undisturbed.tables());
+    assert_eq!(site.running.kept.groups.iter().map(|group| group.members.len()).sum::<usize>(), 4);
 }

@@ -549,3 +549,26 @@ fn a_manager_cut_off_does_not_report_programmed() {
     assert!(manager_run.told(is_programmed) >= 1, "and soon after it is");
     assert!(manager_run.fabric.holds_pkey(member, key));
 }
+
+/// The first uplink is that of most of the manager's own routes: nearly all nodes stop answering at once.
+#[test]
+fn a_link_that_breaks_in_a_programming_run_is_routed_around() {
+    for (hosts, radix, guards) in [(216, 12, false), (648, 36, true)] {
+        let topology = FatTree { radix, ..FatTree::with_hosts(hosts) }.generate().unwrap();
+        for (sent, uplink) in [(3, 0), (70, 1), (400, 0)] {
+            let mut run = RunningManager::new(topology.clone(), guards, PersistentState::default());
+            run.run_for(Duration::from_secs(15));
+            run.partitions.push_str("green=0x102 : ALL_CAS=limited;\n");
+            run.decide();
+            run.exchange_at_most(sent);
+            let took = run.break_uplink(uplink, 8 * SECOND);
+            println!("{hosts} hosts, uplink {uplink}, after {sent} datagrams: routed around after {took:?}");
+            assert!(took.is_some(), "{hosts} hosts, after {sent}");
+            let found = run.events.iter().filter_map(|event| match event {
+                SmEvent::Discovered(discovery) => Some(discovery.topology.end_nodes().count()),
+                _ => None,
+            });
+            assert!(found.min().unwrap_or(0) >= hosts as usize, "no host is taken for gone");
+        }
+    }
+}

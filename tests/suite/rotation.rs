@@ -259,6 +259,24 @@ fn a_plan_that_comes_in_between_is_programmed() {
     }
 }
 
+/// Nodes that do not answer are asked for their old and their new key first: 9 seconds.
+#[test]
+fn a_link_that_breaks_in_a_rotation_is_routed_around() {
+    let topology = FatTree { radix: 12, ..FatTree::with_hosts(216) }.generate().unwrap();
+    for (sent, uplink) in [(3, 0), (70, 1), (200, 2), (400, 0)] {
+        let mut run = up(&topology, BuiltInProfile::Strict);
+        let nodes = held(&run.fabric).len();
+        To::NextEpoch.begin(&mut run);
+        run.exchange_at_most(sent);
+        let took = run.break_uplink(uplink, 12 * SECOND);
+        println!("uplink {uplink}, after {sent} datagrams: routed around after {took:?}");
+        assert!(took.is_some(), "after {sent}");
+        run.run_for(60 * SECOND);
+        assert_eq!(holding(&run.fabric, OLD, 1), nodes, "after {sent}");
+        assert_eq!(run.manager.key_status().unwrap().behind, 0);
+    }
+}
+
 #[test]
 fn nothing_changes_while_the_state_cannot_be_stored() {
     let mut run = up(&tree(), BuiltInProfile::Strict);

@@ -225,6 +225,8 @@ pub enum FabricEvent {
     ManagementFlood { port: Guid, bytes_per_second: u64 },
     /// Another subnet manager runs on this port. It has no priority if it does not answer.
     ForeignManager { node: Guid, port: PortNum, priority: Option<u8> },
+    /// A subnet manager ordered the master to give the fabric over, or the like, and was refused.
+    ClaimRefused { text: String },
     /// The other subnet manager has gone.
     ForeignManagerGone { node: Guid, port: PortNum },
     /// Every node that answers holds the current M_Key. `absent` nodes get it when they come back.
@@ -346,6 +348,7 @@ mod tests {
                 text: "it flaps".to_owned(),
             },
             FabricEvent::LinkRestored { link: [PortName { node: guid, port }; 2] },
+            FabricEvent::ClaimRefused { text: "refused".to_owned() },
             FabricEvent::StateUnsaved { error: "no space left on device".to_owned() },
             FabricEvent::Lacking(EntryLack {
                 port: PortName { node: guid, port },

@@ -173,6 +173,7 @@ fn describe(event: &FabricEvent) -> Option<(&'static str, String)> {
         FabricEvent::ForeignManager { node, .. } => {
             ("fabric.foreign-manager", format!("another subnet manager runs on {node}"))
         }
+        FabricEvent::ClaimRefused { text } => ("fabric.claim-refused", text.clone()),
         FabricEvent::ForeignManagerGone { node, .. } => {
             ("fabric.foreign-manager-gone", format!("the other subnet manager on {node} is gone"))
         }

@@ -32,7 +32,11 @@ impl Manager {
                 // It counts as QDR, which is slower; adaptive routing counts as before.
                 Purpose::Fdr10 { .. } | Purpose::AdaptiveRouting { .. } => {}
                 Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
-                Purpose::Rekey { port } => self.check_rekeyed(port),
+                Purpose::Rekey { port } => {
+                    // The nodes that are left wait for another batch.
+                    self.window.drop_waiting();
+                    self.check_rekeyed(port);
+                }
                 Purpose::RekeyCheck { port, version } => self.handle_silent_check(now, port, version),
                 Purpose::Read { target }
                 | Purpose::Audit { target }
@@ -60,7 +64,26 @@ impl Manager {
         }
         if !is_discovering {
             self.silent.insert(guid);
-            self.sweeps.schedule_recheck(now, guid);
+            self.sweeps.schedule_recheck_of_silent(now, guid);
+            self.give_up_step();
+        }
+    }
+
+    /// A step of a programming run is not completed, so what follows would be in vain: sends nothing more of it. The sooner the run
+    /// ends, the sooner a broken link is routed around.
+    fn give_up_step(&mut self) {
+        if !matches!(self.phase, Phase::Reading | Phase::Writing(_) | Phase::Verifying) {
+            return;
+        }
+        self.backlog.clear();
+        for purpose in self.window.drop_waiting() {
+            if let Purpose::Write { target: (node, port, key) } = purpose {
+                // It was sent, and may have been carried out.
+                self.changed.insert(node);
+                if let Some(node) = self.observed.nodes.get_mut(&node) {
+                    node.tables.remove(&(port, key));
+                }
+            }
         }
     }
 

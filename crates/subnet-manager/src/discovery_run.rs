@@ -114,7 +114,7 @@ impl Manager {
         let is_likely = attempts[..attempt].iter().all(Option::is_some);
         let retry = if is_likely { RetryPolicy::Limits } else { RetryPolicy::Once };
         let near = from.map_or(NOBODY, |location| location.near);
-        self.window.request_with(retry, near, mad, Purpose::Probe { from, route, presented, attempt });
+        self.window.request_beyond(retry, near, mad, Purpose::Probe { from, route, presented, attempt });
         true
     }
 

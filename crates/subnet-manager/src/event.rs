@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fabric_model::intent::Capabilities;
 use fabric_model::{BuildError, FabricPlan, Topology};
 use ib_wire::notice::Trap;
-use ib_wire::{Attribute, Guid, PortNum, SmInfo, Status};
+use ib_wire::{Attribute, Guid, LidAddress, PortNum, SmInfo, Status};
 
 use crate::key_ring::KeyVersion;
 use crate::keys::Location;
@@ -104,6 +104,13 @@ pub enum SmEvent {
     Yielded {
         /// `None` if this manager was stopped for so long that another one may have taken over.
         to: Option<Guid>,
+    },
+    /// A subnet manager ordered this one to give the fabric over, to stand by or the like: it was refused. Reported at most every
+    /// 10 seconds.
+    ClaimRefused {
+        from: LidAddress,
+        /// The attribute modifier of SMInfo: 1 is a handover.
+        order: u32,
     },
     /// Another subnet manager runs on the fabric, or its state or priority changed.
     ForeignManager {

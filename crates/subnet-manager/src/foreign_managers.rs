@@ -98,6 +98,6 @@ impl Manager {
     fn query_manager(&mut self, node: Guid, port: PortNum, retry: RetryPolicy) {
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mad = Mad::directed(Method::GET, Attribute::SM_INFO, 0, route);
-        self.window.request_with(retry, node, mad, Purpose::ForeignManager { node, port });
+        self.window.request_beyond(retry, node, mad, Purpose::ForeignManager { node, port });
     }
 }

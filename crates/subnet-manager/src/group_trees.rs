@@ -3,7 +3,8 @@
 //! The tree of such a group is the part of its partition's broadcast tree that connects its members. So it needs no routing: a part
 //! of a tree that is verified has no loop and reaches no port outside the partition, whatever ports join and leave. The trees are
 //! added to the plan that the caller gave, and the result is programmed as every plan is: entries shrink everywhere before they
-//! grow. They are not persisted; a manager that starts without them asks ports to join again ([`registration`](crate::registration)).
+//! grow. The groups and their members are persisted before their entries are written: the next manager finds these right, and keeps
+//! them for a [time](REMEMBERED) in which ports join again.
 //!
 //! Joins and leaves are collected: however fast ports join, there is an [`INTERVAL`] for other work between two programming runs.
 
@@ -21,6 +22,9 @@ use crate::sa::{JoinedGroup, MemberKind};
 /// Least time from the end of a programming run for groups to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long the members of a former manager keep their trees without joining again, after all ports were asked to.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// Which trees are in the plan.
 #[derive(Debug, Default)]
 pub(crate) struct GroupTrees {
@@ -28,6 +32,8 @@ pub(crate) struct GroupTrees {
     built: u64,
     /// No programming run for groups begins before this time.
     earliest: Duration,
+    /// When the groups of a former manager are forgotten.
+    forget_at: Option<Duration>,
     /// Whether the plan differs from the one before in nothing but these trees.
     pub is_only_change: bool,
     /// Number of blocks of multicast forwarding tables that may have entries of such groups, those of former managers included.
@@ -48,8 +54,9 @@ impl Manager {
     /// Adds the trees of the groups that exist to the plan.
     pub(crate) fn add_group_trees(&mut self) {
         let Some(plan) = &self.plan else { return };
-        self.group_trees.built = self.sa.tree_changes();
-        let groups = self.sa.joined_groups();
+        let changes = self.sa.tree_changes();
+        self.state_is_new |= std::mem::replace(&mut self.group_trees.built, changes) != changes;
+        let groups = self.sa.joined_groups(plan);
         let last =
             groups.iter().map(|group| group.mlid.table_index() / ib_wire::MulticastBlock::ENTRIES + 1).max();
         let blocks = last.and_then(|blocks| u16::try_from(blocks).ok()).unwrap_or(0);
@@ -62,6 +69,12 @@ impl Manager {
 
     /// Starts to program trees that changed, if it is time. Returns whether it did.
     pub(crate) fn begin_group_trees(&mut self, now: Duration) -> bool {
+        if self.in_force.is_some() && self.sa.remembers_groups() {
+            let forget_at = *self.group_trees.forget_at.get_or_insert(now + REMEMBERED);
+            if forget_at <= now {
+                self.sa.forget_remembered_groups();
+            }
+        }
         let is_due = self.group_trees_timeout().is_some_and(|due| due <= now);
         if !is_due || self.plan_is_new() {
             return false;
@@ -83,10 +96,10 @@ impl Manager {
 
     /// When the next programming run for groups begins; `None` if no tree changed.
     pub(crate) fn group_trees_timeout(&self) -> Option<Duration> {
-        let is_due = self.phase == Phase::Idle
-            && self.in_force.is_some()
-            && self.sa.tree_changes() != self.group_trees.built;
-        is_due.then_some(self.group_trees.earliest)
+        let is_idle = self.phase == Phase::Idle && self.in_force.is_some();
+        let is_due = is_idle && self.sa.tree_changes() != self.group_trees.built;
+        let forgets = self.group_trees.forget_at.filter(|_| self.sa.remembers_groups() && is_idle);
+        is_due.then_some(self.group_trees.earliest).into_iter().chain(forgets).min()
     }
 }
 

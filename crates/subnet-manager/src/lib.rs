@@ -96,7 +96,9 @@ pub use persistence::PersistentState;
 pub use posture::{Grade, PostureFinding, PostureItem};
 pub use release::{HeldKey, ReleaseRefused};
 pub use rotation::{KeyStatus, RotationRefused, RotationTarget};
-pub use sa::{Directory, ManagerFacts, NodeFacts, SaCounts, SubnetAdministration};
+pub use sa::{
+    Directory, ManagerFacts, MemberKind, NodeFacts, RememberedGroup, SaCounts, SubnetAdministration,
+};
 pub use scope::{ChangedDevices, changed_devices};
 pub use standby::Standby;
 pub use survey::{AttributeDifference, Survey};

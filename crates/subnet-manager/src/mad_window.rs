@@ -4,6 +4,10 @@
 //! the manager handle all of it. How much they take is unknown, so the window adapts to losses like that of TCP (Jacobson,
 //! SIGCOMM 1988): it starts small and grows by one with every response; a loss halves it, and from then on it grows by one
 //! with every full window of responses.
+//!
+//! When a link breaks, hundreds of devices behind it stop answering, which is no congestion. A device that lost requests in two round
+//! trips in a row is *in doubt*: it gets one request at a time, outside the adaptive window, so that it holds up nobody else. When
+//! one of its requests is given up, the others are, too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -31,6 +35,9 @@ impl Default for MadLimits {
 
 /// The smallest window: what OpenSM sends at a time by default.
 const WINDOW_MIN: usize = 4;
+
+/// Round trips in a row with losses after which a device is in doubt.
+const DOUBT: u8 = 2;
 
 /// How many requests may be outstanding now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +102,10 @@ pub(crate) struct MadWindow<P> {
     devices: HashMap<Guid, Queue<P>>,
     /// Devices with a waiting request and room in their window, each once.
     ready: VecDeque<Guid>,
+    /// The same of devices in doubt. A device may stand in the wrong list until its turn.
+    doubtful: VecDeque<Guid>,
+    /// Requests in flight to devices in doubt.
+    doubtful_in_flight: usize,
     in_flight: BTreeMap<u32, InFlight<P>>,
     deadlines: BTreeMap<(Duration, u32), ()>,
     transactions: u32,
@@ -118,11 +129,21 @@ struct Queue<P> {
     waiting: VecDeque<Request<P>>,
     in_flight: usize,
     listed: bool,
+    /// Round trips with losses since the last answer.
+    losses: u8,
+    /// The last transaction that was sent when a loss was last counted. Losses up to it are of the same round trip.
+    lost_at: u32,
+}
+
+impl<P> Queue<P> {
+    fn is_in_doubt(&self) -> bool {
+        self.losses >= DOUBT
+    }
 }
 
 impl<P> Default for Queue<P> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), in_flight: 0, listed: false }
+        Self { waiting: VecDeque::new(), in_flight: 0, listed: false, losses: 0, lost_at: 0 }
     }
 }
 
@@ -131,6 +152,9 @@ struct Request<P> {
     mad: Box<Mad>,
     purpose: P,
     retries_left: u8,
+    /// Whether the device itself answers, not software there or a node behind it.
+    is_own: bool,
+    is_sent: bool,
 }
 
 /// A request that was answered.
@@ -145,6 +169,7 @@ struct InFlight<P> {
     device: Guid,
     request: Request<P>,
     due: Duration,
+    in_doubt: bool,
 }
 
 impl<P> MadWindow<P> {
@@ -154,6 +179,8 @@ impl<P> MadWindow<P> {
             window: AdaptiveWindow::new(limits.window),
             devices: HashMap::new(),
             ready: VecDeque::new(),
+            doubtful: VecDeque::new(),
+            doubtful_in_flight: 0,
             in_flight: BTreeMap::new(),
             deadlines: BTreeMap::new(),
             transactions: 0,
@@ -165,20 +192,24 @@ impl<P> MadWindow<P> {
 
     /// Queues a request to a device.
     pub fn request(&mut self, device: Guid, mad: Mad, purpose: P) {
-        self.request_with(RetryPolicy::Limits, device, mad, purpose);
+        self.queue(device, mad, purpose, self.limits.retries, true);
     }
 
-    /// Queues a request to a device with its own retry policy.
-    pub fn request_with(&mut self, retry: RetryPolicy, device: Guid, mad: Mad, purpose: P) {
+    /// Queues a request to software at a device or to a node behind it. Its silence says nothing about the device.
+    pub fn request_beyond(&mut self, retry: RetryPolicy, device: Guid, mad: Mad, purpose: P) {
+        let retries = match retry {
+            RetryPolicy::Limits => self.limits.retries,
+            RetryPolicy::Once => 0,
+        };
+        self.queue(device, mad, purpose, retries, false);
+    }
+
+    fn queue(&mut self, device: Guid, mad: Mad, purpose: P, retries_left: u8, is_own: bool) {
         if self.is_idle() {
             self.progress = MadProgress::default();
         }
         self.progress.total += 1;
-        let retries_left = match retry {
-            RetryPolicy::Limits => self.limits.retries,
-            RetryPolicy::Once => 0,
-        };
-        let request = Request { mad: Box::new(mad), purpose, retries_left };
+        let request = Request { mad: Box::new(mad), purpose, retries_left, is_own, is_sent: false };
         self.devices.entry(device).or_default().waiting.push_back(request);
         self.waiting += 1;
         self.list(device);
@@ -189,37 +220,65 @@ impl<P> MadWindow<P> {
         self.waiting
     }
 
-    /// Discards requests that were not sent yet. Those in flight remain.
-    pub fn drop_waiting(&mut self) {
+    /// Discards requests that wait. Returns the purposes of those among them that were sent before and may have had an effect.
+    /// Requests in flight remain.
+    pub fn drop_waiting(&mut self) -> Vec<P> {
         self.ready.clear();
+        self.doubtful.clear();
         self.waiting = 0;
+        let mut sent = Vec::new();
         for queue in self.devices.values_mut() {
-            queue.waiting.clear();
             queue.listed = false;
+            let waiting = queue.waiting.drain(..);
+            sent.extend(waiting.filter(|request| request.is_sent).map(|request| request.purpose));
         }
+        sent
     }
 
     /// Whether every request was answered or given up.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.ready.is_empty()
+        self.in_flight.is_empty() && self.waiting == 0
+    }
+
+    /// The device whose turn it is.
+    fn next_device(&mut self) -> Option<Guid> {
+        loop {
+            let in_window = self.in_flight.len() - self.doubtful_in_flight;
+            let (list, wants_doubt) = if in_window < self.window.size && !self.ready.is_empty() {
+                (&mut self.ready, false)
+            } else if self.doubtful_in_flight < self.limits.window {
+                (&mut self.doubtful, true)
+            } else {
+                return None;
+            };
+            let device = *list.front()?;
+            let queue = self.devices.get_mut(&device)?;
+            if queue.is_in_doubt() == wants_doubt && !queue.waiting.is_empty() {
+                return Some(device);
+            }
+            list.pop_front();
+            queue.listed = false;
+            self.list(device);
+        }
     }
 
     /// The next datagram that the windows permit to send. Unless Sets may be sent, it waits at the first one.
     pub fn poll_transmit(&mut self, now: Duration, may_set: bool) -> Option<Datagram> {
-        if self.in_flight.len() >= self.window.size {
-            return None;
-        }
-        let device = *self.ready.front()?;
+        let device = self.next_device()?;
         let next = self.devices.get(&device)?.waiting.front();
         if !may_set && next.is_some_and(|next| next.mad.method() == Method::SET) {
             return None;
         }
-        self.ready.pop_front();
         let queue = self.devices.get_mut(&device)?;
+        let in_doubt = queue.is_in_doubt();
+        let list = if in_doubt { &mut self.doubtful } else { &mut self.ready };
+        list.pop_front();
         queue.listed = false;
         let mut request = queue.waiting.pop_front()?;
+        request.is_sent = true;
         self.waiting -= 1;
         queue.in_flight += 1;
+        self.doubtful_in_flight += usize::from(in_doubt);
         self.list(device);
         self.transactions = self.transactions.wrapping_add(1).max(1);
         request.mad.set_transaction(TransactionId(self.transactions.into()));
@@ -232,7 +291,7 @@ impl<P> MadWindow<P> {
         let datagram = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
         let due = now + self.limits.timeout;
         self.deadlines.insert((due, self.transactions), ());
-        self.in_flight.insert(self.transactions, InFlight { device, request, due });
+        self.in_flight.insert(self.transactions, InFlight { device, request, due, in_doubt });
         Some(datagram)
     }
 
@@ -244,14 +303,18 @@ impl<P> MadWindow<P> {
         if (request.attribute(), request.modifier()) != (mad.attribute(), mad.modifier()) {
             return None;
         }
-        let Request { purpose, mad: request, .. } = self.take(transaction)?.request;
+        let InFlight { device, request: Request { purpose, mad: request, .. }, .. } =
+            self.take(transaction)?;
+        if let Some(queue) = self.devices.get_mut(&device) {
+            queue.losses = 0;
+        }
         self.progress.done += 1;
         self.window.handle_response();
         Some(Answered { purpose, request })
     }
 
-    /// A request will not be answered. Returns its purpose if it is given up, `None` if it is sent again.
-    pub fn lost(&mut self, transaction: TransactionId) -> Option<P> {
+    /// A request will not be answered: it is sent again, or given up. Returns the purposes of those that are given up.
+    pub fn lost(&mut self, transaction: TransactionId) -> Vec<P> {
         self.give_up(transaction.0 as u32)
     }
 
@@ -274,24 +337,48 @@ impl<P> MadWindow<P> {
         self.deadlines.first_key_value().map(|((due, _), ())| *due)
     }
 
-    fn give_up(&mut self, transaction: u32) -> Option<P> {
-        let InFlight { device, mut request, .. } = self.take(transaction)?;
-        self.window.handle_loss(transaction, self.transactions);
-        if request.retries_left == 0 {
-            self.progress.done += 1;
-            return Some(request.purpose);
+    fn give_up(&mut self, transaction: u32) -> Vec<P> {
+        let Some(InFlight { device, mut request, in_doubt, .. }) = self.take(transaction) else {
+            return Vec::new();
+        };
+        if !in_doubt {
+            self.window.handle_loss(transaction, self.transactions);
         }
-        request.retries_left -= 1;
-        self.counts.retries += 1;
-        self.devices.entry(device).or_default().waiting.push_front(request);
-        self.waiting += 1;
-        self.list(device);
-        None
+        let queue = self.devices.entry(device).or_default();
+        if request.is_own && transaction > queue.lost_at {
+            queue.lost_at = self.transactions;
+            queue.losses = queue.losses.saturating_add(1);
+        }
+        let is_dark = queue.losses > self.limits.retries;
+        if request.retries_left > 0 && (request.is_own || !is_dark) {
+            request.retries_left -= 1;
+            self.counts.retries += 1;
+            queue.waiting.push_front(request);
+            self.waiting += 1;
+            self.list(device);
+            self.go_first(device);
+            return Vec::new();
+        }
+        let mut silent = vec![request.purpose];
+        if request.is_own && is_dark {
+            self.waiting -= queue.waiting.len();
+            silent.extend(queue.waiting.drain(..).map(|request| request.purpose));
+        }
+        self.progress.done += silent.len();
+        silent
+    }
+
+    /// A device that lost a request goes before others: sooner than with turns it answers, or is in doubt and out of the way.
+    fn go_first(&mut self, device: Guid) {
+        if self.ready.back() == Some(&device) {
+            self.ready.rotate_right(1);
+        }
     }
 
     fn take(&mut self, transaction: u32) -> Option<InFlight<P>> {
         let flight = self.in_flight.remove(&transaction)?;
         self.deadlines.remove(&(flight.due, transaction));
+        self.doubtful_in_flight -= usize::from(flight.in_doubt);
         if let Some(queue) = self.devices.get_mut(&flight.device) {
             queue.in_flight -= 1;
         }
@@ -299,12 +386,16 @@ impl<P> MadWindow<P> {
         Some(flight)
     }
 
-    /// Puts a device on the ready list if it has a waiting request and room in its window.
+    /// Puts a device on its list if it has a waiting request and room in its window.
     fn list(&mut self, device: Guid) {
         let Some(queue) = self.devices.get_mut(&device) else { return };
-        if !queue.listed && !queue.waiting.is_empty() && queue.in_flight < self.limits.device_window {
+        let (list, limit) = match queue.is_in_doubt() {
+            true => (&mut self.doubtful, 1),
+            false => (&mut self.ready, self.limits.device_window),
+        };
+        if !queue.listed && !queue.waiting.is_empty() && queue.in_flight < limit {
             queue.listed = true;
-            self.ready.push_back(device);
+            list.push_back(device);
         }
     }
 }
@@ -357,7 +448,7 @@ mod tests {
         assert_eq!(sizes, [4, 8, 16, 32, 64], "doubled in every round trip, up to the limit");
         // All that are in flight are lost at once: that is one congestion.
         for datagram in &sent {
-            assert_eq!(window.lost(datagram.mad.transaction()), None, "it is sent again");
+            assert!(window.lost(datagram.mad.transaction()).is_empty(), "it is sent again");
         }
         sent = send(&mut window);
         assert_eq!(sent.len(), 32);
@@ -399,8 +490,76 @@ mod tests {
         assert!(window.handle_timeout(Duration::from_millis(999)).is_empty());
         assert!(window.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
         let again = window.poll_transmit(Duration::from_secs(1), true).unwrap();
-        assert_eq!(window.lost(again.mad.transaction()), Some(7), "given up");
+        assert_eq!(window.lost(again.mad.transaction()), [7], "given up");
         assert!(window.is_idle());
         assert_eq!(window.counts, MadCounts { gets: 2, retries: 1, ..MadCounts::default() });
+    }
+
+    /// Sends what may be sent; devices up to `dark` never answer. Returns how many requests were answered.
+    fn round_trip(window: &mut MadWindow<u32>, now: Duration, dark: u64, silent: &mut Vec<u32>) -> usize {
+        let mut answered = 0;
+        while let Some(sent) = window.poll_transmit(now, true) {
+            let transaction = sent.mad.transaction().0 as u32;
+            if window.in_flight[&transaction].device >= device(dark + 1) {
+                answered += usize::from(window.answered(&sent.mad).is_some());
+            }
+        }
+        silent.extend(window.handle_timeout(now + Duration::from_secs(1)));
+        answered
+    }
+
+    #[test]
+    fn silent_devices_hold_up_nobody_else() {
+        let limits = MadLimits { window: 64, device_window: 4, timeout: Duration::from_secs(1), retries: 5 };
+        let mut window = MadWindow::new(limits);
+        for index in 0..600 {
+            // 60 devices do not answer, 40 do.
+            window.request(device(1 + index % 100), request(), index as u32);
+        }
+        let (mut silent, mut answered) = (Vec::new(), 0);
+        let mut trips = 0;
+        while !window.is_idle() {
+            answered += round_trip(&mut window, Duration::from_secs(trips), 60, &mut silent);
+            trips += 1;
+        }
+        assert_eq!((answered, silent.len()), (240, 360));
+        assert!(trips < 40, "{trips} timeouts, not 360 * 6 / 4");
+        // They answer again: one request at a time at first.
+        (0..8).for_each(|index| window.request(device(1), request(), index));
+        assert_eq!(round_trip(&mut window, Duration::from_secs(trips), 0, &mut silent), 8);
+    }
+
+    #[test]
+    fn silent_software_says_nothing_about_its_device() {
+        let mut window = window(4, 4);
+        for index in 0..6 {
+            window.request_beyond(RetryPolicy::Once, device(1), request(), index);
+        }
+        window.request(device(1), request(), 7);
+        let mut sent = Vec::new();
+        while !window.is_idle() {
+            while let Some(datagram) = window.poll_transmit(Duration::ZERO, true) {
+                sent.push(datagram);
+            }
+            let datagram = sent.remove(0);
+            match window.in_flight[&(datagram.mad.transaction().0 as u32)].request.purpose {
+                7 => assert_eq!(window.answered(&datagram.mad).map(|it| it.purpose), Some(7)),
+                purpose => assert_eq!(window.lost(datagram.mad.transaction()), [purpose]),
+            }
+            assert!(!window.devices[&device(1)].is_in_doubt());
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_named_when_the_rest_is_dropped() {
+        let mut window = window(2, 1);
+        (1..=4).for_each(|index| window.request(device(index), request(), index as u32));
+        let sent: Vec<Datagram> = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).collect();
+        assert_eq!(sent.len(), 2);
+        assert!(window.lost(sent[0].mad.transaction()).is_empty());
+        assert_eq!(window.drop_waiting(), [1]);
+        assert!(!window.is_idle(), "one is in flight");
+        assert!(window.answered(&sent[1].mad).is_some());
+        assert!(window.is_idle());
     }
 }

@@ -271,7 +271,7 @@ impl Manager {
             registration: Registration::default(),
             election: Election::default(),
             group_trees: GroupTrees::new(state.multicast_blocks),
-            sa: SubnetAdministration::with_group_trees(),
+            sa: SubnetAdministration::with_group_trees(&state.groups),
             directory: None,
             facts_are_new: true,
             has_learned: false,

@@ -21,6 +21,7 @@ use crate::lacks::Lacks;
 use crate::link_health::DampedLink;
 use crate::manager::{Manager, Phase};
 use crate::program::Stage;
+use crate::sa::RememberedGroup;
 use crate::unsupported::Unsupported;
 
 /// Time before a state that could not be stored is offered again.
@@ -40,6 +41,9 @@ pub struct PersistentState {
     /// Number of blocks of multicast forwarding tables that groups of ports have used.
     #[serde(skip_serializing_if = "is_zero")]
     pub multicast_blocks: u16,
+    /// Groups of ports with trees of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<RememberedGroup>,
     /// Links that flap or whose error counters grow, in the order in which they were damped. Their quiet time
     /// starts anew with the next manager.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -197,6 +201,7 @@ impl Manager {
             unsupported: self.unsupported.clone(),
             lacks: self.lacks.clone(),
             multicast_blocks: self.group_trees.blocks_used(),
+            groups: self.sa.remembered_groups(),
             damped_links: self.health.damped().copied().collect(),
             secret: self.keys.as_ref().map(KeyRing::site),
             keys: self.keys.as_ref().map(KeyRing::versions).unwrap_or_default(),

@@ -197,7 +197,7 @@ impl Manager {
     pub(crate) fn interrupt(&mut self, now: Duration) {
         for node in std::mem::take(&mut self.silent) {
             self.changed.insert(node);
-            self.sweeps.schedule_recheck(now, node);
+            self.sweeps.schedule_recheck_of_silent(now, node);
         }
         self.in_force = None;
         self.phase = Phase::Idle;

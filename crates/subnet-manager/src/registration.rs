@@ -1,9 +1,9 @@
 //! ClientReregister: software at a port is asked to register anew what subnet administration does not know: membership in
 //! multicast groups, and subscriptions.
 //!
-//! Registrations are not persisted. Every manager asks each adapter port once, as soon as subnet administration answers from
-//! the plan, and again after its link was down: so a restart, a takeover from another manager and a port that comes need no
-//! rules of their own. Until software has registered again, only groups with trees of their own are cut off.
+//! Of registrations, only the groups with trees of their own are persisted. Every manager asks each adapter port once, as soon as
+//! subnet administration answers from the plan, and again after its link was down: so a restart, a takeover from another manager
+//! and a port that comes need no rules of their own.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl Manager {
     pub(crate) fn conclude_registration(&mut self, now: Duration) {
         self.phase = Phase::Idle;
         for node in std::mem::take(&mut self.silent) {
-            self.sweeps.schedule_recheck(now, node);
+            self.sweeps.schedule_recheck_of_silent(now, node);
         }
     }
 }

@@ -321,7 +321,7 @@ impl Manager {
             }
         }
         for node in std::mem::take(&mut self.silent) {
-            self.sweeps.schedule_recheck(now, node);
+            self.sweeps.schedule_recheck_of_silent(now, node);
         }
         if self.plan_is_new() {
             self.begin_programming();

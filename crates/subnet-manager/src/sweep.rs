@@ -1,6 +1,6 @@
 //! The schedule of sweeps and rechecks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ib_wire::Guid;
@@ -34,6 +34,9 @@ pub(crate) struct SweepSchedule {
     next_sweep: Duration,
     /// Nodes to be rechecked, and the earliest time for each.
     rechecks: BTreeMap<Guid, Duration>,
+    /// Nodes among them that do not answer. Others are rechecked before: they may tell that a link is gone, and which
+    /// routes to the silent ones are left.
+    silent: BTreeSet<Guid>,
     /// Time of the last recheck of each node.
     last_recheck: BTreeMap<Guid, Duration>,
     /// Attributes that remain to be audited in this round, the next one last.
@@ -43,23 +46,37 @@ pub(crate) struct SweepSchedule {
 impl SweepSchedule {
     pub fn new(settings: SweepSettings) -> Self {
         let (rechecks, last_recheck) = (BTreeMap::new(), BTreeMap::new());
-        Self { settings, next_sweep: Duration::ZERO, rechecks, last_recheck, round: Vec::new() }
+        let silent = BTreeSet::new();
+        Self { settings, next_sweep: Duration::ZERO, rechecks, silent, last_recheck, round: Vec::new() }
+    }
+
+    /// Schedules a recheck of a node that does not answer.
+    pub fn schedule_recheck_of_silent(&mut self, now: Duration, node: Guid) {
+        if !self.rechecks.contains_key(&node) {
+            self.schedule_recheck(now, node);
+            self.silent.insert(node);
+        }
     }
 
     /// Schedules a recheck of a node.
     pub fn schedule_recheck(&mut self, now: Duration, node: Guid) {
+        self.silent.remove(&node);
         let earliest =
             self.last_recheck.get(&node).map_or(now, |last| now.max(*last + self.settings.trap_spacing));
         self.rechecks.entry(node).or_insert(earliest);
     }
 
-    /// Takes the nodes whose recheck is due.
+    /// Takes the nodes whose recheck is due. Silent ones wait for another time if there are others.
     pub fn take_rechecks(&mut self, now: Duration) -> Vec<Guid> {
-        let due: Vec<Guid> =
-            self.rechecks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| *node).collect();
+        let due = self.rechecks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| *node);
+        let (silent, mut due): (Vec<Guid>, Vec<Guid>) = due.partition(|node| self.silent.contains(node));
+        if due.is_empty() {
+            due = silent;
+        }
         self.last_recheck.retain(|_, last| *last + self.settings.trap_spacing > now);
         for node in &due {
             self.rechecks.remove(node);
+            self.silent.remove(node);
             self.last_recheck.insert(*node, now);
         }
         due
@@ -119,6 +136,20 @@ mod tests {
         assert_eq!(schedule.poll_timeout(), at(1000));
         assert_eq!(schedule.take_rechecks(at(1000)), [node(1)]);
         assert_eq!(schedule.poll_timeout(), at(10_000), "only the sweep is left");
+    }
+
+    #[test]
+    fn silent_nodes_are_rechecked_after_others() {
+        let mut schedule = SweepSchedule::new(SweepSettings::default());
+        let at = Duration::from_millis;
+        schedule.schedule_recheck_of_silent(at(0), node(1));
+        schedule.schedule_recheck_of_silent(at(0), node(2));
+        schedule.schedule_recheck(at(0), node(3));
+        // It reported something.
+        schedule.schedule_recheck(at(0), node(2));
+        assert_eq!(schedule.take_rechecks(at(0)), [node(2), node(3)]);
+        assert_eq!(schedule.take_rechecks(at(0)), [node(1)]);
+        assert_eq!(schedule.take_rechecks(at(0)), []);
     }
 
     #[test]

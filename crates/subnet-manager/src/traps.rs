@@ -52,6 +52,9 @@ impl Manager {
     fn answer_sm_info(&mut self, request: &Datagram) {
         if request.mad.method() == Method::SET {
             self.election.claims_refused += 1;
+            if self.election.take_claim_report(self.now) {
+                self.emit(SmEvent::ClaimRefused { from: request.slid, order: request.mad.modifier() });
+            }
         }
         let info = SmInfo {
             guid: self.observed.own.map(|own| own.guid),

@@ -86,6 +86,8 @@ pub struct Managers {
     pub kill_after_sets: Option<usize>,
     /// A port whose software answers requests for SMInfo with this.
     pub hostile: Option<(PortId, SmInfo)>,
+    /// Reports of refused orders.
+    pub claims_reported: usize,
 }
 
 impl Managers {
@@ -132,6 +134,7 @@ impl Managers {
             guards,
             kill_after_sets: None,
             hostile: None,
+            claims_reported: 0,
         }
     }
 
@@ -305,6 +308,7 @@ impl Managers {
         for event in events {
             match event {
                 SmEvent::Discovered(discovery) => self.decide(index, &discovery),
+                SmEvent::ClaimRefused { .. } => self.claims_reported += 1,
                 SmEvent::Elected => self.members[index].fruitless = 0,
                 SmEvent::Yielded { to } => {
                     self.members[index].yields.push(to);

@@ -8,7 +8,7 @@ use fabric_model::intent::{ClusterIntent, PortAliases};
 use fabric_model::{FabricPlan, Intents, Topology};
 use fabric_sim::{DeviceProfile, Fabric, FabricOutput, PortId};
 use ib_wire::{
-    Attribute, Datagram, DirectedRoute, Mad, ManagementClass, Method, PortNum, SMP_DATA_LEN, SmInfo,
+    Attribute, Datagram, DirectedRoute, Mad, ManagementClass, Method, NodeKind, PortNum, SMP_DATA_LEN, SmInfo,
 };
 use subnet_manager::{
     Discovery, MadCounts, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
@@ -220,6 +220,36 @@ impl RunningManager {
         };
         self.plan = Some(Arc::clone(&plan));
         self.manager.apply(self.now, plan);
+    }
+
+    /// Pulls a cable between the manager's own switch and another, counted from 0. Returns how long it takes, up to a limit, until the
+    /// fabric is programmed without it.
+    pub fn break_uplink(&mut self, which: usize, limit: Duration) -> Option<Duration> {
+        let before = self.switch_links();
+        let own = self.fabric.device_id_of(self.fabric.port_forwarding(self.port).peer.unwrap());
+        let is_up = |port: &PortId| {
+            let far = self.fabric.port_forwarding(*port).peer;
+            far.is_some_and(|far| self.fabric.node_of(far).kind == NodeKind::Switch)
+        };
+        let cable = self.fabric.ports_of(own).filter(is_up).nth(which).unwrap();
+        self.events.clear();
+        assert!(self.fabric.unplug(self.now, cable));
+        let broken = self.now;
+        while self.now < broken + limit {
+            self.run_for(Duration::from_millis(250));
+            let is_programmed = self.told(|event| matches!(event, SmEvent::Programmed(_))) > 0;
+            if is_programmed && self.switch_links() == before - 2 {
+                return Some(self.now - broken);
+            }
+        }
+        None
+    }
+
+    /// Ends of the discovered cables between switches.
+    fn switch_links(&self) -> usize {
+        let topology = &self.discovery.as_ref().unwrap().topology;
+        let cables = topology.switches().flat_map(|(_, node)| node.cabled_ports());
+        cables.filter(|(_, peer)| topology[peer.node].is_switch()).count()
     }
 
     /// Gets and Sets that were sent since.

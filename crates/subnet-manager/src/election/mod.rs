@@ -45,6 +45,8 @@ const IN_FLIGHT_MAX: usize = 8;
 /// How long a new master looks for a declared manager that the fabric does not show, and a master for one whose port is gone. Later
 /// traps and sweeps find it.
 const SEARCH: Duration = Duration::from_secs(30);
+/// Time between two reports of refused orders.
+const CLAIM_REPORTS: Duration = Duration::from_secs(10);
 
 /// The times of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +169,8 @@ pub(crate) struct Election {
     lapses: u64,
     /// Number of refused Sets of SMInfo: handovers and claims of other managers.
     pub claims_refused: u64,
+    /// When the next of them is reported.
+    next_claim_report: Duration,
     transactions: u32,
 }
 
@@ -301,6 +305,15 @@ impl Election {
         peer.in_flight.push_back((transaction, now));
         peer.silent_since.get_or_insert(now);
         Some((transaction, peer.port?))
+    }
+
+    /// Whether a refused order is reported: anybody may send any number of them.
+    pub fn take_claim_report(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.next_claim_report;
+        if is_due {
+            self.next_claim_report = now + CLAIM_REPORTS;
+        }
+        is_due
     }
 
     /// Whether it is time to ask the own port.

@@ -17,13 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use fabric_model::plan::GroupPlan;
 use ib_wire::sa::{ComponentMask, JoinState, McMemberRecord, Pattern, Selector};
 use ib_wire::{
-    Gid, Guid, Mad, Membership, Mtu, MulticastBlock, MulticastLid, PartitionNumber, Pkey, QKey, Rate,
-    ServiceLevel, Status,
+    Gid, Guid, Mad, Membership, Mtu, MulticastBlock, MulticastLid, PartitionNumber, QKey, Rate, ServiceLevel,
+    Status,
 };
 
 use super::directory::{Directory, EndPort};
 use super::group_gids::{LINK_LOCAL, assigned_gid, is_assigned, is_ip, is_valid_gid};
+use super::join_request::{MembershipRequest, partition_of};
 use super::paths::{is_selected, lower_mtu, lower_rate};
+use super::remembered::{MemberKind, RememberedGroup};
 use crate::lifetimes::SUBNET_TIMEOUT;
 
 type M = McMemberRecord;
@@ -45,7 +47,7 @@ pub(super) struct Group {
     pub partition: PartitionNumber,
     pub mlid: MulticastLid,
     /// Whether no other group has its multicast LID.
-    has_tree: bool,
+    pub has_tree: bool,
     pub qkey: QKey,
     pub mtu: Mtu,
     pub rate: Rate,
@@ -152,7 +154,7 @@ pub(super) struct Member {
     /// Whether another port joined on behalf of this one.
     pub is_proxy: bool,
     /// GUID of the port that joined.
-    entered_by: Guid,
+    pub entered_by: Guid,
 }
 
 /// A created group with a multicast LID of its own, for which the manager programs a tree.
@@ -162,13 +164,6 @@ pub(crate) struct JoinedGroup {
     pub mlid: MulticastLid,
     /// Port GUIDs of those that send only, and of those that also receive.
     pub members: BTreeMap<Guid, MemberKind>,
-}
-
-/// What a member of a group does with packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MemberKind {
-    SendsOnly,
-    Receives,
 }
 
 impl MemberKind {
@@ -195,8 +190,10 @@ pub(super) struct Joins {
     by_partition: BTreeMap<PartitionNumber, usize>,
     /// The number of groups of each partition with a multicast LID of their own.
     trees_by_partition: BTreeMap<PartitionNumber, usize>,
-    /// The multicast LIDs of those groups.
+    /// The multicast LIDs of those groups, and of groups of a former manager.
     mlids: BTreeSet<MulticastLid>,
+    /// Groups of a former manager, with the members that did not join again.
+    remembered: BTreeMap<GroupKey, RememberedGroup>,
     /// How often the trees that the manager should program changed.
     tree_changes: u64,
     /// Ports whose membership ended although they may still believe in it.
@@ -207,9 +204,40 @@ pub(super) struct Joins {
 }
 
 impl Joins {
-    /// Gives groups multicast LIDs of their own.
-    pub fn with_trees() -> Self {
-        Self { programs_trees: true, ..Self::default() }
+    /// Gives groups multicast LIDs of their own, beside those that a former manager remembered.
+    pub fn with_trees(remembered: &[RememberedGroup]) -> Self {
+        let keyed = remembered.iter().map(|group| ((group.mgid, group.partition), group.clone()));
+        let remembered: BTreeMap<GroupKey, RememberedGroup> = keyed.collect();
+        Self {
+            programs_trees: true,
+            mlids: remembered.values().map(|group| group.mlid).collect(),
+            tree_changes: u64::from(!remembered.is_empty()),
+            remembered,
+            ..Self::default()
+        }
+    }
+
+    /// The groups with a tree of their own, for the next manager.
+    pub fn to_remember(&self) -> Vec<RememberedGroup> {
+        let mut groups = self.remembered.clone();
+        for group in self.created.values().filter(|group| group.has_tree) {
+            let Group { mgid, partition, mlid, .. } = *group;
+            let new = RememberedGroup { mgid, partition, mlid, members: BTreeMap::new() };
+            let known = &mut groups.entry(group.key()).or_insert(new).members;
+            known.extend(self.members(group).map(|(guid, member)| (guid, MemberKind::of(member.state))));
+        }
+        groups.into_values().collect()
+    }
+
+    /// Whether groups or members of a former manager are left that did not join again.
+    pub fn remembers(&self) -> bool {
+        !self.remembered.is_empty()
+    }
+
+    /// Forgets who did not join again.
+    pub fn forget_remembered(&mut self) {
+        self.tree_changes += u64::from(!std::mem::take(&mut self.remembered).is_empty());
+        self.mlids = self.created.values().filter(|group| group.has_tree).map(|group| group.mlid).collect();
     }
 
     /// The groups that exist, with a GID if one is given: those of the plan and those that ports created, each in ascending
@@ -236,19 +264,19 @@ impl Joins {
         self.tree_changes
     }
 
-    /// The groups with a tree of their own.
-    pub fn joined_groups(&self, directory: &Directory) -> Vec<JoinedGroup> {
-        let own = self.created.values().filter(|group| group.has_tree);
-        own.map(|group| {
+    /// The groups with a tree of their own, those of a former manager included. `port_of` is the port that a GUID is the GUID or an
+    /// alias of.
+    pub fn joined_groups(&self, port_of: impl Fn(Guid) -> Option<Guid>) -> Vec<JoinedGroup> {
+        let on_port = |group: RememberedGroup| {
             let mut members: BTreeMap<Guid, MemberKind> = BTreeMap::new();
-            for (guid, member) in self.members(group) {
-                let Some(port) = directory.port_by_guid(guid) else { continue };
-                let kind = members.entry(port.port_guid).or_insert(MemberKind::SendsOnly);
-                *kind = MemberKind::of(member.state).max(*kind);
+            for (guid, kind) in group.members {
+                let Some(port) = port_of(guid) else { continue };
+                let known = members.entry(port).or_insert(MemberKind::SendsOnly);
+                *known = kind.max(*known);
             }
             JoinedGroup { partition: group.partition, mlid: group.mlid, members }
-        })
-        .collect()
+        };
+        self.to_remember().into_iter().map(on_port).collect()
     }
 
     /// Takes the ports that should be asked to join again.
@@ -332,7 +360,9 @@ impl Joins {
     fn put_member(&mut self, group: &Group, guid: Guid, member: Member) {
         let before = self.members.entry(group.key()).or_default().insert(guid, member);
         let kind = |member: Member| MemberKind::of(member.state);
-        if group.has_tree && before.map(kind) != Some(kind(member)) {
+        let known = self.remembered.get_mut(&group.key()).and_then(|group| group.members.remove(&guid));
+        let in_tree = Some(kind(member)).filter(|_| group.has_tree);
+        if before.map(kind).filter(|_| group.has_tree).or(known) != in_tree {
             self.tree_changes += 1;
         }
     }
@@ -364,6 +394,10 @@ impl Joins {
             self.evicted.extend(self.members.get(&key).into_iter().flat_map(BTreeMap::keys));
             self.delete(&key);
         }
+        let tree_is_valid = |group: &RememberedGroup| {
+            directory.broadcast_group(group.partition).is_some() && !planned.contains(&group.mlid)
+        };
+        self.remembered.retain(|_, group| tree_is_valid(group));
         let is_member = |guid, partition| {
             directory.port_by_guid(guid).is_some_and(|port| directory.is_member(port, partition))
         };
@@ -413,7 +447,7 @@ impl Joins {
             true => self.unused_gid(directory, partition, scope.unwrap_or(LINK_LOCAL)),
             false => mgid,
         };
-        let own_mlid = if is_ip(mgid) { None } else { self.own_mlid(directory, partition) };
+        let own_mlid = if is_ip(mgid) { None } else { self.own_mlid(directory, (mgid, partition)) };
         let own = directory.routes.own(request.named.start);
         let mtu_max = if own.mtu().bytes() < broadcast.mtu.bytes() { own.mtu() } else { broadcast.mtu };
         let mtu = pattern.value(M::MTU_SELECTOR).zip(pattern.value(M::MTU));
@@ -446,7 +480,8 @@ impl Joins {
 
     /// A multicast LID for a group of a partition that needs one of its own. Groups of the plan have the lowest LIDs; these are
     /// taken from the end of each block, so that groups that are planned later seldom need them.
-    fn own_mlid(&self, directory: &Directory, partition: PartitionNumber) -> Option<MulticastLid> {
+    /// A group of a former manager keeps its own.
+    fn own_mlid(&self, directory: &Directory, (mgid, partition): GroupKey) -> Option<MulticastLid> {
         let has_room = |count: &usize| *count < PARTITION_TREES_MAX;
         if !self.programs_trees || !self.trees_by_partition.get(&partition).is_none_or(has_room) {
             return None;
@@ -457,6 +492,10 @@ impl Joins {
             return None;
         }
         let planned = directory.planned_mlids();
+        let remembered = self.remembered.get(&(mgid, partition)).map(|group| group.mlid);
+        if remembered.is_some_and(|mlid| !planned.contains(&mlid)) {
+            return remembered;
+        }
         let blocks = 0..capacity / MulticastBlock::ENTRIES;
         let indices = blocks.flat_map(|block| {
             (0..MulticastBlock::ENTRIES).rev().map(move |entry| block * MulticastBlock::ENTRIES + entry)
@@ -486,6 +525,9 @@ impl Joins {
         if group.has_tree {
             *self.trees_by_partition.entry(group.partition).or_default() += 1;
             self.mlids.insert(group.mlid);
+            if self.remembered.get(&group.key()).is_some_and(|known| known.mlid != group.mlid) {
+                self.remembered.remove(&group.key());
+            }
         }
         self.note(GroupEvent { mgid: group.mgid, partition: group.partition, exists: true });
         self.created.insert(group.key(), group);
@@ -509,7 +551,9 @@ impl Joins {
         decrement(&mut self.by_partition, &group.partition);
         if group.has_tree {
             decrement(&mut self.trees_by_partition, &group.partition);
-            self.mlids.remove(&group.mlid);
+            if !self.remembered.contains_key(key) {
+                self.mlids.remove(&group.mlid);
+            }
             self.tree_changes += 1;
         }
         self.note(GroupEvent { mgid: group.mgid, partition: group.partition, exists: false });
@@ -540,46 +584,6 @@ fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
             counts.remove(key);
         }
     }
-}
-
-/// A request to join or leave.
-struct MembershipRequest<'a> {
-    pattern: Pattern<'a, M>,
-    mgid: Gid,
-    state: JoinState,
-    /// The address that joins or leaves.
-    named: &'a EndPort,
-    /// The address whose partitions count: that of the requester if it speaks for others.
-    speaker: &'a EndPort,
-    /// Whether the requester does not speak for the address that it names (IBA: proxy join). Software speaks for its own
-    /// address; that of a port also for the port's aliases, whose requests some adapters send without a GRH.
-    is_proxy: bool,
-}
-
-impl<'a> MembershipRequest<'a> {
-    fn read(directory: &'a Directory, requester: &'a EndPort, request: &'a Mad) -> Result<Self, Status> {
-        let pattern = Pattern::<M>::of(request);
-        if !pattern.selects(M::MGID | M::PORT_GID | M::JOIN_STATE) {
-            return Err(Status::SA_INSUFFICIENT_COMPONENTS);
-        }
-        let gid: Gid = pattern.value(M::PORT_GID).unwrap_or_default();
-        if !directory.is_in_subnet(gid) {
-            return Err(Status::SA_INVALID_GID);
-        }
-        let state: JoinState = pattern.value(M::JOIN_STATE).unwrap_or_default();
-        let named = directory.port_by_gid(gid).filter(|_| state != JoinState::default());
-        // Otherwise the status would tell whether a port exists.
-        let named = named.filter(|named| directory.is_visible_to(requester.guid, named.guid));
-        let named = named.ok_or(Status::SA_REQUEST_INVALID)?;
-        let is_proxy = !requester.speaks_for(named);
-        let speaker = if is_proxy { requester } else { named };
-        let mgid = pattern.value(M::MGID).unwrap_or_default();
-        Ok(Self { pattern, mgid, state, named, speaker, is_proxy })
-    }
-}
-
-fn partition_of(pattern: &Pattern<'_, M>) -> Option<PartitionNumber> {
-    pattern.value::<Option<Pkey>>(M::PKEY).flatten().map(Pkey::partition)
 }
 
 /// Whether members with these join states keep a group in existence.

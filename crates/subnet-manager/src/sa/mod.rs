@@ -20,7 +20,8 @@
 //! | `guid_map` | maps by GUID |
 //! | `guid_records` | GUIDs of ports, and requests for aliases |
 //! | `group_gids` | GIDs of multicast groups |
-//! | `joins` | members of multicast groups, and the groups that they create |
+//! | `joins`, `join_request` | members of multicast groups, and the groups that they create |
+//! | `remembered` | what the next manager knows of groups |
 //! | `subscriptions`, `reports` | subscriptions to notices, and what is reported to whom |
 //! | `transfers` | RMPP responses of several datagrams |
 
@@ -31,11 +32,13 @@ mod groups;
 mod guid_map;
 mod guid_records;
 mod inventory;
+mod join_request;
 mod joins;
 mod membership;
 mod paths;
 mod put_off;
 mod query;
+mod remembered;
 mod reports;
 mod requester;
 mod routes;
@@ -49,6 +52,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric_model::FabricPlan;
 use ib_wire::rmpp::{Receiver, RmppFlags, RmppKind, RmppStatus, SEGMENT_DATA_LEN, Sender};
 use ib_wire::sa::McMemberRecord;
 use ib_wire::{Attribute, Datagram, Guid, Mad, Method, Status};
@@ -56,7 +60,8 @@ use ib_wire::{Attribute, Datagram, Guid, Mad, Method, Status};
 use serde::Serialize;
 
 pub use directory::{Directory, ManagerFacts, NodeFacts};
-pub(crate) use joins::{JoinedGroup, MemberKind};
+pub(crate) use joins::JoinedGroup;
+pub use remembered::{MemberKind, RememberedGroup};
 
 use budget::QueryBudget;
 use directory::EndPort;
@@ -149,9 +154,25 @@ impl SubnetAdministration {
         Self::default()
     }
 
-    /// A subnet administration that gives groups multicast LIDs of their own. The caller programs their trees.
-    pub(crate) fn with_group_trees() -> Self {
-        Self { joins: Joins::with_trees(), ..Self::default() }
+    /// A subnet administration that gives groups multicast LIDs of their own. The caller programs their trees. The trees
+    /// that a former manager remembered stay until ports had time to join again.
+    pub(crate) fn with_group_trees(remembered: &[RememberedGroup]) -> Self {
+        Self { joins: Joins::with_trees(remembered), ..Self::default() }
+    }
+
+    /// The groups with a multicast LID of their own, for the next manager.
+    pub(crate) fn remembered_groups(&self) -> Vec<RememberedGroup> {
+        self.joins.to_remember()
+    }
+
+    /// Whether groups of a former manager are left that ports did not join again.
+    pub(crate) fn remembers_groups(&self) -> bool {
+        self.joins.remembers()
+    }
+
+    /// Forgets who did not join again.
+    pub(crate) fn forget_remembered_groups(&mut self) {
+        self.joins.forget_remembered();
     }
 
     /// How often the groups with a multicast LID of their own, or their members, changed since the start.
@@ -159,9 +180,18 @@ impl SubnetAdministration {
         self.joins.tree_changes()
     }
 
-    /// The groups with a multicast LID of their own.
-    pub(crate) fn joined_groups(&self) -> Vec<JoinedGroup> {
-        self.directory.as_ref().map_or(Vec::new(), |directory| self.joins.joined_groups(directory))
+    /// The groups with a multicast LID of their own, and their members in a plan.
+    pub(crate) fn joined_groups(&self, plan: &FabricPlan) -> Vec<JoinedGroup> {
+        if let Some(directory) = &self.directory {
+            return self.joins.joined_groups(|guid| Some(directory.port_by_guid(guid)?.port_guid));
+        }
+        let aliases = plan.adapter_ports().flat_map(|port| {
+            let port_guid = port.guid;
+            port.aliases.values().map(move |alias| (alias.guid, port_guid))
+        });
+        let aliases: BTreeMap<Guid, Guid> = aliases.collect();
+        let own = |guid| plan.adapter_port(guid).map(|port| port.guid);
+        self.joins.joined_groups(|guid| own(guid).or_else(|| aliases.get(&guid).copied()))
     }
 
     /// Takes the ports that should be asked to join their groups again.
