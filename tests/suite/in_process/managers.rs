@@ -44,6 +44,7 @@ pub struct Member {
     beat_at: Option<Duration>,
     /// Whether the others' memory reaches it.
     pub is_linked: bool,
+    discovery: Option<Discovery>,
     /// Masters it yielded to; `None` where it only noticed that it was stopped.
     pub yields: Vec<Option<Guid>>,
 }
@@ -113,6 +114,7 @@ impl Managers {
                 fruitless: 0,
                 beat_at: None,
                 is_linked: true,
+                discovery: None,
                 yields: Vec::new(),
             });
         }
@@ -307,7 +309,10 @@ impl Managers {
         let mut did = !events.is_empty();
         for event in events {
             match event {
-                SmEvent::Discovered(discovery) => self.decide(index, &discovery),
+                SmEvent::Discovered(discovery) => {
+                    self.decide(index, &discovery);
+                    self.members[index].discovery = Some(*discovery);
+                }
                 SmEvent::ClaimRefused { .. } => self.claims_reported += 1,
                 SmEvent::Elected => self.members[index].fruitless = 0,
                 SmEvent::Yielded { to } => {
@@ -380,6 +385,12 @@ impl Managers {
         if self.is_judging && self.judge.is_new(reader.fingerprint(self.allowed_fingerprint)) {
             self.judge.look(&reader.tables(), &self.allowed);
         }
+    }
+
+    /// A manager reads its partitions again.
+    pub fn reload(&mut self, index: usize) {
+        let discovery = self.members[index].discovery.clone().unwrap();
+        self.decide(index, &discovery);
     }
 
     fn decide(&mut self, index: usize, discovery: &Discovery) {
