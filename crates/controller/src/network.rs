@@ -45,17 +45,17 @@ pub struct SiteFabric {
 }
 
 impl SiteFabric {
-    /// Partitions of the site beside hosts and clusters. The manager's port is handed over only if it carries nodes.
+    /// Partitions of the site beside hosts and clusters. Ports of subnet managers are handed over only if they carry nodes.
     pub fn new(
         partitions: Vec<PartitionIntent>,
         hosts: &[NewHost],
         clusters: &[ClusterRow],
-        manager: Option<Guid>,
+        is_manager: impl Fn(Guid) -> bool,
     ) -> Self {
         if partitions.is_empty() {
             return Self::default();
         }
-        let of_hosts = hosts.iter().filter_map(|host| host.port_guid).filter(|port| Some(*port) != manager);
+        let of_hosts = hosts.iter().filter_map(|host| host.port_guid).filter(|port| !is_manager(*port));
         let nodes = clusters.iter().flat_map(|cluster| &cluster.nodes).filter(|node| node.is_carried());
         Self { partitions, handed_over: of_hosts.chain(nodes.map(|node| node.port_guid)).collect() }
     }

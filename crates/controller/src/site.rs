@@ -146,8 +146,9 @@ impl Site {
     ) -> Result<FabricIntent, StoreError> {
         let hosts = self.store.host_list().await?;
         let discovered = self.with_observed(|observed| observed.fabric.discovered.clone());
-        let manager = discovered.map(|discovered| discovered.intents.manager);
-        let site = SiteFabric::new(partitions, &hosts, clusters, manager);
+        let is_manager =
+            |port| discovered.as_ref().is_some_and(|discovered| discovered.intents.is_manager(port));
+        let site = SiteFabric::new(partitions, &hosts, clusters, is_manager);
         Ok(FabricIntent { site, ..network::fabric_intent(clusters) })
     }
 

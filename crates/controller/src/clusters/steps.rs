@@ -14,6 +14,7 @@ use crate::admission::{AdmissionError, NotExclusive, PlacedNodes, admit};
 use crate::lifecycle::AdvanceOutcome;
 use crate::quota::{self, usage};
 use crate::site::Site;
+use crate::site_partitions;
 use crate::store::{ClusterRow, EventRecord, StoreError};
 
 /// A cluster of an owner.
@@ -59,8 +60,16 @@ pub async fn place_nodes(
     count: u32,
     all: &[ClusterRow],
 ) -> Result<PlacedNodes, ClusterError> {
-    let hosts = site.store.host_list().await?;
-    let placed = admit(cluster, count, &hosts, all, &site.observed());
+    let mut hosts = site.store.host_list().await?;
+    let observed = site.observed();
+    // Beside partitions of the site, ports of subnet managers are not handed over to tenants.
+    if !site_partitions::stored(&site.store).await?.is_empty()
+        && let Some(discovered) = &observed.fabric.discovered
+    {
+        let hosts = Arc::make_mut(&mut hosts);
+        hosts.retain(|host| !host.port_guid.is_some_and(|port| discovered.intents.is_manager(port)));
+    }
+    let placed = admit(cluster, count, &hosts, all, &observed);
     let not_exclusive = match &placed {
         Ok(PlacedNodes { not_exclusive, .. }) | Err(AdmissionError::NoCapacity { not_exclusive, .. }) => {
             *not_exclusive

@@ -157,3 +157,29 @@ fn a_port_that_the_site_keeps_is_not_handed_over() {
     assert!(problem(refused).contains("of-site"));
     site.ask(site.operator().host_add(&host("late", ports.others[1]))).unwrap();
 }
+
+#[test]
+fn no_node_is_placed_on_a_port_of_a_manager_beside_a_site() {
+    let site = Site::on(FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap());
+    eventually("the first plan is programmed", || plan(&site).is_some());
+    let manager = plan(&site).unwrap().manager().guid;
+    let tenant = site.tenant("blue");
+    let usable = |site: &Site| {
+        let refused = problem(site.ask(tenant.cluster_create(&new_cluster("huge", 1000))).unwrap_err());
+        let words = refused.split(" usable hosts").next().unwrap_or_default();
+        words
+            .rsplit(' ')
+            .next()
+            .and_then(|word| word.parse::<usize>().ok())
+            .unwrap_or_else(|| panic!("{refused}"))
+    };
+    assert_eq!(usable(&site), 8);
+    set(&site, OPEN).unwrap();
+    assert_eq!(usable(&site), 7, "not that of the manager");
+    // More nodes than the other hosts take one each.
+    let operation = site.ask(tenant.cluster_create(&new_cluster("one", 8))).unwrap();
+    site.wait(&tenant, &operation);
+    let world = site.world.lock().unwrap();
+    assert_eq!(world.specs.values().map(|spec| spec.vms.len()).sum::<usize>(), 8);
+    assert!(!world.members.iter().any(|(_, port)| *port == manager));
+}
