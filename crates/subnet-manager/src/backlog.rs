@@ -7,9 +7,8 @@ use crate::attribute_key::AttributeRef;
 use crate::manager::Manager;
 use crate::purpose::Purpose;
 
-/// Limit on requests waiting in the MAD window: enough to keep the windows of all devices of the largest
-/// fabrics full.
-const READY_MAX: usize = 8192;
+/// Limit on requests waiting in the MAD window, for many devices: enough to keep the window of the whole fabric full.
+const READY_MAX: usize = 1024;
 
 /// A read or write of an attribute.
 pub(crate) struct Job {
@@ -34,6 +33,7 @@ impl Backlog {
     /// Adds jobs of one step. They are done in any order; devices take turns.
     pub fn fill(&mut self, jobs: impl IntoIterator<Item = Job>) {
         self.0.extend(jobs);
+        self.0.shrink_to_fit();
         self.0.sort_unstable_by_key(|Job { target: (node, _, key), .. }| std::cmp::Reverse((key.1, *node)));
     }
 

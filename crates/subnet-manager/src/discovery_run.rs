@@ -176,7 +176,7 @@ impl Manager {
             self.fresh.insert(guid);
         }
         if is_new || is_new_adapter_port {
-            node.routes.entry(entered).or_insert(route);
+            node.routes.get_or_insert(entered, route);
         }
         if let Some(location) = from {
             self.observed.connect((location.near, location.port), (guid, entered));

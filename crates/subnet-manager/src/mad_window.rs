@@ -381,6 +381,10 @@ impl<P> MadWindow<P> {
         self.doubtful_in_flight -= usize::from(flight.in_doubt);
         if let Some(queue) = self.devices.get_mut(&flight.device) {
             queue.in_flight -= 1;
+            if queue.waiting.is_empty() {
+                // Large fabrics have many idle queues.
+                queue.waiting = VecDeque::new();
+            }
         }
         self.list(flight.device);
         Some(flight)

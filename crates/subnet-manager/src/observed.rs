@@ -12,6 +12,7 @@ use ib_wire::{
 use crate::attribute_key::AttributeKey;
 use crate::entry_class::EntryClass;
 use crate::lacks::Lacks;
+use crate::port_map::PortMap;
 use crate::sa::NodeFacts;
 
 /// A node as far as it answered.
@@ -21,15 +22,15 @@ pub(crate) struct ObservedNode {
     pub description: Option<NodeDescription>,
     pub switch: Option<SwitchInfo>,
     /// Directed routes to it: one to a switch, one per port to an adapter.
-    pub routes: BTreeMap<PortNum, DirectedRoute>,
-    pub ports: BTreeMap<PortNum, PortInfo>,
-    pub port_guids: BTreeMap<PortNum, Guid>,
+    pub routes: PortMap<DirectedRoute>,
+    pub ports: PortMap<PortInfo>,
+    pub port_guids: PortMap<Guid>,
     /// Ports whose link runs at FDR10. PortInfo shows it as QDR.
     pub fdr10_ports: BTreeSet<PortNum>,
     /// Whether adaptive routing of a switch is on.
     pub routes_adaptively: bool,
     /// The other end of each cable that was followed.
-    pub links: BTreeMap<PortNum, (Guid, PortNum)>,
+    pub links: PortMap<(Guid, PortNum)>,
     /// Table blocks that were read or written; those of a switch under port 0, those of an adapter under
     /// their port.
     pub tables: BTreeMap<(PortNum, AttributeKey), [u8; SMP_DATA_LEN]>,
@@ -48,12 +49,12 @@ impl ObservedNode {
             info,
             description: None,
             switch: None,
-            routes: BTreeMap::new(),
-            ports: BTreeMap::new(),
-            port_guids: BTreeMap::new(),
+            routes: PortMap::default(),
+            ports: PortMap::default(),
+            port_guids: PortMap::default(),
             fdr10_ports: BTreeSet::new(),
             routes_adaptively: false,
-            links: BTreeMap::new(),
+            links: PortMap::default(),
             tables: BTreeMap::new(),
             seen_in_run: 0,
             ports_read_in_run: 0,

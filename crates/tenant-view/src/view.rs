@@ -9,7 +9,7 @@ use fabric_model::{BuildError, FabricPlan, Topology};
 use fabric_sim::{BadCapacity, BareDatagram, DeviceId, DropReason, Fabric, InstallError, PortId};
 use ib_wire::{Datagram, DirectedRoute, Guid, LidAddress, ManagementClass, PortInfo, PortNum};
 use serde::Serialize;
-use subnet_manager::{Directory, ManagerFacts, NodeFacts, SubnetAdministration};
+use subnet_manager::{Directory, ManagerFacts, NodeFacts, PortMap, SubnetAdministration};
 use thiserror::Error;
 
 use crate::change_set::OverlayState;
@@ -512,8 +512,7 @@ pub(crate) fn default_plan(projection: &Projection, slice: &Slice) -> Result<Fab
 
 /// What a node reports of itself; `None` if it is disconnected.
 fn node_facts(fabric: &Fabric, device: DeviceId) -> Option<NodeFacts> {
-    let mut ports = BTreeMap::new();
-    let mut port_guids = BTreeMap::new();
+    let (mut ports, mut port_guids) = (PortMap::default(), PortMap::default());
     let first = fabric.ports_of(device).next()?;
     for port in fabric.ports_of(device) {
         let number = fabric.number_of(port);

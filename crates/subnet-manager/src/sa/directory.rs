@@ -14,6 +14,7 @@ use super::guid_map::GuidMap;
 use super::membership::{KeySet, SharedPartition};
 use super::routes::{PathStart, Routes};
 use super::service_levels::ServiceLevels;
+use crate::port_map::PortMap;
 
 /// Attributes that a node reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +24,9 @@ pub struct NodeFacts {
     /// `None` for an adapter.
     pub switch: Option<SwitchInfo>,
     /// PortInfo by port number, including port 0 of a switch.
-    pub ports: BTreeMap<PortNum, PortInfo>,
+    pub ports: PortMap<PortInfo>,
     /// GUIDs of its end ports.
-    pub port_guids: BTreeMap<PortNum, Guid>,
+    pub port_guids: PortMap<Guid>,
 }
 
 /// SMInfo values of the subnet manager. Its port is in the plan.
