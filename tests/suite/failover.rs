@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fabric_model::Topology;
-use fabric_model::generate::FatTree;
-use fabric_sim::{BuiltInProfile, PortId};
+use fabric_model::generate::{DragonflyPlus, FatTree, Torus};
+use fabric_sim::{BuiltInProfile, Fabric, PortId};
 use ib_wire::sa::{JoinState, PathRecord, Record};
 use ib_wire::{Attribute, Guid, Mad, ManagementClass, Method, SmInfo, SmKey, SmState};
+use subnet_manager::Standing;
 
 use crate::group_trees;
+use crate::in_process::fleet::Dice;
 use crate::in_process::managers::{Managers, Role};
 
 fn seconds(seconds: f64) -> Duration {
@@ -277,6 +279,91 @@ fn a_master_killed_at_any_set_is_replaced() {
     assert!(killed > 20, "{killed}");
 }
 
+/// The managers that may send Sets now.
+fn writers(managers: &Managers, plugged: &[bool]) -> Vec<usize> {
+    let may_write = |index: &usize| {
+        let member = &managers.members[*index];
+        let Role::Runs(manager) = &member.role else { return false };
+        let status = manager.election_status().unwrap();
+        !member.is_stopped && plugged[*index] && status.standing == Standing::Master && status.has_lease
+    };
+    (0..managers.members.len()).filter(may_write).collect()
+}
+
+/// Two to four managers that are killed, started, stopped, continued, cut off and connected again, 25 times in any order.
+#[test]
+fn random_faults_never_leave_two_writers() {
+    for seed in 1..=number(SEEDS).unwrap_or(24) {
+        let mut dice = Dice::new(seed as u64);
+        let topology = match seed % 3 {
+            0 => Torus { hosts_per_switch: 2, ..Torus::new([3, 4]) }.generate().unwrap(),
+            1 => tree(24, 8),
+            _ => DragonflyPlus { leaves: 2, spines: 2, hosts_per_leaf: 3, ..DragonflyPlus::new(3) }
+                .generate()
+                .unwrap(),
+        };
+        let mut places: Vec<usize> = (0..topology.end_nodes().count()).collect();
+        dice.shuffle(&mut places);
+        places.truncate(2 + seed / 3 % 3);
+        let count = places.len();
+        let profile = BuiltInProfile::Strict.profile();
+        let mut managers = Managers::new(&topology, &profile, &places, seed % 2 == 0);
+        managers.partitions = "blue=0x8001, ipoib : ALL_CAS=limited;".to_owned();
+        for index in 0..count {
+            managers.start(index);
+            managers.run_for(Duration::from_millis(dice.below(3000) as u64));
+        }
+        managers.run_for(seconds(15.0));
+        assert_eq!(managers.masters().len(), 1, "seed {seed}");
+        let (mut plugged, mut history) = (vec![true; count], Vec::new());
+        for _ in 0..25 {
+            let index = dice.below(count);
+            let (fault, is_dead) = (dice.below(3), matches!(managers.members[index].role, Role::Dead));
+            history.push((managers.now, index, fault));
+            match fault {
+                0 if is_dead => managers.start(index),
+                0 => managers.kill(index),
+                1 if managers.members[index].is_stopped => managers.go_on(index),
+                1 => managers.stop(index),
+                _ => {
+                    let (now, port) = (managers.now, managers.members[index].port);
+                    let is_plugged = plugged[index];
+                    let change = if is_plugged { Fabric::unplug } else { Fabric::plug };
+                    assert!(change(&mut managers.fabric, now, port));
+                    plugged[index] = !is_plugged;
+                }
+            }
+            let until = managers.now + Duration::from_millis(50 + dice.below(4000) as u64);
+            while managers.now < until {
+                managers.run_for(seconds(0.05));
+                let writers = writers(&managers, &plugged);
+                assert!(writers.len() <= 1, "seed {seed}: {writers:?} after {history:?}");
+            }
+            assert_eq!(managers.judge.verdict, None, "seed {seed}: {history:?}");
+        }
+        for index in 0..count {
+            if managers.members[index].is_stopped {
+                managers.go_on(index);
+            }
+            if matches!(managers.members[index].role, Role::Dead) {
+                managers.start(index);
+            }
+            if !std::mem::replace(&mut plugged[index], true) {
+                let (now, port) = (managers.now, managers.members[index].port);
+                managers.fabric.plug(now, port);
+            }
+        }
+        let end = managers.now + seconds(10.0);
+        let is_settled =
+            |managers: &Managers| managers.masters().len() == 1 && writers(managers, &plugged).len() == 1;
+        let took = managers.run_until(end, is_settled);
+        assert!(took.is_some(), "seed {seed}: {history:?}");
+        managers.run_for(seconds(20.0));
+        assert!(is_settled(&managers), "seed {seed}: {history:?}");
+        assert_judged(&managers);
+    }
+}
+
 /// What opensm at priority 15 answers, and sends by itself: it claims the fabric and hands it over.
 fn claim(state: SmState) -> SmInfo {
     SmInfo { guid: Guid::from_wire(1), sm_key: SmKey::from_wire(1), activity: 1, priority: 15, state }
@@ -320,11 +407,16 @@ fn nobody_yields_to_a_manager_that_was_not_declared() {
 const ROUNDS: &str = "HEDDLE_FAILOVER_ROUNDS";
 /// Its hosts.
 const HOSTS: &str = "HEDDLE_FAILOVER_HOSTS";
+/// Number of seeds of random faults.
+const SEEDS: &str = "HEDDLE_FAILOVER_SEEDS";
+
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
 
 /// Judged after every Set; every other round takes over in the other direction.
 #[test]
 fn faults_of_masters_of_a_large_fabric() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<usize>().unwrap());
     let (hosts, asked) = (number(HOSTS).unwrap_or(324), number(ROUNDS));
     let topology = tree(hosts as u32, 36);
     let mut managers = two(&topology, hosts - 1, false);
