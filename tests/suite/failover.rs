@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use fabric_model::Topology;
 use fabric_model::generate::{DragonflyPlus, FatTree, Torus};
-use fabric_sim::{BuiltInProfile, Fabric, PortId};
+use fabric_sim::{BuiltInProfile, Fabric, PortId, Probability};
 use ib_wire::sa::{JoinState, PathRecord, Record};
-use ib_wire::{Attribute, Guid, Mad, ManagementClass, Method, SmInfo, SmKey, SmState};
+use ib_wire::{Attribute, Guid, Mad, ManagementClass, Method, NodeKind, SmInfo, SmKey, SmState};
 use subnet_manager::Standing;
 
 use crate::group_trees;
@@ -279,6 +279,18 @@ fn a_master_killed_at_any_set_is_replaced() {
     assert!(killed > 20, "{killed}");
 }
 
+/// A port of each cable between switches.
+fn switch_cables(managers: &Managers) -> Vec<PortId> {
+    let fabric = &managers.fabric;
+    let ports = fabric.device_ids().flat_map(|device| fabric.ports_of(device));
+    let is_switch = |port: PortId| fabric.node_of(port).kind == NodeKind::Switch;
+    ports
+        .filter(|port| {
+            fabric.port_forwarding(*port).peer.is_some_and(|peer| is_switch(*port) && is_switch(peer))
+        })
+        .collect()
+}
+
 /// The managers that may send Sets now.
 fn writers(managers: &Managers, plugged: &[bool]) -> Vec<usize> {
     let may_write = |index: &usize| {
@@ -290,7 +302,8 @@ fn writers(managers: &Managers, plugged: &[bool]) -> Vec<usize> {
     (0..managers.members.len()).filter(may_write).collect()
 }
 
-/// Two to four managers that are killed, started, stopped, continued, cut off and connected again, 25 times in any order.
+/// Two to four managers that are killed, started, stopped, continued, cut off and connected again, 30 times in any order, while
+/// links between switches fail, one at a time, and datagrams get lost.
 #[test]
 fn random_faults_never_leave_two_writers() {
     for seed in 1..=number(SEEDS).unwrap_or(24) {
@@ -311,20 +324,31 @@ fn random_faults_never_leave_two_writers() {
         managers.partitions = "blue=0x8001, ipoib : ALL_CAS=limited;".to_owned();
         for index in 0..count {
             managers.start(index);
-            managers.run_for(Duration::from_millis(dice.below(3000) as u64));
+            // In half of the cases all start at once.
+            managers.run_for(Duration::from_millis((seed / 2 % 2 * dice.below(3000)) as u64));
         }
         managers.run_for(seconds(15.0));
         assert_eq!(managers.masters().len(), 1, "seed {seed}");
-        let (mut plugged, mut history) = (vec![true; count], Vec::new());
-        for _ in 0..25 {
+        managers.fabric.set_loss(None, Probability::try_from(0.01).unwrap());
+        let cables = switch_cables(&managers);
+        let (mut plugged, mut history, mut broken) = (vec![true; count], Vec::new(), None);
+        for _ in 0..30 {
             let index = dice.below(count);
-            let (fault, is_dead) = (dice.below(3), matches!(managers.members[index].role, Role::Dead));
+            let (fault, is_dead) = (dice.below(4), matches!(managers.members[index].role, Role::Dead));
             history.push((managers.now, index, fault));
             match fault {
                 0 if is_dead => managers.start(index),
                 0 => managers.kill(index),
                 1 if managers.members[index].is_stopped => managers.go_on(index),
                 1 => managers.stop(index),
+                2 => {
+                    let cable = cables[dice.below(cables.len())];
+                    let now = managers.now;
+                    match broken.take() {
+                        Some(cable) => assert!(managers.fabric.plug(now, cable)),
+                        None => assert!(managers.fabric.unplug(now, *broken.insert(cable))),
+                    }
+                }
                 _ => {
                     let (now, port) = (managers.now, managers.members[index].port);
                     let is_plugged = plugged[index];
@@ -341,6 +365,7 @@ fn random_faults_never_leave_two_writers() {
             }
             assert_eq!(managers.judge.verdict, None, "seed {seed}: {history:?}");
         }
+        managers.fabric.set_loss(None, Probability::NEVER);
         for index in 0..count {
             if managers.members[index].is_stopped {
                 managers.go_on(index);
@@ -360,6 +385,11 @@ fn random_faults_never_leave_two_writers() {
         assert!(took.is_some(), "seed {seed}: {history:?}");
         managers.run_for(seconds(20.0));
         assert!(is_settled(&managers), "seed {seed}: {history:?}");
+        for pair in managers.sets.windows(2) {
+            let pause = pair[1].at - pair[0].at;
+            let is_same = pair[0].member == pair[1].member;
+            assert!(is_same || pause >= seconds(0.2), "seed {seed}: {pair:?} after {history:?}");
+        }
         assert_judged(&managers);
     }
 }

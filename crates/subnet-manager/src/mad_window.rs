@@ -313,9 +313,10 @@ impl<P> MadWindow<P> {
         Some(Answered { purpose, request })
     }
 
-    /// A request will not be answered: it is sent again, or given up. Returns the purposes of those that are given up.
+    /// The transport knows that a request will not be answered: it is sent again, or given up. Returns the purposes of those that are
+    /// given up. That takes no time, so nobody waits for the device, and it is not in doubt.
     pub fn lost(&mut self, transaction: TransactionId) -> Vec<P> {
-        self.give_up(transaction.0 as u32)
+        self.give_up(transaction.0 as u32, false)
     }
 
     /// Handles timeouts. Returns the purposes of the requests that are given up.
@@ -327,7 +328,7 @@ impl<P> MadWindow<P> {
             if due > now {
                 break;
             }
-            silent.extend(self.give_up(transaction));
+            silent.extend(self.give_up(transaction, true));
         }
         silent
     }
@@ -337,7 +338,7 @@ impl<P> MadWindow<P> {
         self.deadlines.first_key_value().map(|((due, _), ())| *due)
     }
 
-    fn give_up(&mut self, transaction: u32) -> Vec<P> {
+    fn give_up(&mut self, transaction: u32, has_timed_out: bool) -> Vec<P> {
         let Some(InFlight { device, mut request, in_doubt, .. }) = self.take(transaction) else {
             return Vec::new();
         };
@@ -345,7 +346,7 @@ impl<P> MadWindow<P> {
             self.window.handle_loss(transaction, self.transactions);
         }
         let queue = self.devices.entry(device).or_default();
-        if request.is_own && transaction > queue.lost_at {
+        if request.is_own && has_timed_out && transaction > queue.lost_at {
             queue.lost_at = self.transactions;
             queue.losses = queue.losses.saturating_add(1);
         }
@@ -356,7 +357,9 @@ impl<P> MadWindow<P> {
             queue.waiting.push_front(request);
             self.waiting += 1;
             self.list(device);
-            self.go_first(device);
+            if has_timed_out {
+                self.go_first(device);
+            }
             return Vec::new();
         }
         let mut silent = vec![request.purpose];

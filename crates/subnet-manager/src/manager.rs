@@ -410,7 +410,9 @@ impl Manager {
         let health = self.health.poll_timeout().filter(|_| is_idle);
         let counters = self.counter_poll.poll_timeout();
         let rotation = self.rotation_timeout();
-        let served = [self.sa.poll_timeout(), self.persist_timeout(), self.drained_at, rotation];
+        // Later than that, only the last answers are waited for.
+        let drained = self.drained_at.filter(|at| *at > self.now);
+        let served = [self.sa.poll_timeout(), self.persist_timeout(), drained, rotation];
         let others =
             [watch, retry, trees, health, counters, self.election_timeout()].into_iter().chain(served);
         self.window.poll_timeout().into_iter().chain(others.flatten()).min()

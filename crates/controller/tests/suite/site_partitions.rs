@@ -1,14 +1,17 @@
 //! Partitions of the site beside clusters: set by operators, checked before they are accepted.
 
-use controller_api::ClientError;
 use controller_api::MemorySize;
+use controller_api::cluster::NewCluster;
 use controller_api::fabric::SitePartitions;
 use controller_api::host::NewHost;
+use controller_api::limit::Limit;
+use controller_api::operation::OperationState;
+use controller_api::{ClientError, ClusterRef};
 use fabric_model::FabricPlan;
 use fabric_model::generate::FatTree;
 use ib_wire::{Guid, Pkey};
 
-use crate::site::{Site, eventually, new_cluster};
+use crate::site::{Site, by_name, eventually, new_cluster};
 
 /// Everybody in the default partition, as under opensm.
 const OPEN: &str = "Default=0x7fff, ipoib, defmember=full : ALL;";
@@ -163,23 +166,26 @@ fn no_node_is_placed_on_a_port_of_a_manager_beside_a_site() {
     let site = Site::on(FatTree { radix: 8, ..FatTree::with_hosts(8) }.generate().unwrap());
     eventually("the first plan is programmed", || plan(&site).is_some());
     let manager = plan(&site).unwrap().manager().guid;
-    let tenant = site.tenant("blue");
-    let usable = |site: &Site| {
-        let refused = problem(site.ask(tenant.cluster_create(&new_cluster("huge", 1000))).unwrap_err());
-        let words = refused.split(" usable hosts").next().unwrap_or_default();
-        words
-            .rsplit(' ')
-            .next()
-            .and_then(|word| word.parse::<usize>().ok())
-            .unwrap_or_else(|| panic!("{refused}"))
+    site.tenant("blue");
+    let create = |size| {
+        let cluster = NewCluster { tenant: Some("blue".parse().unwrap()), ..new_cluster("one", size) };
+        site.ask(site.operator().cluster_create(&cluster))
     };
-    assert_eq!(usable(&site), 8);
+    let fitting = || match create(1000).unwrap_err() {
+        ClientError::Refused(problem) => match problem.limit {
+            Some(Limit::HostCapacity { nodes_that_fit: Some(nodes), .. }) => nodes,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let everywhere = fitting();
     set(&site, OPEN).unwrap();
-    assert_eq!(usable(&site), 7, "not that of the manager");
-    // More nodes than the other hosts take one each.
-    let operation = site.ask(tenant.cluster_create(&new_cluster("one", 8))).unwrap();
-    site.wait(&tenant, &operation);
-    let world = site.world.lock().unwrap();
-    assert_eq!(world.specs.values().map(|spec| spec.vms.len()).sum::<usize>(), 8);
-    assert!(!world.members.iter().any(|(_, port)| *port == manager));
+    assert_eq!(fitting() * 8, everywhere * 7, "seven of eight hosts are left");
+    let operation = create(fitting()).unwrap();
+    assert_eq!(site.wait(&site.operator(), &operation).state, OperationState::Done);
+    let hosts = site.ask(site.operator().host_list()).unwrap();
+    let kept = hosts.into_iter().find(|host| host.port_guid == Some(manager)).unwrap().name;
+    let name = ClusterRef { tenant: Some("blue".parse().unwrap()), ..by_name("one") };
+    let nodes = site.ask(site.operator().cluster_show(&name)).unwrap().nodes;
+    assert!(nodes.iter().all(|node| node.host.is_some() && node.host != Some(kept.clone())), "{nodes:?}");
 }
