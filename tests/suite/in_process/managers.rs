@@ -387,6 +387,13 @@ impl Managers {
         }
     }
 
+    /// Judges Sets from now on. Those before were not.
+    pub fn judge_from_now(&mut self) {
+        self.is_judging = true;
+        self.allowed = Pairs::of_plan(self.plan.as_ref().unwrap(), &self.places);
+        self.allowed_fingerprint = pairs_fingerprint(&self.allowed);
+    }
+
     /// A manager reads its partitions again.
     pub fn reload(&mut self, index: usize) {
         let discovery = self.members[index].discovery.clone().unwrap();
