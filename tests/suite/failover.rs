@@ -371,14 +371,14 @@ fn random_faults_never_leave_two_writers() {
             assert_eq!(managers.judge.verdict, None, "seed {seed}: {history:?}");
         }
         managers.fabric.set_loss(None, Probability::NEVER);
-        for index in 0..count {
+        for (index, is_plugged) in plugged.iter_mut().enumerate() {
             if managers.members[index].is_stopped {
                 managers.go_on(index);
             }
             if matches!(managers.members[index].role, Role::Dead) {
                 managers.start(index);
             }
-            if !std::mem::replace(&mut plugged[index], true) {
+            if !std::mem::replace(is_plugged, true) {
                 let (now, port) = (managers.now, managers.members[index].port);
                 managers.fabric.plug(now, port);
             }
