@@ -1,6 +1,6 @@
-//! What a manager remembers of groups with trees of their own: who is in them, by which multicast LID. The next manager finds their
-//! entries in forwarding tables right, and keeps them until ports have joined again. It knows no more of such a group, above all
-//! not its Q_Key, which is a tenant's secret: for clients the group exists again when a port creates it anew.
+//! The persistent part of groups with trees of their own: multicast LID and members. With it, the next manager recognises their
+//! entries in forwarding tables, and keeps them until ports have joined again. The other attributes of a group are not stored, above
+//! all not its Q_Key, which is a tenant's secret: for clients the group exists again when a port creates it anew.
 
 use std::collections::BTreeMap;
 
