@@ -8,7 +8,8 @@ use subnet_manager::transition::StepKind;
 
 use crate::in_process;
 use crate::in_process::fleet::{Dice, Fleet, Program, Set, plan, reordered, route_sets, without_hosts};
-use crate::in_process::tables::{Pairs, Violation};
+use crate::in_process::pairs::Pairs;
+use crate::in_process::tables::Violation;
 
 /// More writes than any transition here takes.
 const TO_THE_END: usize = usize::MAX;
@@ -125,6 +126,41 @@ fn caught(order: impl Fn(&Fleet, Program, &FabricPlan) -> Vec<Vec<Set>>) -> (usi
         }
     }
     (count, first)
+}
+
+/// Writes of random transitions in any order, so that many are wrong: what differs from tables that are right is judged as all
+/// of them are.
+#[test]
+fn what_differs_is_judged_like_the_whole() {
+    let (mut judged, mut wrong) = (0, 0);
+    for seed in 0..30 {
+        let (whole, plans) = plans((seed % 5) as u8, seed, [1, 98, 0]);
+        let mut dice = Dice::new(seed);
+        let mut fleet = Fleet::new(&whole);
+        fleet.activate_all(&plans[0]);
+        assert!(fleet.go(&plans[0], &mut dice, TO_THE_END).unwrap());
+        fleet.recable(&plans[1]);
+        let allowed = fleet.tables.reachable().or(&Pairs::of_plan(&plans[1], &fleet.places));
+        if fleet.tables.violation(&allowed).is_some() {
+            continue;
+        }
+        let mut sets: Vec<Set> = fleet.program(&plans[1]).steps().into_iter().flatten().collect();
+        dice.shuffle(&mut sets);
+        for set in sets {
+            let before = fleet.tables.clone();
+            fleet.apply(&set);
+            let (all, since) =
+                (fleet.tables.violation(&allowed), fleet.tables.violation_since(&before, &allowed));
+            assert_eq!(all.is_some(), since.is_some(), "{set:?}: {all:?}, {since:?}");
+            judged += 1;
+            if all.is_some() {
+                wrong += 1;
+                fleet.tables = before;
+            }
+        }
+    }
+    println!("{judged} writes judged, {wrong} of them wrong");
+    assert!(judged > 1000 && wrong > 20, "{judged} writes judged, {wrong} of them wrong");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use subnet_manager::transition::{
     route_steps,
 };
 
-use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation};
+use super::pairs::{PairSet, Pairs};
+use super::tables::{Behind, End, Places, Port, Switch, Tables, Violation};
 
 /// P_Keys a port holds at most.
 const KEYS: u16 = 64;
@@ -91,7 +92,7 @@ pub struct Fleet {
     /// Cables that carry data, by the switch port at either end.
     live: BTreeSet<(usize, u8)>,
     /// The honest pairs of the plan that was reached last, and of those that were begun since.
-    begun: BTreeSet<(usize, usize)>,
+    begun: PairSet,
     /// Writes applied and judged.
     pub judged: u64,
 }
@@ -124,7 +125,7 @@ impl Fleet {
                 }
             }
         }
-        Self { tables, places, live: BTreeSet::new(), begun: BTreeSet::new(), judged: 0 }
+        Self { tables, places, live: BTreeSet::new(), begun: PairSet::default(), judged: 0 }
     }
 
     /// Cables that a plan does not have are pulled; new ones are plugged and wait to be activated.
@@ -267,13 +268,13 @@ impl Fleet {
         self.recable(plan);
         let wanted = Pairs::of_plan(plan, &self.places);
         let mut allowed = self.tables.reachable().or(&wanted);
-        allowed.honest.extend(&self.begun);
+        allowed.honest.unite(&self.begun);
         let steps = self.program(plan).steps();
         let is_there = self.run(steps, &allowed, dice, limit)?;
         if is_there {
-            self.begun.clear();
+            self.begun = PairSet::default();
         }
-        self.begun.extend(wanted.honest);
+        self.begun.unite(&wanted.honest);
         Ok(is_there)
     }
 

@@ -13,7 +13,8 @@ use subnet_manager::{
     SmEvent, Standby,
 };
 
-use super::tables::{Pairs, Places};
+use super::pairs::Pairs;
+use super::tables::Places;
 use super::world::{Judge, TableReader, pairs_fingerprint};
 
 /// Time without beats after which a stream has no master at its end, as `heddle sm` has it.
@@ -383,7 +384,7 @@ impl Managers {
     fn look(&mut self) {
         let reader = TableReader { fabric: &self.fabric, topology: &self.topology, places: &self.places };
         if self.is_judging && self.judge.is_new(reader.fingerprint(self.allowed_fingerprint)) {
-            self.judge.look(&reader.tables(), &self.allowed);
+            self.judge.look(reader.tables(), &self.allowed, self.allowed_fingerprint);
         }
     }
 

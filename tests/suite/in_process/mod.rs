@@ -4,6 +4,7 @@
 
 pub mod fleet;
 pub mod managers;
+pub mod pairs;
 pub mod recorded;
 pub mod running_manager;
 pub mod served;

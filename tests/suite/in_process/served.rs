@@ -13,7 +13,8 @@ use fabric_sim::{BareDatagram, BuiltInProfile, Fabric, FabricOutput, PortId};
 use ib_transport::{ClientDatagram, FabricBackend, Outbox, Server, Vendor, Waker};
 use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, Method, PortState};
 
-use super::tables::{Pairs, Places, Tables};
+use super::pairs::Pairs;
+use super::tables::{Places, Tables};
 use super::world::TableReader;
 use crate::rig::{self, Printed, Sockets};
 
@@ -55,7 +56,8 @@ impl Shared {
         if tables != self.judged {
             let reachable = tables.reachable().honest;
             watch.judged += 1;
-            watch.lost = watch.kept.difference(&reachable).next().map(|pair| (watch.sets, *pair));
+            watch.lost =
+                watch.kept.iter().find(|pair| !reachable.contains(**pair)).map(|pair| (watch.sets, *pair));
             self.judged = tables;
         }
     }

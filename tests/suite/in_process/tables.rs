@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fabric_model::{FabricPlan, Topology};
+use fabric_model::Topology;
 use ib_wire::{Guid, Pkey};
+
+use super::pairs::Pairs;
 
 /// Everything that decides where packets go.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,6 +54,22 @@ pub struct End {
     pub at: Option<(usize, u8)>,
 }
 
+impl Switch {
+    /// The output port of a LID, whether or not there is such a port.
+    fn entry(&self, lid: u16) -> Option<u8> {
+        self.linear.get(usize::from(lid)).copied().filter(|_| lid <= self.top)
+    }
+}
+
+/// What differs between two states of the same devices: LIDs and multicast LIDs whose packets may take other ways, and ends
+/// that differ themselves or at the switch port that they are cabled to.
+#[derive(Default)]
+struct Changes {
+    lids: BTreeSet<u16>,
+    mlids: BTreeSet<u16>,
+    ends: BTreeSet<usize>,
+}
+
 /// Where devices of a topology stand in [`Tables`].
 #[derive(Clone, Debug, Default)]
 pub struct Places {
@@ -59,14 +77,6 @@ pub struct Places {
     pub switches: BTreeMap<Guid, usize>,
     /// Adapter ports by port GUID.
     pub ends: BTreeMap<Guid, usize>,
-}
-
-/// Pairs of ports that reach each other: from adapters that obey their tables, and from adapters that send with any
-/// key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pairs {
-    pub honest: BTreeSet<(usize, usize)>,
-    pub hostile: BTreeSet<(usize, usize)>,
 }
 
 /// A state that must never occur.
@@ -98,54 +108,66 @@ impl Places {
     }
 }
 
-impl Pairs {
-    /// The pairs that a plan allows.
-    pub fn of_plan(plan: &FabricPlan, places: &Places) -> Self {
-        let mut pairs = Self::default();
-        for from in plan.adapter_ports() {
-            for to in plan.adapter_ports().filter(|to| to.guid != from.guid) {
-                let pair = (places.ends[&from.guid], places.ends[&to.guid]);
-                let any = |meets: fn(Pkey, Pkey) -> bool| {
-                    from.pkeys.keys().any(|sent| to.pkeys.keys().any(|held| meets(sent, held)))
-                };
-                if any(|sent, held| sent.is_accepted_by(held)) {
-                    pairs.honest.insert(pair);
-                }
-                if any(|sent, held| sent.partition() == held.partition()) {
-                    pairs.hostile.insert(pair);
-                }
-            }
-        }
-        pairs
-    }
-
-    pub fn or(mut self, other: &Self) -> Self {
-        self.honest.extend(&other.honest);
-        self.hostile.extend(&other.hostile);
-        self
-    }
-
-    fn beyond(&self, allowed: &Self) -> Option<Violation> {
-        let first = |pairs: &BTreeSet<(usize, usize)>, allowed: &BTreeSet<(usize, usize)>| {
-            pairs.difference(allowed).next().copied()
-        };
-        let honest = first(&self.honest, &allowed.honest).map(|pair| (pair, false));
-        let reaches = honest.or_else(|| first(&self.hostile, &allowed.hostile).map(|pair| (pair, true)));
-        reaches.map(|((from, to), hostile)| Violation::Reaches { from, to, hostile })
-    }
-}
-
 impl Tables {
     /// The first violation, if there is one.
     pub fn violation(&self, allowed: &Pairs) -> Option<Violation> {
-        let ring = || self.loops().or_else(|| self.credit_ring()).or_else(|| self.group_ring());
+        let ring = || {
+            self.loops(self.lids()).or_else(|| self.credit_ring()).or_else(|| self.group_ring(self.mlids()))
+        };
         self.reachable().beyond(allowed).or_else(ring)
+    }
+
+    /// The first violation in what differs from other tables of the same devices, in which there is none with the same
+    /// permissions.
+    pub fn violation_since(&self, before: &Self, allowed: &Pairs) -> Option<Violation> {
+        let changes = self.changes_since(before);
+        let is_affected = |to: &End| to.lid.is_some_and(|lid| changes.lids.contains(&lid));
+        let receivers = self.ends.iter().enumerate().filter(|(_, to)| is_affected(to)).map(|(to, _)| to);
+        let receivers: BTreeSet<usize> = receivers.chain(changes.ends.iter().copied()).collect();
+        let all = 0..self.ends.len();
+        let from_anywhere = receivers.iter().flat_map(|to| all.clone().map(|from| (from, *to)));
+        let to_anywhere = changes.ends.iter().flat_map(|from| all.clone().map(|to| (*from, to)));
+        let routes = |lids: BTreeSet<u16>| match lids.is_empty() {
+            true => None,
+            false => self.loops(lids).or_else(|| self.credit_ring()),
+        };
+        let reaches = self.reachable_among(from_anywhere.chain(to_anywhere)).beyond(allowed);
+        reaches.or_else(|| routes(changes.lids)).or_else(|| self.group_ring(changes.mlids))
+    }
+
+    fn changes_since(&self, before: &Self) -> Changes {
+        let mut changes = Changes::default();
+        let ends = before.ends.iter().zip(&self.ends).enumerate();
+        changes.ends.extend(ends.filter(|(_, (was, is))| was != is).map(|(place, _)| place));
+        for (was, is) in before.switches.iter().zip(&self.switches).filter(|(was, is)| was != is) {
+            let lids = 1..was.linear.len().max(is.linear.len()) as u16;
+            changes.lids.extend(lids.clone().filter(|lid| was.entry(*lid) != is.entry(*lid)));
+            let mlids = was.groups.keys().chain(is.groups.keys()).copied();
+            changes.mlids.extend(mlids.filter(|mlid| was.groups.get(mlid) != is.groups.get(mlid)));
+            for (number, (port, now)) in was.ports.iter().zip(&is.ports).enumerate() {
+                if port == now {
+                    continue;
+                }
+                for behind in [port.behind, now.behind] {
+                    if let Some(Behind::End(end)) = behind {
+                        changes.ends.insert(end);
+                    }
+                }
+                if (port.active, port.behind) != (now.active, now.behind) {
+                    let number = number as u8;
+                    changes.lids.extend(lids.clone().filter(|lid| is.entry(*lid) == Some(number)));
+                    let with_port = is.groups.iter().filter(|(_, ports)| ports.contains(&number));
+                    changes.mlids.extend(with_port.map(|(mlid, _)| *mlid));
+                }
+            }
+        }
+        changes
     }
 
     /// The port by which a switch sends to a LID.
     fn exit(&self, switch: usize, lid: u16) -> Option<(u8, &Port)> {
         let switch = &self.switches[switch];
-        let exit = *switch.linear.get(usize::from(lid)).filter(|_| lid <= switch.top)?;
+        let exit = switch.entry(lid)?;
         let port = switch.ports.get(usize::from(exit))?;
         (exit != 0 && port.active).then_some((exit, port))
     }
@@ -161,8 +183,12 @@ impl Tables {
         1..self.switches.iter().map(|switch| switch.linear.len()).max().unwrap_or(1) as u16
     }
 
-    fn loops(&self) -> Option<Violation> {
-        for lid in self.lids() {
+    fn mlids(&self) -> BTreeSet<u16> {
+        self.switches.iter().flat_map(|switch| switch.groups.keys()).copied().collect()
+    }
+
+    fn loops(&self, lids: impl IntoIterator<Item = u16>) -> Option<Violation> {
+        for lid in lids {
             // The last walk that came by, counted from 1.
             let mut seen = vec![0; self.switches.len()];
             for start in 0..self.switches.len() {
@@ -185,42 +211,42 @@ impl Tables {
     /// Looks for a cycle in the relation "a packet that holds this channel may wait for that one", for any sender and
     /// receiver.
     fn credit_ring(&self) -> Option<Violation> {
-        let mut waits: BTreeSet<((usize, u8), (usize, u8))> = BTreeSet::new();
+        let ports = self.switches.iter().map(|switch| switch.ports.len()).max().unwrap_or(0);
+        let channel = |switch: usize, port: u8| switch * ports + usize::from(port);
+        let count = self.switches.len() * ports;
+        // For each channel: whether a packet that holds it may wait for each port of the next switch.
+        let mut known = vec![false; count * ports];
+        let (mut waiting, mut waited_for) = (vec![0; count], vec![Vec::new(); count]);
+        let mut is_used = vec![false; count];
         for lid in self.lids() {
             for switch in 0..self.switches.len() {
-                if let Some((exit, next)) = self.next_switch(switch, lid)
-                    && let Some((onward, _)) = self.next_switch(next, lid)
-                {
-                    waits.insert(((switch, exit), (next, onward)));
+                let Some((exit, next)) = self.next_switch(switch, lid) else { continue };
+                let Some((onward, _)) = self.next_switch(next, lid) else { continue };
+                let (holder, wanted) = (channel(switch, exit), channel(next, onward));
+                if !std::mem::replace(&mut known[holder * ports + usize::from(onward)], true) {
+                    waiting[holder] += 1;
+                    waited_for[wanted].push(holder);
+                    (is_used[holder], is_used[wanted]) = (true, true);
                 }
             }
         }
         // Channels that wait for no other cannot be on a cycle; remove them until none is left.
-        let mut waiting: BTreeMap<(usize, u8), usize> = BTreeMap::new();
-        let mut waited_for: BTreeMap<(usize, u8), Vec<(usize, u8)>> = BTreeMap::new();
-        for (holder, wanted) in waits {
-            *waiting.entry(holder).or_default() += 1;
-            waiting.entry(wanted).or_default();
-            waited_for.entry(wanted).or_default().push(holder);
-        }
-        let mut free: Vec<(usize, u8)> = waiting.iter().filter(|(_, n)| **n == 0).map(|(c, _)| *c).collect();
+        let mut free: Vec<usize> = (0..count).filter(|it| is_used[*it] && waiting[*it] == 0).collect();
         while let Some(channel) = free.pop() {
-            waiting.remove(&channel);
-            for holder in waited_for.remove(&channel).unwrap_or_default() {
-                let left = waiting.get_mut(&holder).unwrap();
-                *left -= 1;
-                if *left == 0 {
+            is_used[channel] = false;
+            for holder in std::mem::take(&mut waited_for[channel]) {
+                waiting[holder] -= 1;
+                if waiting[holder] == 0 {
                     free.push(holder);
                 }
             }
         }
-        waiting.keys().next().map(|(switch, port)| Violation::CreditRing { switch: *switch, port: *port })
+        let stuck = (0..count).find(|channel| is_used[*channel])?;
+        Some(Violation::CreditRing { switch: stuck / ports, port: (stuck % ports) as u8 })
     }
 
     /// The cables of a group, those in the entry of one end included, have to be a forest.
-    fn group_ring(&self) -> Option<Violation> {
-        let mlids: BTreeSet<u16> =
-            self.switches.iter().flat_map(|switch| switch.groups.keys()).copied().collect();
+    fn group_ring(&self, mlids: BTreeSet<u16>) -> Option<Violation> {
         for mlid in mlids {
             let mut tree: Vec<usize> = (0..self.switches.len()).collect();
             let mut cables: BTreeSet<[(usize, u8); 2]> = BTreeSet::new();
@@ -247,36 +273,54 @@ impl Tables {
 
     /// The pairs that reach each other over links, routes, and the keys of switch ports and adapters.
     pub fn reachable(&self) -> Pairs {
-        let mut pairs = Pairs::default();
-        for (from, sender) in self.ends.iter().enumerate() {
-            for (to, receiver) in self.ends.iter().enumerate().filter(|(to, _)| *to != from) {
-                let Some((entry, exit)) = self.way(sender, receiver, to) else { continue };
-                let passes = |key: Pkey| {
-                    (!entry.enforcing || permits(&entry.keys, key))
-                        && (!exit.enforcing || accepts(&exit.keys, key))
-                        && accepts(&receiver.keys, key)
-                };
-                if sender.keys.iter().flatten().any(|key| passes(*key)) {
-                    pairs.honest.insert((from, to));
-                }
-                let full = |key: &Pkey| key.partition().key(ib_wire::Membership::Full);
-                if receiver.keys.iter().flatten().any(|key| passes(full(key)) || passes(*key)) {
-                    pairs.hostile.insert((from, to));
-                }
+        let all = 0..self.ends.len();
+        self.reachable_among(all.clone().flat_map(|from| all.clone().map(move |to| (from, to))))
+    }
+
+    /// Those of some pairs that reach each other.
+    fn reachable_among(&self, among: impl Iterator<Item = (usize, usize)>) -> Pairs {
+        let compact = |keys: &[Option<Pkey>]| keys.iter().flatten().copied().collect::<Vec<Pkey>>();
+        let held: Vec<Vec<Pkey>> = self.ends.iter().map(|end| compact(&end.keys)).collect();
+        let guards: Vec<Option<Vec<Pkey>>> = self
+            .ends
+            .iter()
+            .map(|end| {
+                let (switch, number) = end.at?;
+                let port = self.switches[switch].ports.get(usize::from(number))?;
+                port.enforcing.then(|| compact(&port.keys))
+            })
+            .collect();
+        let mut pairs = Pairs::new(self.ends.len());
+        for (from, to) in among.filter(|(from, to)| from != to && self.has_way(*from, *to)) {
+            let passes = |key: Pkey| {
+                guards[from].as_ref().is_none_or(|keys| permits(keys, key))
+                    && guards[to].as_ref().is_none_or(|keys| accepts(keys, key))
+                    && accepts(&held[to], key)
+            };
+            if held[from].iter().any(|key| passes(*key)) {
+                pairs.honest.insert((from, to));
+            }
+            let full = |key: &Pkey| key.partition().key(ib_wire::Membership::Full);
+            if held[to].iter().any(|key| passes(full(key)) || passes(*key)) {
+                pairs.hostile.insert((from, to));
             }
         }
         pairs
     }
 
-    /// The switch ports by which packets from one end come in and go out to another, if they get there.
-    fn way(&self, from: &End, to: &End, to_place: usize) -> Option<(&Port, &Port)> {
-        let ((mut here, number), lid) = (from.at?, to.lid?);
-        let entry = self.switches[here].ports.get(usize::from(number)).filter(|port| port.active)?;
+    /// Whether links and routes lead from one end to another.
+    fn has_way(&self, from: usize, to: usize) -> bool {
+        self.last_exit(from, to).is_some()
+    }
+
+    fn last_exit(&self, from: usize, to: usize) -> Option<()> {
+        let ((mut here, number), lid) = (self.ends[from].at?, self.ends[to].lid?);
+        self.switches[here].ports.get(usize::from(number)).filter(|port| port.active)?;
         for _ in 0..=self.switches.len() {
             let (_, port) = self.exit(here, lid)?;
             match port.behind? {
                 Behind::Switch(next, _) => here = next,
-                Behind::End(end) => return (end == to_place).then_some((entry, port)),
+                Behind::End(end) => return (end == to).then_some(()),
             }
         }
         None
@@ -292,12 +336,10 @@ fn root(tree: &[usize], mut place: usize) -> usize {
 
 /// Whether a switch port lets its neighbour send with a key: a full entry permits both keys of its partition, a limited one
 /// only the limited key (A-PART-4).
-fn permits(keys: &[Option<Pkey>], sent: Pkey) -> bool {
-    keys.iter()
-        .flatten()
-        .any(|held| *held == sent || *held == sent.partition().key(ib_wire::Membership::Full))
+fn permits(keys: &[Pkey], sent: Pkey) -> bool {
+    keys.iter().any(|held| *held == sent || *held == sent.partition().key(ib_wire::Membership::Full))
 }
 
-fn accepts(keys: &[Option<Pkey>], sent: Pkey) -> bool {
-    keys.iter().flatten().any(|held| sent.is_accepted_by(*held))
+fn accepts(keys: &[Pkey], sent: Pkey) -> bool {
+    keys.iter().any(|held| sent.is_accepted_by(*held))
 }

@@ -15,7 +15,8 @@ use subnet_manager::{
     Discovery, MadLimits, Manager, ManagerSettings, PersistentState, SECRET_LEN_MIN, SiteSecret, SmEvent,
 };
 
-use super::tables::{Behind, End, Pairs, Places, Port, Switch, Tables, Violation};
+use super::pairs::Pairs;
+use super::tables::{Behind, End, Places, Port, Switch, Tables, Violation};
 
 /// Steps of one run, so that a manager that never ends fails a test instead of stopping it.
 const STEPS_MAX: usize = 200_000;
@@ -73,6 +74,8 @@ pub struct Judge {
     pub sets: u64,
     /// States that were seen before under the same permissions need no second look.
     seen: HashSet<u64>,
+    /// The tables that were judged last, and the fingerprint of the permissions.
+    last: Option<(Tables, u64)>,
     /// The first thing that went wrong, with the number of the Set.
     pub verdict: Option<(u64, Violation)>,
 }
@@ -84,8 +87,14 @@ impl Judge {
         self.verdict.is_none() && self.seen.insert(fingerprint)
     }
 
-    pub fn look(&mut self, tables: &Tables, allowed: &Pairs) {
-        self.verdict = tables.violation(allowed).map(|violation| (self.sets, violation));
+    /// Checks tables, or what differs from those that were checked before with the same permissions.
+    pub fn look(&mut self, tables: Tables, allowed: &Pairs, permissions: u64) {
+        let violation = match &self.last {
+            Some((last, known)) if *known == permissions => tables.violation_since(last, allowed),
+            _ => tables.violation(allowed),
+        };
+        self.verdict = violation.map(|violation| (self.sets, violation));
+        self.last = Some((tables, permissions));
     }
 }
 
@@ -276,7 +285,7 @@ impl World {
     fn look(&mut self) {
         if self.judging && self.judge.is_new(self.reader().fingerprint(self.allowed_fingerprint)) {
             let tables = self.tables();
-            self.judge.look(&tables, &self.allowed);
+            self.judge.look(tables, &self.allowed, self.allowed_fingerprint);
         }
     }
 
@@ -338,7 +347,7 @@ impl World {
 /// A fingerprint of permissions.
 pub fn pairs_fingerprint(pairs: &Pairs) -> u64 {
     let mut hasher = Folder::default();
-    (&pairs.honest, &pairs.hostile).hash(&mut hasher);
+    pairs.hash(&mut hasher);
     hasher.finish()
 }
 
