@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -55,8 +57,9 @@ impl FromStr for DeclaredManager {
 }
 
 /// The standby managers of a master.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Followers {
+    /// From 1 on: a standby manager that has stored nothing yet remembers 0.
     sequence: u64,
     connected: BTreeMap<Guid, Follower>,
     next_beat: Duration,
@@ -102,6 +105,12 @@ impl Follower {
     }
 }
 
+impl Default for Followers {
+    fn default() -> Self {
+        Self { sequence: 1, connected: BTreeMap::new(), next_beat: Duration::ZERO, pending: None, left: 0 }
+    }
+}
+
 impl Followers {
     /// The standby managers that store every change before it takes effect.
     pub fn set(&self) -> BTreeSet<Guid> {
@@ -118,9 +127,14 @@ impl Followers {
             Err(error) => stream.send(Err(error.into())),
         };
         if is_sent {
-            // A former connection of the same manager ends here.
+            // A former connection of the same manager ends here, but the manager may still take its memory for current: it
+            // stays in the set.
             let stream = Stream::Open(stream);
-            self.connected.insert(manager, Follower { stream, is_in_set: false, remembered: 0 });
+            let follower = match self.connected.remove(&manager) {
+                Some(known) => Follower { stream, ..known },
+                None => Follower { stream, is_in_set: false, remembered: 0 },
+            };
+            self.connected.insert(manager, follower);
         }
     }
 
@@ -222,6 +236,10 @@ pub struct Following {
     incoming: Receiver<Incoming>,
     /// To the threads that confirm what was stored.
     confirm: Vec<Sender<u64>>,
+    /// How often all connections were opened anew. Older ones end.
+    round: Arc<AtomicU64>,
+    /// Whether something was discarded.
+    lacks_some: bool,
     source: Option<Source>,
     /// When the master last knew that everything it sent was stored here.
     confirmed_at: Option<Duration>,
@@ -244,20 +262,30 @@ impl Following {
     pub fn start(own: Guid, managers: &[DeclaredManager], waker: &Waker) -> anyhow::Result<Self> {
         let (sender, incoming) = mpsc::channel();
         let mut confirm = Vec::new();
+        let round = Arc::new(AtomicU64::new(0));
         for (from, path) in managers.iter().filter_map(|manager| manager.control.clone()).enumerate() {
             let (confirmed, to_confirm) = mpsc::channel::<u64>();
             confirm.push(confirmed);
             let (sender, waker, address) = (sender.clone(), waker.clone(), path.clone());
+            let round = Arc::clone(&round);
             std::thread::Builder::new()
                 .name("follow".into())
-                .spawn(move || follow(own, from, &path, &sender, &waker))
+                .spawn(move || follow(own, from, &path, &round, &sender, &waker))
                 .context("cannot start a thread")?;
             std::thread::Builder::new()
                 .name("confirm".into())
                 .spawn(move || confirm_all(own, &address, &to_confirm))
                 .context("cannot start a thread")?;
         }
-        Ok(Self { incoming, confirm, source: None, confirmed_at: None, beat_at: None })
+        Ok(Self {
+            incoming,
+            confirm,
+            round,
+            lacks_some: false,
+            source: None,
+            confirmed_at: None,
+            beat_at: None,
+        })
     }
 
     /// Takes what has arrived. `store` makes a memory durable. Returns whether the memory has changed.
@@ -305,12 +333,17 @@ impl Following {
 
     /// Forgets what has arrived: this manager is the master itself.
     pub fn discard(&mut self) {
-        while self.incoming.try_recv().is_ok() {}
+        while self.incoming.try_recv().is_ok() {
+            self.lacks_some = true;
+        }
     }
 
     /// A wait begins, and with it the question whether the master sends beats.
-    pub fn forget_beats(&mut self) {
+    pub fn begin_wait(&mut self) {
         self.beat_at = None;
+        if std::mem::take(&mut self.lacks_some) {
+            self.connect_anew();
+        }
     }
 
     /// Whether a master sent beats during this wait, and stopped.
@@ -318,8 +351,9 @@ impl Following {
         self.beat_at.is_some_and(|at| now >= at + QUIET_MAX)
     }
 
-    /// This manager was stopped for a while: when things arrived is not known.
-    pub fn forget_times(&mut self) {
+    /// Something is missing of what arrived, or it is not known when it arrived: a master has to send everything again.
+    pub fn connect_anew(&mut self) {
+        self.round.fetch_add(1, Ordering::Relaxed);
         self.confirmed_at = None;
         self.beat_at = None;
         self.source = None;
@@ -354,11 +388,15 @@ impl Following {
 }
 
 /// Reads the stream of one manager for as long as the process lives.
-fn follow(own: Guid, from: usize, path: &Path, sender: &Sender<Incoming>, waker: &Waker) {
+fn follow(own: Guid, from: usize, path: &Path, round: &AtomicU64, sender: &Sender<Incoming>, waker: &Waker) {
     for connection in 0.. {
+        let this_round = round.load(Ordering::Relaxed);
         if let Ok(replies) = control_socket::request::<Replica>(path, &SmRequest::Follow { manager: own }) {
             for replica in replies {
                 let Ok(replica) = replica else { break };
+                if round.load(Ordering::Relaxed) != this_round {
+                    break;
+                }
                 if sender.send(Incoming { from, connection, replica: Some(replica) }).is_err() {
                     return;
                 }

@@ -57,7 +57,7 @@ impl Daemon {
             last = now;
             standby.handle_timeout(now);
             if was_stopped {
-                self.redundancy()?.following.forget_times();
+                self.redundancy()?.following.connect_anew();
             }
             self.follow(now, &mut standby)?;
             standby.set_abandoned(self.redundancy()?.following.is_abandoned(now));
@@ -102,7 +102,7 @@ impl Daemon {
         let memory = self.memory.clone();
         let redundancy = self.redundancy()?;
         redundancy.followers = Followers::default();
-        redundancy.following.forget_beats();
+        redundancy.following.begin_wait();
         let peers = redundancy.managers.iter().map(|manager| manager.port);
         let mut standby =
             Standby::new(settings, redundancy.timing, Some(redundancy.own), peers, redundancy.fruitless, now);
@@ -120,12 +120,20 @@ impl Daemon {
             Ok(())
         });
         match stored {
-            Ok(true) => set_lids(standby, &self.memory),
+            Ok(true) => {
+                self.stats.unsaved = None;
+                set_lids(standby, &self.memory);
+            }
             Ok(false) => {}
-            // The master leaves this manager out, and it takes over only after it has read the fabric.
+            // The master leaves this manager out until it can, and it takes over only after it has read the fabric.
             Err(error) => {
-                redundancy.following.forget_times();
-                crate::print_warning(format_args!("cannot store what the master remembers: {error:#}"));
+                redundancy.following.connect_anew();
+                let why = format!("{error:#}");
+                if self.stats.unsaved.is_none() {
+                    crate::print_warning(format_args!("cannot store what the master remembers: {why}"));
+                }
+                self.stats.state_write_failures += 1;
+                self.stats.unsaved = Some(why);
             }
         }
         Ok(())

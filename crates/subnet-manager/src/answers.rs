@@ -33,9 +33,16 @@ impl Manager {
                 Purpose::Fdr10 { .. } | Purpose::AdaptiveRouting { .. } => {}
                 Purpose::ForeignManager { node, port } => self.record_silent_manager(node, port),
                 Purpose::Rekey { port } => {
-                    // The nodes that are left wait for another batch.
-                    self.window.drop_waiting();
+                    // The nodes that are left wait for another batch, but for those that were asked before: they may have
+                    // changed. Checks go on.
+                    let is_rekey = |purpose: &Purpose| matches!(purpose, Purpose::Rekey { .. });
+                    let asked = self.window.drop_waiting(is_rekey);
                     self.check_rekeyed(port);
+                    for purpose in asked {
+                        if let Purpose::Rekey { port } = purpose {
+                            self.check_rekeyed(port);
+                        }
+                    }
                 }
                 Purpose::RekeyCheck { port, version } => self.handle_silent_check(now, port, version),
                 Purpose::Read { target }
@@ -58,7 +65,9 @@ impl Manager {
         let Some(node) = self.observed.nodes.get_mut(&guid) else { return };
         // It is unknown whether an unconfirmed Set took effect.
         node.tables.remove(&(port, key));
-        node.strikes = node.strikes.saturating_add(1);
+        if !self.silent.contains(&guid) {
+            node.strikes = node.strikes.saturating_add(1);
+        }
         if is_discovering || node.strikes >= STRIKES_MAX {
             self.observed.disconnect_all(guid);
         }
@@ -76,7 +85,7 @@ impl Manager {
             return;
         }
         self.backlog.clear();
-        for purpose in self.window.drop_waiting() {
+        for purpose in self.window.drop_waiting(|_| true) {
             if let Purpose::Write { target: (node, port, key) } = purpose {
                 // It was sent, and may have been carried out.
                 self.changed.insert(node);

@@ -76,7 +76,8 @@ impl Manager {
             }
         }
         let is_due = self.group_trees_timeout().is_some_and(|due| due <= now);
-        if !is_due || self.plan_is_new() {
+        // A plan that is held back goes first, and its decisions are stored with the groups.
+        if !is_due || self.plan_is_new() || self.persistence.is_failing() {
             return false;
         }
         self.put_off_group_trees(now);
@@ -96,7 +97,7 @@ impl Manager {
 
     /// When the next programming run for groups begins; `None` if no tree changed.
     pub(crate) fn group_trees_timeout(&self) -> Option<Duration> {
-        let is_idle = self.phase == Phase::Idle && self.in_force.is_some();
+        let is_idle = self.phase == Phase::Idle && self.in_force.is_some() && !self.persistence.is_failing();
         let is_due = is_idle && self.sa.tree_changes() != self.group_trees.built;
         let forgets = self.group_trees.forget_at.filter(|_| self.sa.remembers_groups() && is_idle);
         is_due.then_some(self.group_trees.earliest).into_iter().chain(forgets).min()

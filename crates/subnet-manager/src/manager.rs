@@ -304,7 +304,8 @@ impl Manager {
         self.plan = Some(plan);
         self.add_group_trees();
         if !matches!(self.phase, Phase::Discovering | Phase::PersistingRotation | Phase::Rotating) {
-            self.window.drop_waiting();
+            // What was sent and may have taken effect is read again.
+            let _ = self.window.drop_waiting(|_| true);
             self.backlog.clear();
             self.phase = Phase::Idle;
             self.begin_programming();

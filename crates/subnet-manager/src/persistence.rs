@@ -92,6 +92,11 @@ impl Persistence {
         self.offered.is_some()
     }
 
+    /// Whether the last state could not be stored.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
     /// Records that a plan is about to be written: its decisions are stored.
     pub(crate) fn record_safe_plan(&mut self, plan: &Arc<FabricPlan>) {
         self.safe_plan = Some(Arc::clone(plan));
@@ -153,7 +158,10 @@ impl Manager {
         if self.plan.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &safe)) {
             return;
         }
-        self.persistence.held_back = self.plan.replace(safe);
+        let new = self.plan.replace(safe);
+        if self.persistence.held_back.is_none() {
+            self.persistence.held_back = new;
+        }
         self.state_is_new = Some(self.state()) != self.persistence.safe;
         if !self.plan_is_new() {
             // Queries were restricted to what both plans allow; that ends, because the new plan is held back.

@@ -83,7 +83,10 @@ impl<T> PortMap<T> {
 impl<T> FromIterator<(PortNum, T)> for PortMap<T> {
     fn from_iter<I: IntoIterator<Item = (PortNum, T)>>(values: I) -> Self {
         let mut values: Vec<(PortNum, T)> = values.into_iter().collect();
+        // The last value of a port counts, as with `insert`.
+        values.reverse();
         values.sort_by_key(|(port, _)| *port);
+        values.dedup_by_key(|(port, _)| *port);
         values.shrink_to_fit();
         Self(values)
     }

@@ -50,7 +50,7 @@ impl Manager {
                 manager.rotation = Rotation::new(&keys.versions());
             }
             // The first request has to carry one of these keys.
-            manager.window.drop_waiting();
+            let _ = manager.window.drop_waiting(|_| true);
             manager.discover_all();
         }
         manager

@@ -28,6 +28,9 @@ impl Default for SweepSettings {
     }
 }
 
+/// How long the recheck of a silent node waits for others that are due.
+const SILENT_WAIT_MAX: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(crate) struct SweepSchedule {
     settings: SweepSettings,
@@ -66,12 +69,15 @@ impl SweepSchedule {
         self.rechecks.entry(node).or_insert(earliest);
     }
 
-    /// Takes the nodes whose recheck is due. Silent ones wait for another time if there are others.
+    /// Takes the nodes whose recheck is due. Silent ones wait for another time if there are others, but not for long.
     pub fn take_rechecks(&mut self, now: Duration) -> Vec<Guid> {
         let due = self.rechecks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| *node);
         let (silent, mut due): (Vec<Guid>, Vec<Guid>) = due.partition(|node| self.silent.contains(node));
+        let is_over = |node: &Guid| self.rechecks.get(node).is_some_and(|due| *due + SILENT_WAIT_MAX <= now);
         if due.is_empty() {
             due = silent;
+        } else {
+            due.extend(silent.into_iter().filter(is_over));
         }
         self.last_recheck.retain(|_, last| *last + self.settings.trap_spacing > now);
         for node in &due {
@@ -150,6 +156,12 @@ mod tests {
         assert_eq!(schedule.take_rechecks(at(0)), [node(2), node(3)]);
         assert_eq!(schedule.take_rechecks(at(0)), [node(1)]);
         assert_eq!(schedule.take_rechecks(at(0)), []);
+        // However many others come, it is rechecked.
+        schedule.schedule_recheck_of_silent(at(10_000), node(4));
+        schedule.schedule_recheck(at(10_000), node(5));
+        assert_eq!(schedule.take_rechecks(at(14_999)), [node(5)]);
+        schedule.schedule_recheck(at(15_000), node(6));
+        assert_eq!(schedule.take_rechecks(at(15_000)), [node(6), node(4)]);
     }
 
     #[test]

@@ -482,19 +482,22 @@ impl Joins {
     /// taken from the end of each block, so that groups that are planned later seldom need them.
     /// A group of a former manager keeps its own.
     fn own_mlid(&self, directory: &Directory, (mgid, partition): GroupKey) -> Option<MulticastLid> {
-        let has_room = |count: &usize| *count < PARTITION_TREES_MAX;
-        if !self.programs_trees || !self.trees_by_partition.get(&partition).is_none_or(has_room) {
-            return None;
-        }
-        let capacity = directory.multicast_capacity();
-        // The other half is left to partitions that come.
-        if self.mlids.len() >= capacity / 2 {
+        if !self.programs_trees {
             return None;
         }
         let planned = directory.planned_mlids();
         let remembered = self.remembered.get(&(mgid, partition)).map(|group| group.mlid);
         if remembered.is_some_and(|mlid| !planned.contains(&mlid)) {
             return remembered;
+        }
+        let has_room = |count: &usize| *count < PARTITION_TREES_MAX;
+        if !self.trees_by_partition.get(&partition).is_none_or(has_room) {
+            return None;
+        }
+        let capacity = directory.multicast_capacity();
+        // The other half is left to partitions that come.
+        if self.mlids.len() >= capacity / 2 {
+            return None;
         }
         let blocks = 0..capacity / MulticastBlock::ENTRIES;
         let indices = blocks.flat_map(|block| {

@@ -182,9 +182,6 @@ impl SubnetAdministration {
 
     /// The groups with a multicast LID of their own, and their members in a plan.
     pub(crate) fn joined_groups(&self, plan: &FabricPlan) -> Vec<JoinedGroup> {
-        if let Some(directory) = &self.directory {
-            return self.joins.joined_groups(|guid| Some(directory.port_by_guid(guid)?.port_guid));
-        }
         let aliases = plan.adapter_ports().flat_map(|port| {
             let port_guid = port.guid;
             port.aliases.values().map(move |alias| (alias.guid, port_guid))

@@ -6,13 +6,15 @@
 //! with every full window of responses.
 //!
 //! When a link breaks, hundreds of devices behind it stop answering, which is no congestion. A device that lost requests in two round
-//! trips in a row is *in doubt*: it gets one request at a time, outside the adaptive window, so that it holds up nobody else. When
-//! one of its requests is given up, the others are, too.
+//! trips in a row is *in doubt*: it gets one request at a time, outside the adaptive window, and devices in doubt leave a part of the
+//! whole window to others, so that they hold up nobody else. When one of its requests is given up, the others are, too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use ib_wire::{Datagram, Guid, LidAddress, Mad, Method, PortInfo, TransactionId};
+
+use crate::election;
 
 /// Limits on outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,18 @@ const WINDOW_MIN: usize = 4;
 /// Round trips in a row with losses after which a device is in doubt.
 const DOUBT: u8 = 2;
 
+/// The part of the window that devices in doubt leave to others: one in this many.
+const KEPT: usize = 8;
+
+/// Transactions are numbered from 1 to below this, again and again. Higher numbers are those of the election.
+const TRANSACTIONS: u32 = election::TRANSACTIONS;
+
+/// The transaction of the request that was sent as number `number`, counted from 1.
+fn transaction_of(number: u64) -> u32 {
+    // The remainder fits.
+    (number.saturating_sub(1) % u64::from(TRANSACTIONS - 1)) as u32 + 1
+}
+
 /// How many requests may be outstanding now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AdaptiveWindow {
@@ -48,8 +62,8 @@ struct AdaptiveWindow {
     threshold: usize,
     /// Responses since it last grew.
     credit: usize,
-    /// The last transaction that was sent when it was last halved. Losses up to it are of the same congestion.
-    halved_at: u32,
+    /// Number of requests sent when it was last halved. Losses among them are of the same congestion.
+    halved_at: u64,
 }
 
 impl AdaptiveWindow {
@@ -65,9 +79,9 @@ impl AdaptiveWindow {
         }
     }
 
-    /// `transaction` was lost; `last` was the last one sent.
-    fn handle_loss(&mut self, transaction: u32, last: u32) {
-        if transaction > self.halved_at {
+    /// Request `number` was lost; `last` was the last one sent.
+    fn handle_loss(&mut self, number: u64, last: u64) {
+        if number > self.halved_at {
             self.threshold = (self.size / 2).max(WINDOW_MIN.min(self.max));
             (self.size, self.credit, self.halved_at) = (self.threshold, 0, last);
         }
@@ -108,7 +122,8 @@ pub(crate) struct MadWindow<P> {
     doubtful_in_flight: usize,
     in_flight: BTreeMap<u32, InFlight<P>>,
     deadlines: BTreeMap<(Duration, u32), ()>,
-    transactions: u32,
+    /// Number of requests sent, retries included.
+    sent: u64,
     /// Requests that were not sent yet.
     waiting: usize,
     pub counts: MadCounts,
@@ -131,8 +146,8 @@ struct Queue<P> {
     listed: bool,
     /// Round trips with losses since the last answer.
     losses: u8,
-    /// The last transaction that was sent when a loss was last counted. Losses up to it are of the same round trip.
-    lost_at: u32,
+    /// Number of requests sent when a loss was last counted. Losses among them are of the same round trip.
+    lost_at: u64,
 }
 
 impl<P> Queue<P> {
@@ -168,6 +183,7 @@ pub(crate) struct Answered<P> {
 struct InFlight<P> {
     device: Guid,
     request: Request<P>,
+    number: u64,
     due: Duration,
     in_doubt: bool,
 }
@@ -183,7 +199,7 @@ impl<P> MadWindow<P> {
             doubtful_in_flight: 0,
             in_flight: BTreeMap::new(),
             deadlines: BTreeMap::new(),
-            transactions: 0,
+            sent: 0,
             waiting: 0,
             counts: MadCounts::default(),
             progress: MadProgress::default(),
@@ -220,17 +236,23 @@ impl<P> MadWindow<P> {
         self.waiting
     }
 
-    /// Discards requests that wait. Returns the purposes of those among them that were sent before and may have had an effect.
-    /// Requests in flight remain.
-    pub fn drop_waiting(&mut self) -> Vec<P> {
-        self.ready.clear();
-        self.doubtful.clear();
-        self.waiting = 0;
+    /// Discards the waiting requests with some purposes. Returns the purposes of those among them that were sent before and may
+    /// have had an effect. Requests in flight remain.
+    #[must_use]
+    pub fn drop_waiting(&mut self, is_dropped: impl Fn(&P) -> bool) -> Vec<P> {
         let mut sent = Vec::new();
         for queue in self.devices.values_mut() {
-            queue.listed = false;
-            let waiting = queue.waiting.drain(..);
-            sent.extend(waiting.filter(|request| request.is_sent).map(|request| request.purpose));
+            for request in std::mem::take(&mut queue.waiting) {
+                if !is_dropped(&request.purpose) {
+                    queue.waiting.push_back(request);
+                    continue;
+                }
+                self.waiting -= 1;
+                self.progress.total -= 1;
+                if request.is_sent {
+                    sent.push(request.purpose);
+                }
+            }
         }
         sent
     }
@@ -243,10 +265,13 @@ impl<P> MadWindow<P> {
     /// The device whose turn it is.
     fn next_device(&mut self) -> Option<Guid> {
         loop {
+            if self.in_flight.len() >= self.limits.window {
+                return None;
+            }
             let in_window = self.in_flight.len() - self.doubtful_in_flight;
             let (list, wants_doubt) = if in_window < self.window.size && !self.ready.is_empty() {
                 (&mut self.ready, false)
-            } else if self.doubtful_in_flight < self.limits.window {
+            } else if self.doubtful_in_flight < (self.limits.window - self.limits.window / KEPT).max(1) {
                 (&mut self.doubtful, true)
             } else {
                 return None;
@@ -280,8 +305,9 @@ impl<P> MadWindow<P> {
         queue.in_flight += 1;
         self.doubtful_in_flight += usize::from(in_doubt);
         self.list(device);
-        self.transactions = self.transactions.wrapping_add(1).max(1);
-        request.mad.set_transaction(TransactionId(self.transactions.into()));
+        self.sent += 1;
+        let (number, transaction) = (self.sent, transaction_of(self.sent));
+        request.mad.set_transaction(TransactionId(transaction.into()));
         match request.mad.method() {
             Method::SET if PortInfo::asks_to_register(&request.mad) => self.counts.registrations += 1,
             Method::SET => self.counts.sets += 1,
@@ -290,8 +316,8 @@ impl<P> MadWindow<P> {
         let mad = request.mad.as_ref().clone();
         let datagram = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
         let due = now + self.limits.timeout;
-        self.deadlines.insert((due, self.transactions), ());
-        self.in_flight.insert(self.transactions, InFlight { device, request, due, in_doubt });
+        self.deadlines.insert((due, transaction), ());
+        self.in_flight.insert(transaction, InFlight { device, request, number, due, in_doubt });
         Some(datagram)
     }
 
@@ -339,15 +365,15 @@ impl<P> MadWindow<P> {
     }
 
     fn give_up(&mut self, transaction: u32, has_timed_out: bool) -> Vec<P> {
-        let Some(InFlight { device, mut request, in_doubt, .. }) = self.take(transaction) else {
+        let Some(InFlight { device, mut request, number, in_doubt, .. }) = self.take(transaction) else {
             return Vec::new();
         };
         if !in_doubt {
-            self.window.handle_loss(transaction, self.transactions);
+            self.window.handle_loss(number, self.sent);
         }
         let queue = self.devices.entry(device).or_default();
-        if request.is_own && has_timed_out && transaction > queue.lost_at {
-            queue.lost_at = self.transactions;
+        if request.is_own && has_timed_out && number > queue.lost_at {
+            queue.lost_at = self.sent;
             queue.losses = queue.losses.saturating_add(1);
         }
         let is_dark = queue.losses > self.limits.retries;
@@ -408,165 +434,4 @@ impl<P> MadWindow<P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ib_wire::{Attribute, DirectedRoute};
-
-    fn window(window: usize, device_window: usize) -> MadWindow<u32> {
-        MadWindow::new(MadLimits { window, device_window, timeout: Duration::from_secs(1), retries: 1 })
-    }
-
-    fn device(raw: u64) -> Guid {
-        Guid::from_wire(raw).unwrap()
-    }
-
-    fn request() -> Mad {
-        Mad::directed(Method::GET, Attribute::NODE_INFO, 0, &DirectedRoute::default())
-    }
-
-    #[test]
-    fn windows_bound_what_is_in_flight() {
-        let mut window = window(3, 1);
-        for index in 0..8 {
-            window.request(device(1 + index % 2), request(), index as u32);
-        }
-        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).count();
-        assert_eq!(sent, 2, "one towards each of two devices");
-        window.request(device(3), request(), 8);
-        window.request(device(4), request(), 9);
-        let sent = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).count();
-        assert_eq!(sent, 1, "three altogether");
-    }
-
-    #[test]
-    fn the_window_grows_with_responses_and_halves_with_losses() {
-        let mut window = window(64, 64);
-        (0..1000).for_each(|index| window.request(device(1), request(), index));
-        let send = |window: &mut MadWindow<u32>| -> Vec<Datagram> {
-            std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).collect()
-        };
-        let mut sizes = Vec::new();
-        let mut sent = send(&mut window);
-        for _ in 0..5 {
-            sizes.push(sent.len());
-            sent.iter().for_each(|datagram| assert!(window.answered(&datagram.mad).is_some()));
-            sent = send(&mut window);
-        }
-        assert_eq!(sizes, [4, 8, 16, 32, 64], "doubled in every round trip, up to the limit");
-        // All that are in flight are lost at once: that is one congestion.
-        for datagram in &sent {
-            assert!(window.lost(datagram.mad.transaction()).is_empty(), "it is sent again");
-        }
-        sent = send(&mut window);
-        assert_eq!(sent.len(), 32);
-        sent.iter().for_each(|datagram| assert!(window.answered(&datagram.mad).is_some()));
-        assert_eq!(send(&mut window).len(), 33, "one more in every round trip");
-    }
-
-    #[test]
-    fn without_a_lease_reads_are_sent_and_sets_wait() {
-        let mut window = window(8, 8);
-        let mut set = request();
-        set.set_method(Method::SET);
-        for (index, mad) in [request(), set, request()].into_iter().enumerate() {
-            window.request(device(1), mad, index as u32);
-        }
-        assert!(window.poll_transmit(Duration::ZERO, false).is_some());
-        assert!(window.poll_transmit(Duration::ZERO, false).is_none(), "the Set waits, and what follows it");
-        let methods = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true));
-        assert_eq!(methods.map(|sent| sent.mad.method()).collect::<Vec<_>>(), [Method::SET, Method::GET]);
-    }
-
-    #[test]
-    fn a_response_frees_the_window_once() {
-        let mut window = window(1, 1);
-        window.request(device(1), request(), 7);
-        window.request(device(1), request(), 8);
-        let first = window.poll_transmit(Duration::ZERO, true).unwrap();
-        assert!(window.poll_transmit(Duration::ZERO, true).is_none());
-        assert_eq!(window.answered(&first.mad).map(|answer| answer.purpose), Some(7));
-        assert!(window.answered(&first.mad).is_none(), "a duplicate");
-        assert!(window.poll_transmit(Duration::ZERO, true).is_some());
-    }
-
-    #[test]
-    fn a_request_without_response_is_retried_and_given_up() {
-        let mut window = window(4, 4);
-        window.request(device(1), request(), 7);
-        window.poll_transmit(Duration::ZERO, true).unwrap();
-        assert!(window.handle_timeout(Duration::from_millis(999)).is_empty());
-        assert!(window.handle_timeout(Duration::from_secs(1)).is_empty(), "sent again");
-        let again = window.poll_transmit(Duration::from_secs(1), true).unwrap();
-        assert_eq!(window.lost(again.mad.transaction()), [7], "given up");
-        assert!(window.is_idle());
-        assert_eq!(window.counts, MadCounts { gets: 2, retries: 1, ..MadCounts::default() });
-    }
-
-    /// Sends what may be sent; devices up to `dark` never answer. Returns how many requests were answered.
-    fn round_trip(window: &mut MadWindow<u32>, now: Duration, dark: u64, silent: &mut Vec<u32>) -> usize {
-        let mut answered = 0;
-        while let Some(sent) = window.poll_transmit(now, true) {
-            let transaction = sent.mad.transaction().0 as u32;
-            if window.in_flight[&transaction].device >= device(dark + 1) {
-                answered += usize::from(window.answered(&sent.mad).is_some());
-            }
-        }
-        silent.extend(window.handle_timeout(now + Duration::from_secs(1)));
-        answered
-    }
-
-    #[test]
-    fn silent_devices_hold_up_nobody_else() {
-        let limits = MadLimits { window: 64, device_window: 4, timeout: Duration::from_secs(1), retries: 5 };
-        let mut window = MadWindow::new(limits);
-        for index in 0..600 {
-            // 60 devices do not answer, 40 do.
-            window.request(device(1 + index % 100), request(), index as u32);
-        }
-        let (mut silent, mut answered) = (Vec::new(), 0);
-        let mut trips = 0;
-        while !window.is_idle() {
-            answered += round_trip(&mut window, Duration::from_secs(trips), 60, &mut silent);
-            trips += 1;
-        }
-        assert_eq!((answered, silent.len()), (240, 360));
-        assert!(trips < 40, "{trips} timeouts, not 360 * 6 / 4");
-        // They answer again: one request at a time at first.
-        (0..8).for_each(|index| window.request(device(1), request(), index));
-        assert_eq!(round_trip(&mut window, Duration::from_secs(trips), 0, &mut silent), 8);
-    }
-
-    #[test]
-    fn silent_software_says_nothing_about_its_device() {
-        let mut window = window(4, 4);
-        for index in 0..6 {
-            window.request_beyond(RetryPolicy::Once, device(1), request(), index);
-        }
-        window.request(device(1), request(), 7);
-        let mut sent = Vec::new();
-        while !window.is_idle() {
-            while let Some(datagram) = window.poll_transmit(Duration::ZERO, true) {
-                sent.push(datagram);
-            }
-            let datagram = sent.remove(0);
-            match window.in_flight[&(datagram.mad.transaction().0 as u32)].request.purpose {
-                7 => assert_eq!(window.answered(&datagram.mad).map(|it| it.purpose), Some(7)),
-                purpose => assert_eq!(window.lost(datagram.mad.transaction()), [purpose]),
-            }
-            assert!(!window.devices[&device(1)].is_in_doubt());
-        }
-    }
-
-    #[test]
-    fn what_was_sent_is_named_when_the_rest_is_dropped() {
-        let mut window = window(2, 1);
-        (1..=4).for_each(|index| window.request(device(index), request(), index as u32));
-        let sent: Vec<Datagram> = std::iter::from_fn(|| window.poll_transmit(Duration::ZERO, true)).collect();
-        assert_eq!(sent.len(), 2);
-        assert!(window.lost(sent[0].mad.transaction()).is_empty());
-        assert_eq!(window.drop_waiting(), [1]);
-        assert!(!window.is_idle(), "one is in flight");
-        assert!(window.answered(&sent[1].mad).is_some());
-        assert!(window.is_idle());
-    }
-}
+mod tests;
