@@ -214,19 +214,21 @@ fn joins_of_ip_groups_change_no_table() {
     assert_eq!(world.difference(), None);
 }
 
+/// One alias, of a host.
+fn alias(hosts: &Hosts, host: usize, index: u8) -> PortAliases {
+    let partitions = BTreeSet::from([PartitionNumber::DEFAULT]);
+    let alias = Alias { guid: ALIAS, partitions };
+    [(hosts.0[host].1, [(index, alias)].into())].into()
+}
+
 /// What software at several hosts does: groups come, change and end, and aliases move.
 fn script(hosts: &Hosts) -> Vec<Step> {
     let full = JoinState::FULL;
-    let alias = |host: usize, index: u8| -> PortAliases {
-        let partitions = BTreeSet::from([PartitionNumber::DEFAULT]);
-        let alias = Alias { guid: ALIAS, partitions };
-        [(hosts.0[host].1, [(index, alias)].into())].into()
-    };
     let mut steps: Vec<Step> = [1, 6, 12].map(|host| hosts.join(host, group(1), full)).into();
-    steps.push(Step::Aliases(alias(3, 1)));
+    steps.push(Step::Aliases(alias(hosts, 3, 1)));
     steps.extend([2, 7].map(|host| hosts.join(host, group(2), full)));
     steps.push(hosts.leave(6, group(1), full));
-    steps.push(Step::Aliases(alias(4, 3)));
+    steps.push(Step::Aliases(alias(hosts, 4, 3)));
     steps.push(hosts.join(20, group(1), JoinState::NON_MEMBER));
     steps.extend([2, 7].map(|host| hosts.leave(host, group(2), full)));
     steps.push(hosts.join(22, ip_group(5), full));
@@ -323,6 +325,22 @@ fn joins_leaves_and_aliases_survive_a_kill_at_every_datagram() {
     }
 }
 
+#[test]
+fn trees_follow_an_alias_that_moves() {
+    let mut world = World::new(&tree(), BuiltInProfile::Strict, 1);
+    let hosts = Hosts::of(&world);
+    let full = JoinState::FULL;
+    let of_alias = Step::Ask(hosts.0[3].0, Box::new(request(Method::SET, group(1), ALIAS, full)));
+    let before = [Step::Aliases(alias(&hosts, 3, 1)), of_alias, hosts.join(9, group(1), full)];
+    world.play(PARTITIONS, &before, None, nothing);
+    let mlid = mlids(&world)[&group(1)];
+    assert_eq!(reached(&world, &hosts, 9, mlid), [3].into());
+    let after = [before.to_vec(), vec![Step::Aliases(alias(&hosts, 15, 2))]].concat();
+    world.play(PARTITIONS, &after, None, nothing);
+    assert_eq!(reached(&world, &hosts, 9, mlid), [15].into());
+    assert_eq!(world.judge.verdict, None);
+}
+
 /// A manager that runs on a tree, and the requests of hosts to it.
 struct Site {
     running: RunningManager,
@@ -393,6 +411,23 @@ fn a_group_gives_way_to_a_partition_that_gets_its_multicast_lid() {
     };
     let found: Vec<_> = site.tables().into_iter().map(only_planned).collect();
     assert_eq!(found, right, "no group of a port has changed the tree of a partition");
+}
+
+#[test]
+fn a_join_on_a_full_disk_takes_no_plan_away() {
+    let mut site = Site::new(PARTITIONS);
+    let green = Pkey::from_wire(0x8102).unwrap();
+    let has_green = |site: &Site| site.running.fabric.holds_pkey(site.hosts[3].0, green);
+    site.running.is_disk_full = true;
+    site.running.partitions.push_str("green=0x102, ipoib : ALL_CAS=full;\n");
+    site.running.decide();
+    site.running.run_for(Duration::from_secs(2));
+    site.ask(9, Method::SET, group(1));
+    site.running.run_for(Duration::from_secs(20));
+    assert!(!has_green(&site), "its decisions are not stored");
+    site.running.is_disk_full = false;
+    site.running.run_for(Duration::from_secs(30));
+    assert!(has_green(&site));
 }
 
 #[test]

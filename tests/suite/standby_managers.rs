@@ -108,6 +108,36 @@ fn a_stopped_master_sends_no_set_when_it_continues() {
     assert!(is_master(&second));
 }
 
+/// Each half of the split tree has a master, whose memory is its own.
+#[test]
+fn a_manager_that_lost_its_half_follows_again() {
+    let server = tree();
+    let partitions = server.file("partitions.conf");
+    std::fs::write(&partitions, "blue=0x8001 : ALL_CAS=full;\n").unwrap();
+    let [first, second] = pair(&server, &["--partitions", &partitions]);
+    let link = |to: &str| {
+        // One half keeps one spine, the other half the other.
+        for (leaf, ports) in
+            [("leaf-01", [7, 8]), ("leaf-02", [7, 8]), ("leaf-03", [5, 6]), ("leaf-04", [5, 6])]
+        {
+            for port in ports {
+                assert!(server.control(&["link", to, leaf, &port.to_string()]).success);
+            }
+        }
+    };
+    link("down");
+    eventually("the second half has a master", || is_master(&second));
+    assert!(is_master(&first));
+    link("up");
+    eventually("the second one waits", || second.status()["role"] == "standby");
+    eventually("and follows", || is_followed(&first, 1));
+    std::fs::write(&partitions, "blue=0x8001 : ALL_CAS=full;\nred=0x8002 : ALL_CAS=full;\n").unwrap();
+    assert!(first.control(&["reload"]).success);
+    assert!(is_followed(&first, 1), "it was not left out");
+    let text = std::fs::read_to_string(server.file("state-1.json")).unwrap();
+    assert!(text.contains("32770"), "it knows what came after");
+}
+
 #[test]
 fn a_standby_manager_that_hangs_is_left_out_and_catches_up() {
     let server = tree();
