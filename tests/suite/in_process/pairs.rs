@@ -63,7 +63,13 @@ impl PairSet {
 
     /// The first pair that another set does not have.
     fn beyond(&self, other: &Self) -> Option<(usize, usize)> {
-        self.iter().find(|pair| !other.contains(*pair))
+        let none = Bits::new();
+        (self.rows.iter().enumerate()).find_map(|(from, row)| {
+            let allowed = other.rows.get(from).unwrap_or(&none).iter().copied().chain(std::iter::repeat(0));
+            let mut words = row.iter().zip(allowed).map(|(word, allowed)| word & !allowed).enumerate();
+            let (index, word) = words.find(|(_, word)| *word != 0)?;
+            Some((from, 64 * index + word.trailing_zeros() as usize))
+        })
     }
 }
 
