@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use control_protocol::SimRequest;
 use fabric_model::{FunctionKey, MacAddress};
 use fabric_sim::Probability;
-use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
+use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
 use crate::sim::control;
@@ -97,6 +97,12 @@ enum Action {
     /// QEMU gets `-netdev dgram,id=n0,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC` and a device
     /// with the same MAC address. QEMU may be started before or after this command.
     Attach(AttachArgs),
+    /// Attach a virtual machine with an InfiniBand adapter of software to a virtual function.
+    ///
+    /// The machine loads the module of guest-module/. QEMU gets a virtio-net device as for `attach`, with a MAC address that
+    /// begins with 06:68:63. The adapter is Down until the subnet manager has put its GUID into the port's table (`heddle sm
+    /// --aliases`).
+    AttachAdapter(AttachAdapterArgs),
     /// Detach a virtual machine from the fabric and remove its socket.
     Detach {
         /// Node of the adapter.
@@ -108,6 +114,30 @@ enum Action {
     },
     /// Show all virtual functions with the counters of their frames.
     Functions,
+    /// Show all InfiniBand adapters of virtual machines with the counters of their packets.
+    Adapters,
+}
+
+#[derive(Debug, Args)]
+struct AttachAdapterArgs {
+    /// Node of the adapter.
+    node: String,
+    /// Port of the adapter.
+    port: PortNum,
+    /// Number of the virtual function of that port, 1 to 31.
+    function: u8,
+    /// GUID of the virtual adapter, an alias of the port.
+    #[arg(long)]
+    guid: Guid,
+    /// P_Key of the adapter, such as 0x8001; may be repeated. The first is that of ib0.
+    #[arg(long = "pkey", value_name = "PKEY", required = true)]
+    pkeys: Vec<Pkey>,
+    /// Path of the datagram socket that the virtual machine binds.
+    #[arg(long)]
+    guest: PathBuf,
+    /// Path of the datagram socket that the machine sends to; the emulation creates it.
+    #[arg(long)]
+    fabric: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -189,8 +219,18 @@ fn request(action: Action) -> anyhow::Result<SimRequest> {
             guest: std::path::absolute(args.guest)?,
             fabric: std::path::absolute(args.fabric)?,
         },
+        Action::AttachAdapter(args) => SimRequest::AttachAdapter {
+            node: args.node,
+            port: args.port,
+            function: args.function,
+            guid: args.guid,
+            pkeys: args.pkeys,
+            guest: std::path::absolute(args.guest)?,
+            fabric: std::path::absolute(args.fabric)?,
+        },
         Action::Detach { node, port, function } => SimRequest::Detach { node, port, function },
         Action::Functions => SimRequest::Functions {},
+        Action::Adapters => SimRequest::Adapters {},
     })
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use control_protocol::SimRequest;
 use fabric_model::FunctionKey;
-use fabric_sim::{DeviceId, Fabric, FunctionId, LinkErrors, PortId, Probability, VirtualFunction};
+use fabric_sim::{
+    AdapterFunction, DeviceId, Fabric, FunctionId, LinkErrors, PortId, Probability, VirtualFunction,
+};
 use ib_transport::{ServerCounters, Waker};
 use ib_wire::PortNum;
 use serde_json::{Value, json};
@@ -148,11 +150,18 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             frames.attach(fabric, VirtualFunction { id, mac, keys, sl }, &sockets)?;
             Ok(json!("attached"))
         }
+        SimRequest::AttachAdapter { node, port, function, guid, pkeys, guest, fabric: socket } => {
+            let id = FunctionId::new(find_port(fabric, &node, port)?, function);
+            let sockets = SocketPair { guest, fabric: socket };
+            frames.attach_adapter(fabric, AdapterFunction { id, guid, keys: pkeys.into() }, &sockets)?;
+            Ok(json!("attached"))
+        }
         SimRequest::Detach { node, port, function } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
         }
         SimRequest::Functions {} => Ok(json!(frames.view(fabric))),
+        SimRequest::Adapters {} => Ok(json!(frames.adapters(fabric))),
     }
 }
 

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use control_protocol::sim::{FrameCounts, FunctionStatus, PortLocation};
-use fabric_sim::{Fabric, FrameCounters, FunctionId, VirtualFunction};
+use control_protocol::sim::{AdapterStatus, FrameCounts, FunctionStatus, PortLocation};
+use fabric_sim::{AdapterFunction, Fabric, FrameCounters, FunctionId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
 use serde_json::json;
+
+use super::adapter_wire::{self, FromGuest};
 
 /// The sockets of virtual machines, by virtual function.
 #[derive(Debug)]
@@ -50,10 +52,34 @@ impl GuestFrames {
         Ok(fabric.attach(function)?)
     }
 
+    /// The same for a machine with an InfiniBand adapter of software.
+    pub fn attach_adapter(
+        &mut self,
+        fabric: &mut Fabric,
+        function: AdapterFunction,
+        sockets: &SocketPair,
+    ) -> anyhow::Result<()> {
+        fabric.check_adapter(&function)?;
+        self.guests.attach(function.id, &sockets.guest, &sockets.fabric)?;
+        Ok(fabric.attach_adapter(function)?)
+    }
+
     /// Detaches the machine of a function; returns whether there was one.
     pub fn detach(&mut self, fabric: &mut Fabric, id: FunctionId) -> bool {
-        let (attached, seated) = (fabric.detach(id), self.guests.detach(id));
-        attached || seated
+        let (attached, adapter) = (fabric.detach(id), fabric.detach_adapter(id));
+        self.guests.detach(id) || attached || adapter
+    }
+
+    /// Hands a packet to the adapter of a machine.
+    pub fn deliver_packet(&mut self, at: Instant, to: FunctionId, packet: &[u8]) {
+        self.guests.send(at, to, &adapter_wire::packet(packet));
+    }
+
+    /// Tells adapters what has changed at their ports.
+    pub fn tell_ports(&mut self, fabric: &mut Fabric, at: Instant) {
+        for port in fabric.take_function_ports() {
+            self.guests.send(at, port.function, &adapter_wire::port(&port, 0));
+        }
     }
 
     /// Forwards a bounded number of frames that machines have sent.
@@ -64,6 +90,18 @@ impl GuestFrames {
         }
         while let Some((from, length)) = self.guests.receive(&mut self.buffer) {
             let frame = &self.buffer[..length];
+            if fabric.has_adapter_function(from) {
+                match adapter_wire::read(frame) {
+                    Some(FromGuest::Packet(packet)) => fabric.send_packet(now, from, packet),
+                    Some(FromGuest::Hello { sequence }) => {
+                        let port = fabric.function_port(from);
+                        let answer = port.map(|port| adapter_wire::port(&port, sequence));
+                        answer.into_iter().for_each(|answer| self.guests.send(at, from, &answer));
+                    }
+                    None => {}
+                }
+                continue;
+            }
             fabric.send_frame(now, from, frame, &mut self.receivers);
             for to in &self.receivers {
                 self.guests.send(at, *to, frame);
@@ -79,6 +117,24 @@ impl GuestFrames {
     /// All virtual functions and their sockets, with counters.
     pub fn view(&self, fabric: &Fabric) -> Vec<FunctionStatus> {
         fabric.functions().map(|(function, counters)| self.status(fabric, function, counters)).collect()
+    }
+
+    /// All adapter functions and their sockets, with counters.
+    pub fn adapters(&self, fabric: &Fabric) -> Vec<AdapterStatus> {
+        let status = |(function, counters): (&AdapterFunction, &FrameCounters)| AdapterStatus {
+            node: fabric.id_of(function.id.port()).to_owned(),
+            port: fabric.port_forwarding(function.id.port()).number,
+            function: function.id.number(),
+            guid: function.guid,
+            pkeys: function.keys.to_vec(),
+            guest: self.guests.get(function.id).map(|(guest, ..)| guest.to_owned()),
+            packets: FrameCounts {
+                sent: counters.sent,
+                received: counters.received,
+                drops: counters.drops.clone(),
+            },
+        };
+        fabric.adapter_functions().map(status).collect()
     }
 
     fn status(

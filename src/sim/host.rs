@@ -80,6 +80,9 @@ impl SimHost {
                     }
                     outbox.deliver(port, datagram);
                 }
+                FabricOutput::Packet { function, packet } => {
+                    self.frames.deliver_packet(outbox.now(), function, &packet);
+                }
                 FabricOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
@@ -163,6 +166,7 @@ impl FabricBackend for SimHost {
             control::answer(command, emulation);
         }
         self.pass_on(outbox);
+        self.frames.tell_ports(&mut self.fabric, outbox.now());
         let fabric = self.fabric.poll_timeout().map(|due| due.saturating_sub(now));
         fabric.into_iter().chain(self.frames.flush(outbox.now())).min()
     }

@@ -1,5 +1,6 @@
 //! `heddle sim`: serves an emulated fabric to stock tools and to Heddle's own parts.
 
+mod adapter_wire;
 pub mod control;
 mod frames;
 mod host;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fabric_model::{DropReason, FunctionKey, MacAddress};
-use ib_wire::{MulticastLid, Pkey, PortNum, ServiceLevel};
+use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -72,10 +72,37 @@ pub enum SimRequest {
         guest: PathBuf,
         fabric: PathBuf,
     },
+    /// Attach a VM with an InfiniBand adapter of software to a virtual function, as [`Attach`](Self::Attach). It has the GUID only
+    /// while the port has it as an alias.
+    AttachAdapter {
+        node: String,
+        port: PortNum,
+        function: u8,
+        guid: Guid,
+        /// In the order of the adapter's table.
+        pkeys: Vec<Pkey>,
+        guest: PathBuf,
+        fabric: PathBuf,
+    },
     /// Detach the VM from a virtual function.
     Detach { node: String, port: PortNum, function: u8 },
-    /// List all virtual functions: [`FunctionStatus`].
+    /// List all virtual functions with Ethernet frames: [`FunctionStatus`].
     Functions {},
+    /// List all virtual functions with InfiniBand adapters: [`AdapterStatus`].
+    Adapters {},
+}
+
+/// A virtual function with an InfiniBand adapter, and the counters of its packets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdapterStatus {
+    /// Id of the node in the topology file.
+    pub node: String,
+    pub port: PortNum,
+    pub function: u8,
+    pub guid: Guid,
+    pub pkeys: Vec<Pkey>,
+    pub guest: Option<PathBuf>,
+    pub packets: FrameCounts,
 }
 
 /// A virtual function with its counters.

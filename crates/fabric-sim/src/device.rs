@@ -115,6 +115,8 @@ pub(crate) struct Port {
     pub lease_ends: Option<Duration>,
     /// Whether the software behind the port is a subnet manager.
     pub is_sm: bool,
+    /// How often the software behind the port was asked to register again.
+    pub registrations: u32,
 }
 
 impl Port {
@@ -301,6 +303,7 @@ pub(crate) fn new_port(
         traps: PendingTraps::default(),
         lease_ends: None,
         is_sm: false,
+        registrations: 0,
     }
 }
 

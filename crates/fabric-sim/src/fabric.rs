@@ -14,13 +14,16 @@ use crate::faults::Faults;
 use crate::mad_routing::Duplicate;
 use crate::profile::DeviceProfile;
 use crate::set_faults::SetFault;
-use crate::vf_frames::Functions;
+use crate::vf_frames::{FunctionId, Functions};
+use crate::vf_packets::AdapterFunctions;
 
 /// An output of the fabric, to be handled by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FabricOutput {
     /// A datagram arrived at a port and is for the software behind it.
     Deliver { port: PortId, datagram: Datagram },
+    /// A packet arrived at a port and is for the adapter of a virtual function.
+    Packet { function: FunctionId, packet: Box<[u8]> },
     /// A datagram that software sent was dropped, or its response was. Real adapters report nothing of the
     /// kind; a transport may use it to end a wait early.
     Lost {
@@ -39,7 +42,7 @@ pub enum FabricOutput {
 /// | verb | effect |
 /// |---|---|
 /// | [`handle_datagram`](Self::handle_datagram) | software behind a port sends a datagram |
-/// | [`send_frame`](Self::send_frame) | a virtual function sends an Ethernet frame |
+/// | [`send_frame`](Self::send_frame), [`send_packet`](Self::send_packet) | a virtual function sends an Ethernet frame, or an InfiniBand packet |
 /// | [`handle_timeout`](Self::handle_timeout) | time passes: M_Key leases, trap repetitions, delayed datagrams, flapped links |
 /// | [`set_is_sm`](Self::set_is_sm), [`attach`](Self::attach), [`detach`](Self::detach) | software starts or stops behind a port |
 /// | [`plug`](Self::plug), [`unplug`](Self::unplug), [`flap`](Self::flap), [`reboot`](Self::reboot), [`rename`](Self::rename), [`recable`](Self::recable) | the hardware changes |
@@ -79,6 +82,7 @@ pub struct Fabric {
     pub(crate) traps_sent: BTreeMap<u16, u64>,
     pub(crate) trap_transactions: u64,
     pub(crate) functions: Functions,
+    pub(crate) adapter_functions: AdapterFunctions,
     /// The port that the current packet has reached. A drop is attributed to it.
     pub(crate) reached: PortId,
     /// The topology that the fabric was built from and that reboots restore. Device ids are node indices of
@@ -130,6 +134,7 @@ impl Fabric {
             traps_sent: BTreeMap::new(),
             trap_transactions: 0,
             functions: Functions::default(),
+            adapter_functions: AdapterFunctions::default(),
             reached: PortId(0),
             blueprint: topology,
             outputs: VecDeque::new(),

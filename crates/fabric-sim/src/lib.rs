@@ -48,6 +48,7 @@ pub mod scenario;
 mod set_faults;
 pub mod traffic;
 mod vf_frames;
+mod vf_packets;
 
 pub use adapter_send::BareDatagram;
 pub use capacities::{BadCapacity, Capacities};
@@ -65,3 +66,4 @@ pub use profile::{
 pub use recable::RecableError;
 pub use set_faults::{SetConduct, SetFault, TakenEntries};
 pub use vf_frames::{AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId, VirtualFunction};
+pub use vf_packets::{AdapterFunction, FunctionPort};

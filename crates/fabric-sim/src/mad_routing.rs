@@ -17,6 +17,8 @@ pub(crate) enum Duplicate {
     Original,
     /// Processed like the original, but its outcome is not reported to the sender.
     Copy,
+    /// No copy, but whether it is lost is not reported: its transaction is not one of a transport.
+    Untold,
 }
 
 impl Fabric {
@@ -34,7 +36,7 @@ impl Fabric {
         match outcome {
             // The adapter has already matched the first response to the request and drops the second one.
             Ok(Some(_)) if duplicate == Duplicate::Copy && datagram.mad.method() != requested => {}
-            Ok(Some(port)) => self.push_output(FabricOutput::Deliver { port, datagram }),
+            Ok(Some(port)) => self.deliver(port, datagram),
             Ok(None) => {}
             Err(reason) => {
                 self.count_drop(reason);
@@ -234,7 +236,7 @@ impl Fabric {
         self.replicate(from, group, &packet, &mut reached, |fabric, reason| fabric.count_drop(reason));
         for end in reached {
             match self.accept(end, &datagram) {
-                Ok(()) => self.push_output(FabricOutput::Deliver { port: end, datagram: datagram.clone() }),
+                Ok(()) => self.deliver(end, datagram.clone()),
                 Err(reason) => self.count_drop(reason),
             }
         }

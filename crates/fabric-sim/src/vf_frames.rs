@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric_model::{FunctionKey, MacAddress};
-use ib_wire::{LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
+use ib_wire::{Guid, LidAddress, MulticastLid, Pkey, QueuePair, ServiceLevel};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -74,7 +74,7 @@ pub struct FrameCounters {
 }
 
 impl FrameCounters {
-    fn count_drop(&mut self, reason: DropReason, at: PortId) {
+    pub(crate) fn count_drop(&mut self, reason: DropReason, at: PortId) {
         *self.drops.entry(reason).or_default() += 1;
         self.stops.insert(reason, at);
     }
@@ -98,6 +98,14 @@ pub enum AttachFunctionError {
     },
     #[error("a virtual function can have at most {FUNCTION_KEYS_MAX} P_Keys, got {count}")]
     TooManyKeys { count: usize },
+    /// Functions with queue pairs are counted from 1.
+    #[error("a function with an InfiniBand adapter has a number between 1 and 31, got {number}")]
+    BadNumber { number: u8 },
+    /// It has to be detached before.
+    #[error("function {number} of this port is attached with an adapter of another kind")]
+    OtherKind { number: u8 },
+    #[error("{guid} is the GUID of another function")]
+    GuidTaken { guid: Guid },
 }
 
 /// The attached functions and their counters.
@@ -158,6 +166,9 @@ impl Fabric {
         if function.keys.len() > FUNCTION_KEYS_MAX {
             return Err(AttachFunctionError::TooManyKeys { count: function.keys.len() });
         }
+        if self.adapter_functions.has(id) {
+            return Err(AttachFunctionError::OtherKind { number: id.number });
+        }
         match self.functions.others(id.port, id).find(|other| other.mac == mac) {
             Some(owner) => Err(AttachFunctionError::AddressTaken { mac, owner: owner.id.number }),
             None => Ok(()),
@@ -175,6 +186,10 @@ impl Fabric {
                 .insert(id, AttachedFunction { function, counters: FrameCounters::default() });
         }
         Ok(())
+    }
+
+    pub(crate) fn has_frame_function(&self, id: FunctionId) -> bool {
+        self.functions.attached.contains_key(&id)
     }
 
     /// Detaches a function. Returns whether it was attached.

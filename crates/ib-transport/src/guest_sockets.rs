@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use crate::socket_file::{self, SocketBindError};
 use crate::sys::Epoll;
 
-/// Largest frame in bytes: the largest MTU of a fabric. A larger frame is received truncated, one byte longer than this.
-pub const FRAME_BYTES_MAX: usize = 4096;
+/// Largest frame in bytes: an InfiniBand packet with the largest payload and all headers, in an Ethernet frame. A larger one is received
+/// truncated, one byte longer than this.
+pub const FRAME_BYTES_MAX: usize = 4352;
 
 /// A buffer for one frame, one byte longer than the largest valid one, so that a truncated frame is recognised.
 pub type FrameBuffer = [u8; FRAME_BYTES_MAX + 1];

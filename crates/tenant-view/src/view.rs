@@ -356,6 +356,8 @@ impl View {
                 None if Some(port) == self.default_sm_port() => return self.handle_sm_datagram(&datagram),
                 None => return,
             },
+            // No function is attached to the fabric of a view.
+            fabric_sim::FabricOutput::Packet { .. } => return,
             fabric_sim::FabricOutput::Lost { port, datagram, reason } => match self.by_port.get(&port) {
                 Some(adapter) => ViewOutput::Lost { adapter: *adapter, datagram, reason },
                 None => return,

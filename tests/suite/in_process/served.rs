@@ -168,6 +168,7 @@ impl Host {
                     }
                     outbox.deliver(port, datagram);
                 }
+                FabricOutput::Packet { .. } => {}
                 FabricOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }

@@ -114,7 +114,9 @@ impl Fabric {
         }
         reset_counters(&mut next, wanted);
         let step = self.state_step(port, &current, wanted)?;
-        self.port_mut(port).info = next;
+        let port_state = self.port_mut(port);
+        port_state.info = next;
+        port_state.registrations = port_state.registrations.wrapping_add(u32::from(wanted.client_reregister));
         self.take_step(port, step);
         Ok(())
     }

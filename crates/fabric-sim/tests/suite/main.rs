@@ -6,6 +6,7 @@ mod frames;
 mod install;
 mod keys;
 mod oracle;
+mod packets;
 mod partitions;
 mod planned;
 mod ports;

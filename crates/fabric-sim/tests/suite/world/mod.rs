@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fabric_model::ibnetdiscover;
-use fabric_sim::{Capacities, DeviceProfile, Fabric, FabricOutput, PortId};
+use fabric_sim::{Capacities, DeviceProfile, Fabric, FabricOutput, FunctionId, PortId};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, MKey, Mad, ManagementClass, Method, Pkey, PortInfo,
     PortNum, PortState, Status, SwitchInfo, TransactionId,
@@ -42,6 +42,7 @@ pub struct World {
     pub fabric: Fabric,
     pub now: Duration,
     pub delivered: Vec<(PortId, Datagram)>,
+    pub packets: Vec<(FunctionId, Box<[u8]>)>,
     transactions: u64,
 }
 
@@ -57,7 +58,7 @@ impl World {
     pub fn of(net: &str, profile: impl Into<DeviceProfile>, seed: u64) -> Self {
         let topology = ibnetdiscover::parse(net).expect("the test fabric is well formed");
         let fabric = Fabric::new(topology, profile, seed).expect("the profile is valid");
-        Self { fabric, now: Duration::ZERO, delivered: Vec::new(), transactions: 0 }
+        Self { fabric, now: Duration::ZERO, delivered: Vec::new(), packets: Vec::new(), transactions: 0 }
     }
 
     /// The configured fabric, on switches with this many ports: six or more.
@@ -158,8 +159,10 @@ impl World {
 
     pub fn collect(&mut self) {
         while let Some(output) = self.fabric.poll_output() {
-            if let FabricOutput::Deliver { port, datagram } = output {
-                self.delivered.push((port, datagram));
+            match output {
+                FabricOutput::Deliver { port, datagram } => self.delivered.push((port, datagram)),
+                FabricOutput::Packet { function, packet } => self.packets.push((function, packet)),
+                FabricOutput::Lost { .. } => {}
             }
         }
     }
