@@ -106,6 +106,9 @@ fn ends<'a>(
     Ok(port.map_or(&[], std::slice::from_ref))
 }
 
+/// Hop limit of paths of aliases. Ports with the same LID are told apart by GRHs, which clients send if there is a hop limit.
+const ALIAS_HOP_LIMIT: u8 = 64;
+
 #[inline]
 fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort) -> Option<PathRecord> {
     let directory = query.directory;
@@ -149,7 +152,7 @@ fn path(query: &Query<'_>, criteria: &PathCriteria, from: &EndPort, to: &EndPort
         slid: Some(from.lid.into()),
         is_raw: false,
         flow_label: 0,
-        hop_limit: 0,
+        hop_limit: if from.is_alias() || to.is_alias() { ALIAS_HOP_LIMIT } else { 0 },
         traffic_class: 0,
         is_reversible,
         path_count: 0,
