@@ -7,18 +7,17 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use control_protocol::{FabricEvent, PlanRejection, SmRequest};
+use control_protocol::{FabricEvent, SmRequest};
 use fabric_model::FabricPlan;
 use ib_transport::{Device, Received, Waker};
 use ib_wire::Datagram;
 use serde_json::json;
 use subnet_manager::{
-    AttributeDifference, KeyKind, LinkName, Manager, ManagerSettings, PersistentState, SmEvent, Survey,
+    AttributeDifference, KeyKind, LinkName, Manager, ManagerSettings, PersistentState, SmEvent,
 };
 
-use super::adoption::{self, AdoptionReport};
+use super::adoption::AdoptionReport;
 use super::control;
-use super::link_health;
 use super::metrics;
 use super::planner::PlanProvider;
 use super::progress::Bar;
@@ -126,6 +125,8 @@ pub enum Stop {
     Asked,
     /// Another declared manager is the master.
     Yielded,
+    /// This manager did nothing for so long that another one may be the master.
+    Paused,
     /// The fabric was released; the request is not answered yet.
     Released,
 }
@@ -141,18 +142,10 @@ impl Daemon {
             if let Some(stop) = self.handle_events(once)? {
                 return Ok(stop);
             }
-            let now = self.now();
-            self.unsent.extend(std::iter::from_fn(|| self.manager.poll_transmit(now)));
-            self.device.send_batch(&self.unsent).context(FabricGone)?;
-            self.unsent.clear();
-            self.bar.show(self.manager.progress());
+            self.transmit()?;
             if !received_burst {
-                let due = self.manager.poll_timeout().unwrap_or(now + METRICS_INTERVAL);
-                let wait = match self.manager.has_more() && !self.awaits_followers {
-                    true => Duration::ZERO,
-                    false => due.saturating_sub(self.now()).min(METRICS_INTERVAL),
-                };
-                self.device.wait(&self.waker, wait).context(FabricGone)?;
+                let has_more = self.manager.has_more() && !self.awaits_followers;
+                self.wait(if has_more { Duration::ZERO } else { METRICS_INTERVAL })?;
             }
             let received = self.receive()?;
             received_burst = received == BURST;
@@ -162,7 +155,6 @@ impl Daemon {
             if once && heard.elapsed() > SILENCE_MAX {
                 bail!("no node has answered for {SILENCE_MAX:?}");
             }
-            self.manager.handle_timeout(self.now());
             if self.replicate()? {
                 return Ok(Stop::Yielded);
             }
@@ -178,6 +170,35 @@ impl Daemon {
         }
     }
 
+    /// Sends what the manager has to send.
+    fn transmit(&mut self) -> anyhow::Result<()> {
+        let now = self.now();
+        self.unsent.extend(std::iter::from_fn(|| self.manager.poll_transmit(now)));
+        self.device.send_batch(&self.unsent).context(FabricGone)?;
+        self.unsent.clear();
+        self.bar.show(self.manager.progress());
+        Ok(())
+    }
+
+    /// Waits until something arrives or the manager has something to do.
+    fn wait(&mut self, longest: Duration) -> anyhow::Result<()> {
+        let now = self.now();
+        let due = self.manager.poll_timeout().map_or(longest, |due| due.saturating_sub(now));
+        Ok(self.device.wait(&self.waker, due.min(longest)).context(FabricGone)?)
+    }
+
+    /// Sends, receives and does what is due, without anything that follows from it.
+    pub fn go_on(&mut self) -> anyhow::Result<()> {
+        self.transmit()?;
+        self.wait(METRICS_INTERVAL)?;
+        self.receive()?;
+        let now = self.now();
+        if let Some(redundancy) = self.redundancy.as_mut().filter(|_| self.manager.is_master()) {
+            redundancy.followers.beat(now);
+        }
+        Ok(())
+    }
+
     /// Ends all requests that are not answered yet.
     pub fn drop_requests(&mut self) {
         self.waiting.clear();
@@ -191,18 +212,20 @@ impl Daemon {
         self.started.elapsed()
     }
 
-    /// Receives up to `BURST` datagrams and returns their number.
+    /// Handles up to `BURST` datagrams, and what is due. Returns the number of datagrams.
     fn receive(&mut self) -> anyhow::Result<usize> {
         let now = self.now();
-        for count in 0..BURST {
-            let received = self.device.receive(Duration::ZERO).context(FabricGone)?;
-            let Some(received) = received else { return Ok(count) };
-            match received {
-                Received::Datagram(datagram) => self.manager.handle_datagram(now, &datagram),
-                Received::Lost(transaction) => self.manager.handle_lost(now, transaction),
+        let mut count = 0;
+        while count < BURST {
+            match self.device.receive(Duration::ZERO).context(FabricGone)? {
+                Some(Received::Datagram(datagram)) => self.manager.handle_datagram(now, &datagram),
+                Some(Received::Lost(transaction)) => self.manager.handle_lost(now, transaction),
+                None => break,
             }
+            count += 1;
         }
-        Ok(BURST)
+        self.manager.handle_timeout(self.now());
+        Ok(count)
     }
 
     /// Handles the events of the manager; returns why to stop, if it is time to.
@@ -248,10 +271,13 @@ impl Daemon {
                     )?;
                 }
                 SmEvent::Yielded { to } => {
-                    let why = to.map_or("it was stopped for too long".to_owned(), |to| {
-                        format!("{to} goes before it")
-                    });
-                    self.print(&format!("this manager waits: {why}"))?;
+                    let Some(to) = to else {
+                        self.print(
+                            "this manager waits: it was stopped, or too busy to answer the others in time",
+                        )?;
+                        return Ok(Some(Stop::Paused));
+                    };
+                    self.print(&format!("this manager waits: {to} goes before it"))?;
                     return Ok(Some(Stop::Yielded));
                 }
                 SmEvent::Surveyed(found) => self.adopt(*found)?,
@@ -317,51 +343,6 @@ impl Daemon {
         let last = self.manager.last_master();
         let knows_nothing = self.memory.decisions.end_ports.is_empty();
         !was_current && !knows_nothing && last.is_some() && last != own
-    }
-
-    fn decide(&mut self, once: bool) -> anyhow::Result<()> {
-        match self.planner.decide() {
-            Ok(Some(plan)) => self.apply(plan),
-            Ok(None) => {
-                for answers in self.waiting.drain(..) {
-                    answers.send(Err(PlanRejection::FabricChanged.into()));
-                }
-                self.print("waiting for a plan")
-            }
-            Err(error) if once => Err(error),
-            Err(error) => {
-                tracing::error!("no plan for this fabric: {error:#}");
-                for answers in self.waiting.drain(..) {
-                    answers.send(Err(format!("no plan for this fabric: {error:#}").into()));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Plans with the LIDs and routes that were found, and compares the fabric with that plan.
-    fn adopt(&mut self, found: Survey) -> anyhow::Result<()> {
-        self.adoption_report.posture = found.posture;
-        if !self.outputs.json {
-            self.bar.clear();
-            self.adoption_report.print_posture()?;
-        }
-        let (adoption, plan) = self.planner.adopt(&found.tables)?;
-        self.adoption_report.kept = adoption::Kept {
-            lids: adoption.lids_kept,
-            lids_total: plan.lids().len(),
-            routes: adoption.routes_kept,
-            routes_total: adoption.routes,
-        };
-        self.print(&format!(
-            "adopted: {} of {} LIDs and {} of {} routes to adapters stay",
-            adoption.lids_kept,
-            plan.lids().len(),
-            adoption.routes_kept,
-            adoption.routes,
-        ))?;
-        self.manager.compare(self.now(), plan);
-        Ok(())
     }
 
     /// Prints what a takeover would write, or the whole report as JSON.
@@ -444,20 +425,6 @@ impl Daemon {
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
             }
         }
-    }
-
-    /// Reads the limits of link health and the partition file again. Returns the resulting plan; `None` if there is no
-    /// partition file, because plans come from a controller. On an error nothing is changed.
-    pub fn reread(&mut self) -> anyhow::Result<Option<Arc<FabricPlan>>> {
-        let limits = self.link_health.as_deref().map(link_health::read).transpose()?;
-        let plan = match limits {
-            Some(_) if self.planner.is_external() => None,
-            _ => Some(self.planner.reread()?),
-        };
-        if let Some(limits) = limits {
-            self.manager.set_link_health(limits);
-        }
-        Ok(plan)
     }
 
     /// Nodes hold the keys that they are to be released with.

@@ -9,6 +9,7 @@ mod link_health;
 mod metrics;
 mod persist;
 mod planner;
+mod planning;
 mod progress;
 mod release;
 mod replication;

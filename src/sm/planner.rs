@@ -18,9 +18,10 @@ use subnet_manager::Discovery;
 use super::{aliases, handed_over};
 
 /// Who makes the plans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlanSource {
     /// This subnet manager compiles plans.
+    #[default]
     Internal,
     /// A controller sends plans to the control socket.
     External,
@@ -67,7 +68,7 @@ impl IntentFiles {
 }
 
 /// Compiles plans or keeps the one of a controller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PlanProvider {
     files: IntentFiles,
     intents: Option<Intents>,

@@ -212,12 +212,12 @@ pub fn take_turns(daemon: &mut Daemon, start: &Candidacy) -> anyhow::Result<Stop
         (daemon.manager, daemon.awaits_followers, daemon.adoption) = (manager, false, None);
         daemon.stats.role = Some("candidate");
         let stop = daemon.run()?;
-        if stop != Stop::Yielded {
+        if !matches!(stop, Stop::Yielded | Stop::Paused) {
             return Ok(stop);
         }
         // Their requests end with an error, and watchers look for the master.
         daemon.drop_requests();
-        daemon.redundancy()?.fruitless += 1;
+        daemon.redundancy()?.fruitless += u32::from(stop == Stop::Yielded);
     }
 }
 

@@ -97,6 +97,13 @@ struct Row {
 /// Measures all faults on all fabrics, and prints a row for each.
 pub fn run(args: &FailoverArgs, programs: &Programs) -> anyhow::Result<()> {
     let mut rows = Vec::new();
+    let measured = measure(args, programs, &mut rows);
+    // What was measured before something failed took long.
+    crate::print(args.json, &rows, |rows| markdown(rows))?;
+    measured
+}
+
+fn measure(args: &FailoverArgs, programs: &Programs, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for hosts in &args.hosts {
         let topology = FatTree::with_hosts(*hosts).generate()?;
         for fault in &args.faults {
@@ -106,7 +113,7 @@ pub fn run(args: &FailoverArgs, programs: &Programs) -> anyhow::Result<()> {
             rows.push(with_opensm(*hosts, &topology, args.opensm_rounds, programs)?);
         }
     }
-    crate::print(args.json, &rows, |rows| markdown(rows))
+    Ok(())
 }
 
 /// A host that asks.
@@ -281,6 +288,13 @@ impl HeddleManager {
         Ok(reply["ok"].clone())
     }
 
+    /// The end of what it said.
+    fn last_lines(&self) -> String {
+        let said = fs::read_to_string(&self.said).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
     fn is_master(&self) -> bool {
         self.status().is_ok_and(|status| status["role"] == "master")
     }
@@ -356,7 +370,10 @@ fn with_heddle(
                 pair[master].kill()?;
             }
         }
-        seconds.push(asking.wait_answer(topology)?.as_secs_f64());
+        let answered = asking.wait_answer(topology);
+        let answered =
+            answered.with_context(|| format!("the successor said:\n{}", pair[other].last_lines()))?;
+        seconds.push(answered.as_secs_f64());
         let mut sets = added(&before, arena.sets_of(&successor)?);
         port_infos.push(sets.remove("PORT_INFO").unwrap_or(0));
         sets.into_iter().for_each(|(attribute, count)| *others.entry(attribute).or_insert(0) += count);

@@ -400,6 +400,11 @@ impl Manager {
         !self.election.is_contested() || self.election.standing == Standing::Master
     }
 
+    /// Whether it yielded to another manager.
+    pub fn has_yielded(&self) -> bool {
+        self.election.has_yielded
+    }
+
     /// Whether other managers are declared.
     pub(crate) fn has_peers(&self) -> bool {
         self.election.is_contested()

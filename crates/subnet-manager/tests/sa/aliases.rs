@@ -53,6 +53,14 @@ fn paths_to_an_alias_lead_to_its_port_in_its_partition() {
     assert_eq!(found.pkey.map(|key| key.to_wire()), Some(0x8101), "not 0x8102, which the port has, too");
     let found: PathRecord = get(&mut sa, &request(3, 0x7fff, path(world.gid(3), nine))).unwrap();
     assert_eq!(found.pkey.map(|key| key.to_wire()), Some(0x8102));
+    // Functions of a port have its LID, so packets to and from them need a GRH, which clients send if there is a hop limit.
+    let mut hop_limit = |from, source, to| {
+        get::<PathRecord>(&mut sa, &from_gid(&world, from, source, path(source, to))).unwrap().hop_limit
+    };
+    assert_eq!(hop_limit(3, world.gid(3), nine), 64);
+    assert_eq!(hop_limit(2, nine, world.gid(3)), 64);
+    assert_eq!(hop_limit(2, nine, gid(alias(3, 9))), 64);
+    assert_eq!(hop_limit(2, world.gid(2), world.gid(3)), 0);
     // Host 6 shares 0x102 with the port: it sees the alias there, and not the other.
     let status = |sa: &mut SubnetAdministration, to| {
         get::<PathRecord>(sa, &request(6, 0x7fff, path(world.gid(6), to))).map(|path| path.dgid)
