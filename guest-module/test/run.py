@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Boots guests with the module, and runs stock programs of InfiniBand between them.
+
+usage: run.py SCRATCH MODULE [-g GUESTS] [-f FUNCTIONS_PER_PORT] [-k WORD] [-r RUN]
+
+SCRATCH was filled by make-disk.sh, MODULE is heddle_hca.ko for its kernel. -k
+runs only tests whose names contain WORD. Prints a line for each test; the status
+is 1 if any failed.
+"""
+import argparse
+import re
+import sys
+import time
+import traceback
+
+import guests
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Failed(Exception):
+    pass
+
+
+def check(condition, output):
+    if not condition:
+        raise Failed(output)
+
+
+def ok(guest, command, seconds=60):
+    """Runs a command that has to succeed; returns what it prints."""
+    status, output = guest.sh(command, seconds)
+    check(status == 0, f"{command}: status {status}\n{output}")
+    return output
+
+
+def pair(fabric, server, client, seconds=90, wait=2.5):
+    """A server in the first guest, a client in the second; returns what both print."""
+    first, second = fabric.guests[:2]
+    first.start(f"timeout {seconds} {server}")
+    time.sleep(wait)
+    client_status, client_output = second.sh(f"timeout {seconds} {client}", seconds + 30)
+    server_status, server_output = first.end(seconds + 30)
+    check(client_status == 0 and server_status == 0,
+          f"server {server_status}:\n{server_output}\nclient {client_status}:\n{client_output}")
+    return server_output, client_output
+
+
+def figure(pattern, text):
+    found = re.search(pattern, text)
+    return found.group(0).strip() if found else ""
+
+
+def counter(guest, name):
+    return int(ok(guest, f"cat /sys/class/infiniband/heddle0/ports/1/hw_counters/{name}"))
+
+
+# ---- the device
+
+@test
+def device_is_seen(fabric):
+    for guest in fabric.guests:
+        output = ok(guest, "ibstat && ibv_devinfo && ls /dev/infiniband")
+        for word in ("Link layer: InfiniBand", "State: Active", "PORT_ACTIVE", "uverbs0", "umad0", "issm0"):
+            check(word in output, output)
+
+
+@test
+def perfquery_free_tools_answer(fabric):
+    return figure(r"NodeDescription[^\n]*", ok(fabric.guests[0], "saquery NR"))
+
+
+# ---- IPoIB
+
+@test
+def ipoib_datagram_ping(fabric):
+    return figure(r"rtt.*", ok(fabric.guests[0], "ping -c 10 -i 0.3 10.7.0.2"))
+
+
+@test
+def ipoib_ipv6_ping(fabric):
+    address = ok(fabric.guests[1], "ip -o -6 addr show ib0").split()[3].split("/")[0]
+    return figure(r"rtt.*", ok(fabric.guests[0], f"ping -c 5 -i 0.3 {address}%ib0"))
+
+
+@test
+def ipoib_connected_ping(fabric):
+    for guest in fabric.guests:
+        ok(guest, "echo connected >/sys/class/net/ib0/mode && ip link set ib0 mtu 65520")
+    output = ok(fabric.guests[0], "ping -c 10 -i 0.3 -s 30000 10.7.0.2 -w 20")
+    for guest in fabric.guests:
+        ok(guest, "echo datagram >/sys/class/net/ib0/mode; ip link set ib0 mtu 2044")
+    check(" 0% packet loss" in output, output)
+    return figure(r"rtt.*", output)
+
+
+@test
+def ipoib_child_of_another_partition(fabric):
+    for guest in fabric.guests:
+        ok(guest, f"""echo 0x8123 >/sys/class/net/ib0/create_child
+            ip addr add 10.8.0.{guest.number}/24 dev ib0.8123 && ip link set ib0.8123 up; sleep 1""")
+    output = ok(fabric.guests[0], "ping -c 5 -i 0.3 -w 15 10.8.0.2")
+    fabric.command("pkeys", 1, "0xffff")
+    time.sleep(2)
+    status, gone = fabric.guests[0].sh("ping -c 2 -w 3 10.8.0.2")
+    check(status != 0, gone)
+    fabric.command("pkeys", 1, "0xffff", "0x8123")
+    time.sleep(3)
+    ok(fabric.guests[0], "ping -c 3 -w 15 10.8.0.2")
+    for guest in fabric.guests:
+        ok(guest, "echo 0x8123 >/sys/class/net/ib0/delete_child")
+    return figure(r"rtt.*", output)
+
+
+@test
+def port_goes_down_and_comes_back(fabric):
+    first = fabric.guests[0]
+    fabric.command("state", 1, 1)
+    time.sleep(1)
+    check("State: Down" in ok(first, "ibstat"), "not Down")
+    check("NO-CARRIER" in ok(first, "ip link show ib0"), "ib0 has carrier")
+    fabric.command("state", 1, 4)
+    time.sleep(3)
+    ok(first, "ping -c 3 -w 15 10.7.0.2")
+
+
+@test
+def clients_register_again(fabric):
+    fabric.command("register", 1)
+    time.sleep(3)
+    # Broadcast has to reach it again.
+    ok(fabric.guests[1], "ip neigh flush dev ib0; ping -c 3 -w 15 10.7.0.1")
+
+
+# ---- rdma_cm
+
+@test
+def multicast_of_rdma_cm(fabric):
+    pair(fabric, "mckey -m 239.1.2.3 -b 10.7.0.1", "mckey -m 239.1.2.3 -s -b 10.7.0.2", wait=4)
+
+
+@test
+def rping_works(fabric):
+    pair(fabric, "rping -s -a 10.7.0.1 -C 20 -v -S 4000", "rping -c -a 10.7.0.1 -C 20 -S 4000")
+
+
+@test
+def ucmatose_works(fabric):
+    pair(fabric, "ucmatose -b 10.7.0.1", "ucmatose -s 10.7.0.1")
+
+
+@test
+def udaddy_works(fabric):
+    pair(fabric, "udaddy -b 10.7.0.1", "udaddy -s 10.7.0.1")
+
+
+@test
+def rstream_works(fabric):
+    return figure(r"\n64k_lat.*", pair(fabric, "rstream -T s -S all -C 10", "rstream -T s -s 10.7.0.1 -S all -C 10", 120)[1])
+
+
+# ---- verbs
+
+@test
+def rc_pingpong(fabric):
+    return figure(r"\d+ iters.*", pair(fabric, "ibv_rc_pingpong -c", "ibv_rc_pingpong -c 10.7.0.1")[1])
+
+
+@test
+def rc_pingpong_with_events_and_grh(fabric):
+    return figure(r"\d+ iters.*", pair(fabric, "ibv_rc_pingpong -e -g 0 -n 300", "ibv_rc_pingpong -e -g 0 -n 300 10.7.0.1")[1])
+
+
+@test
+def ud_pingpong(fabric):
+    return figure(r"\d+ iters.*", pair(fabric, "ibv_ud_pingpong -n 300", "ibv_ud_pingpong -n 300 10.7.0.1")[1])
+
+
+@test
+def srq_pingpong(fabric):
+    return figure(r"\d+ iters.*", pair(fabric, "ibv_srq_pingpong -n 300", "ibv_srq_pingpong -n 300 10.7.0.1")[1])
+
+
+PERFTEST = [
+    ("ib_send_lat", "-n 500"), ("ib_send_lat", "-n 300 -c UD"), ("ib_write_lat", "-n 500"), ("ib_read_lat", "-n 300"),
+    ("ib_atomic_lat", "-n 300 -A FETCH_AND_ADD"), ("ib_atomic_lat", "-n 300 -A CMP_AND_SWAP"),
+    ("ib_send_bw", "-n 300 -s 65536"), ("ib_send_bw", "-n 300 -c UD -s 2048"), ("ib_write_bw", "-n 300 -s 65536"),
+    ("ib_read_bw", "-n 300 -s 65536"), ("ib_write_bw", "-n 20 -s 4194304"), ("ib_read_bw", "-n 20 -s 4194304"),
+    ("ib_atomic_bw", "-n 300"), ("ib_send_bw", "-n 300 -s 4096 -b"), ("ib_send_lat", "-n 200 -R"),
+    ("ib_write_lat", "-n 300 -s 200 -I 200"), ("ib_send_bw", "-n 300 -s 65536 -r 16 --use-srq"),
+]
+
+
+def perftest(fabric, program, options, seconds=90):
+    _, output = pair(fabric, f"{program} {options}", f"{program} {options} 10.7.0.1", seconds)
+    lines = [line.split() for line in output.splitlines() if re.match(r"\s*\d+\s+\d+\s+[\d.]+", line)]
+    return " ".join(lines[-1]) if lines else ""
+
+
+for program, options in PERFTEST:
+    def one(fabric, program=program, options=options):
+        return perftest(fabric, program, options)
+    one.__name__ = f"{program} {options}"
+    test(one)
+
+
+# ---- loss
+
+def with_loss(fabric, run, percent=1):
+    before = [counter(guest, "rc_resent") for guest in fabric.guests[:2]]
+    fabric.command("loss", percent)
+    try:
+        result = run()
+    finally:
+        fabric.command("loss", 0)
+    resent = sum(counter(guest, "rc_resent") for guest in fabric.guests[:2]) - sum(before)
+    return f"{resent} packets sent again; {result}"
+
+
+LOSSY = [
+    ("ibv_rc_pingpong", "-c -n 500"), ("ib_send_bw", "-n 200 -s 65536"), ("ib_write_bw", "-n 200 -s 65536"),
+    ("ib_read_bw", "-n 200 -s 65536"), ("ib_atomic_bw", "-n 500 -A FETCH_AND_ADD"), ("ib_send_lat", "-n 300"),
+]
+for program, options in LOSSY:
+    def lossy(fabric, program=program, options=options):
+        if program == "ibv_rc_pingpong":
+            return with_loss(fabric, lambda: figure(
+                r"\d+ iters.*", pair(fabric, f"{program} {options}", f"{program} {options} 10.7.0.1", 150)[1]))
+        return with_loss(fabric, lambda: perftest(fabric, program, options, 150))
+    lossy.__name__ = f"1 % loss: {program} {options}"
+    test(lossy)
+
+
+@test
+def loss_rping(fabric):
+    return with_loss(fabric, lambda: pair(fabric, "rping -s -a 10.7.0.1 -C 50 -V -S 20000",
+                                          "rping -c -a 10.7.0.1 -C 50 -V -S 20000", 150) and "")
+
+
+@test
+def ipoib_connected_with_loss(fabric):
+    for guest in fabric.guests:
+        ok(guest, "echo connected >/sys/class/net/ib0/mode && ip link set ib0 mtu 65520")
+    ok(fabric.guests[0], "ping -c 2 -w 10 10.7.0.2")
+    result = with_loss(fabric, lambda: figure(r"\d+ packets transmitted.*", ok(
+        fabric.guests[0], "ping -c 30 -i 0.3 -s 30000 10.7.0.2 -w 40")))
+    for guest in fabric.guests:
+        ok(guest, "echo datagram >/sys/class/net/ib0/mode; ip link set ib0 mtu 2044")
+    return result
+
+
+# ---- the end
+
+@test
+def peer_that_vanishes_is_noticed(fabric):
+    first, second = fabric.guests[:2]
+    first.start("timeout -s KILL 8 ib_send_bw -n 1000000 -s 4096 -D 60")
+    time.sleep(3)
+    second.start("timeout 60 ib_send_bw -n 1000000 -s 4096 -D 60 10.7.0.1")
+    first.end(30)
+    status, output = second.end(90)
+    check(status != 0 and "Completion with error" in output, output)
+    return figure(r"Failed status \d+", output)
+
+
+@test
+def module_leaves_under_use_and_comes_back(fabric):
+    first, second = fabric.guests[:2]
+    second.start("timeout 40 ibv_rc_pingpong -n 1000000")
+    first.sh("sleep 1; ibv_asyncwatch >/tmp/events 2>&1 & (timeout 30 ibv_rc_pingpong -n 1000000 10.7.0.2 >/tmp/pp 2>&1 &)")
+    time.sleep(5)
+    output = ok(first, "time rmmod heddle_hca && ! ls /sys/class/infiniband/heddle0 2>/dev/null; cat /tmp/events", 60)
+    check("FATAL" in output, output)
+    second.end(90)
+    ok(first, "killall ibv_asyncwatch ibv_rc_pingpong 2>/dev/null; insmod /run/heddle_hca.ko; sleep 1; ibstat | grep Active")
+    fabric.up()
+    time.sleep(2)
+    ok(first, "ping -c 3 -w 15 10.7.0.2")
+    return figure(r"real.*", output)
+
+
+@test
+def wire_goes_away(fabric):
+    last = fabric.guests[-1]
+    ok(last, "ip link set eth0 down; sleep 0.5; ibstat | grep -q 'State: Down'")
+    ok(last, "ip link set eth0 up; sleep 2; ibstat | grep -q 'State: Active'")
+    ok(last, "echo virtio2 >/sys/bus/virtio/drivers/virtio_net/unbind; sleep 0.5; ibstat | grep -q 'State: Down'")
+    ok(last, "echo virtio2 >/sys/bus/virtio/drivers/virtio_net/bind; sleep 2; ibstat | grep -q 'State: Active'")
+    ok(last, "ping -c 3 -w 20 10.7.0.1")
+
+
+@test
+def kernel_logs_are_quiet(fabric):
+    for guest in fabric.guests:
+        output = ok(guest, "dmesg")
+        found = re.findall(r".*(?:BUG|WARNING|Oops|Call Trace|overrun|is full|not become free|hung task).*", output)
+        check(not found, "\n".join(found) + output[-3000:])
+    return "; ".join(f"guest {guest.number}: {ok(guest, 'cd /sys/class/infiniband/heddle0/ports/1/hw_counters; grep -H . * | tr chr10 chr32'.replace('chr10', repr(chr(92) + 'n')).replace('chr32', repr(' ')))}"
+                     for guest in fabric.guests)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scratch")
+    parser.add_argument("module")
+    parser.add_argument("-g", type=int, default=2)
+    parser.add_argument("-f", type=int, default=1)
+    parser.add_argument("-k", default="")
+    parser.add_argument("-r", default="run-tests")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    fabric = guests.Fabric(arguments.scratch, arguments.r, arguments.g, arguments.module, arguments.f)
+    failed = 0
+    try:
+        fabric.boot()
+        fabric.up()
+        time.sleep(2)
+        print(f"guests are up after {time.monotonic() - began:.0f} s, kernel {ok(fabric.guests[0], 'uname -r').strip()}", flush=True)
+        for function in TESTS:
+            if arguments.k and not re.search(arguments.k, function.__name__):
+                continue
+            start = time.monotonic()
+            try:
+                result = function(fabric) or ""
+                print(f"ok      {function.__name__:45} {time.monotonic() - start:5.1f} s  {result}", flush=True)
+            except (Failed, TimeoutError, AssertionError) as error:
+                failed += 1
+                print(f"FAILED  {function.__name__:45} {time.monotonic() - start:5.1f} s\n{error}", flush=True)
+                if isinstance(error, TimeoutError):
+                    traceback.print_exc()
+                    break
+    finally:
+        fabric.command("count")
+        time.sleep(0.2)
+        fabric.stop()
+    print(f"{failed} failed, {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
