@@ -310,7 +310,7 @@ static struct hca_dev *dev_create(void)
 	xa_init_flags(&dev->mrs, XA_FLAGS_ALLOC);
 	get_random_bytes(&dev->hello, sizeof(dev->hello));
 	dev->hello |= 1;
-	snprintf(dev->ib.node_desc, sizeof(dev->ib.node_desc), "%s heddle0",
+	snprintf(dev->ib.node_desc, sizeof(dev->ib.node_desc), "%.50s heddle0",
 		 init_utsname()->nodename);
 	if (hca_link_init(dev)) {
 		ib_dealloc_device(&dev->ib);
