@@ -5,22 +5,23 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 
 HERE = pathlib.Path(__file__).parent
 
 
 class Guest:
-    def __init__(self, scratch, run, number, module):
+    def __init__(self, scratch, run, number, modules):
         self.number, self.run = number, run
         self.console = run / f"console{number}"
-        disk, shell, extra = run / f"disk{number}.qcow2", run / f"shell{number}", run / f"module{number}.img"
+        disk, shell, extra = run / f"disk{number}.qcow2", run / f"shell{number}", run / f"modules{number}.tar"
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", (scratch / "root.ext4").resolve(), "-F", "raw", disk],
                        check=True)
-        # The module, as the content of a disk.
-        data = module.read_bytes()
-        extra.write_bytes(data.ljust((len(data) + 511) // 512 * 512, b"\0"))
-        self.module_len = len(data)
+        # The modules: a disk whose content is an archive.
+        with tarfile.open(extra, "w") as archive:
+            for module in modules:
+                archive.add(module, pathlib.Path(module).name)
         for path in (run / f"guest{number}", shell):
             path.unlink(missing_ok=True)
         command = f"""nice -n 10 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -M q35 -smp 1 -m 768 -nodefaults -nographic
@@ -31,7 +32,7 @@ class Guest:
             -device virtio-net-pci,netdev=n0,romfile=,mac=06:68:63:00:00:{number:02x}
             -device virtio-rng-pci -device virtio-serial-pci -chardev socket,id=c0,path={shell},server=on,wait=off
             -device virtserialport,chardev=c0,name=shell""".split()
-        command += ["-append", "console=ttyS0 net.ifnames=0 loglevel=5 mitigations=off panic=-1"]
+        command += ["-append", "console=ttyS0 net.ifnames=0 loglevel=5 mitigations=off panic=-1 " + os.environ.get("GUEST_KERNEL_ARGS", "")]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self.shell_path, self.socket, self.commands = shell, None, 0
 
@@ -78,7 +79,7 @@ class Guest:
 class Fabric:
     """The process of fabric.py, and guests with the module loaded."""
 
-    def __init__(self, scratch, run, guests, module, per_port=1):
+    def __init__(self, scratch, run, guests, modules, per_port=1):
         self.run = pathlib.Path(run).resolve()
         self.run.mkdir(parents=True, exist_ok=True)
         self.log = open(self.run / "fabric.log", "w")
@@ -87,14 +88,13 @@ class Fabric:
         while not (self.run / "control").exists():
             time.sleep(0.1)
         scratch = pathlib.Path(scratch).resolve()
-        self.guests = [Guest(scratch, self.run, number, pathlib.Path(module)) for number in range(1, guests + 1)]
+        self.guests = [Guest(scratch, self.run, number, modules) for number in range(1, guests + 1)]
 
     def boot(self):
         for guest in self.guests:
             guest.connect()
             number = guest.number
-            setup = f"""hostname n{number}; dd if=/dev/vdb of=/run/heddle_hca.ko bs=4k status=none
-                truncate -s {guest.module_len} /run/heddle_hca.ko
+            setup = f"""hostname n{number}; tar -C /run -xf /dev/vdb
                 modprobe -a ib_core ib_uverbs ib_umad && insmod /run/heddle_hca.ko
                 modprobe -a ib_ipoib rdma_ucm rdma_cm
                 for i in 1 2 3 4; do echo 10.7.0.$i n$i; done >>/etc/hosts"""

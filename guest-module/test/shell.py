@@ -15,7 +15,7 @@ import guests
 
 
 def start(scratch, run, module, count, per_port):
-    fabric = guests.Fabric(scratch, run, count, module, per_port)
+    fabric = guests.Fabric(scratch, run, count, [module], per_port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         fabric.boot()
