@@ -449,14 +449,17 @@ int hca_rq_post(struct hca_rq *rq, const struct ib_recv_wr *wr,
 		const struct ib_recv_wr **bad);
 int hca_recv_take(struct hca_qp *qp, struct hca_recv *recv, u32 min_len);
 
-/* qp.c */
-extern const struct ib_device_ops hca_qp_ops;
+/* post.c: work requests. */
+extern const struct ib_device_ops hca_post_ops;
 u32 hca_sends_end(struct hca_qp *qp);
 void hca_send_done(struct hca_qp *qp, enum ib_wc_status status);
 void hca_recv_done(struct hca_qp *qp, const struct hca_recv *recv,
 		   struct ib_wc *wc, bool solicited);
 int hca_send_payload(struct hca_qp *qp, struct hca_send *send, u32 offset,
 		     void *data, u32 len);
+
+/* qp.c: queue pairs. */
+extern const struct ib_device_ops hca_qp_ops;
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type);
 void hca_qp_fail(struct hca_qp *qp);
 bool hca_qp_run(struct hca_qp *qp);

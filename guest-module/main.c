@@ -250,6 +250,7 @@ static int register_device(struct hca_dev *dev)
 	ib_set_device_ops(ib, &hca_cq_ops);
 	ib_set_device_ops(ib, &hca_mr_ops);
 	ib_set_device_ops(ib, &hca_multicast_ops);
+	ib_set_device_ops(ib, &hca_post_ops);
 	ib_set_device_ops(ib, &hca_qp_ops);
 	ib_set_device_ops(ib, &hca_srq_ops);
 	/* Without a DMA device, addresses are those of the kernel. */

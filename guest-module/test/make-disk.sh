@@ -4,11 +4,12 @@
 #
 # usage: make-disk.sh SCRATCH [backports]
 #
-# SCRATCH gets root/ (by mmdebstrap, as root, unless it is there), vmlinuz, initrd.gz, root.ext4 and kernel (its version).
+# Packages in EXTRA_PACKAGES, separated by commas, are installed, too. SCRATCH gets root/ (by mmdebstrap, as root, unless
+# it is there), vmlinuz, initrd.gz, root.ext4 and kernel (its version).
 set -euo pipefail
 scratch=$1 suite=bookworm from=()
 packages=linux-image-amd64,kmod,iproute2,iputils-ping,rdma-core,ibverbs-utils,ibverbs-providers,perftest,rdmacm-utils
-packages+=,infiniband-diags,busybox-static,procps,strace,ethtool
+packages+=,infiniband-diags,busybox-static,procps,strace,ethtool${EXTRA_PACKAGES:+,$EXTRA_PACKAGES}
 sources=("deb http://deb.debian.org/debian $suite main" "deb http://deb.debian.org/debian-security $suite-security main")
 if [[ ${2:-} == backports ]]; then
     sources+=("deb http://deb.debian.org/debian $suite-backports main")

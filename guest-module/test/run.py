@@ -328,7 +328,7 @@ def kernel_logs_are_quiet(fabric):
         output = ok(guest, "dmesg")
         found = re.findall(r".*(?:BUG|WARNING|Oops|Call Trace|overrun|is full|not become free|hung task).*", output)
         check(not found, "\n".join(found) + output[-3000:])
-    return "; ".join(f"guest {guest.number}: {{' '.join(counters(guest))}" for guest in fabric.guests)
+    return "; ".join(f"guest {guest.number}: {' '.join(counters(guest))}" for guest in fabric.guests)
 
 
 def main():
