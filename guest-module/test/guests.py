@@ -79,16 +79,22 @@ class Guest:
 class Fabric:
     """The process of fabric.py, and guests with the module loaded."""
 
+    # Whether command() takes the commands of fabric.py.
+    stand_in = True
+
     def __init__(self, scratch, run, guests, modules, per_port=1):
         self.run = pathlib.Path(run).resolve()
         self.run.mkdir(parents=True, exist_ok=True)
         self.log = open(self.run / "fabric.log", "w")
-        self.process = subprocess.Popen(["nice", "-n", "10", sys.executable, HERE / "fabric.py", self.run, str(guests), str(per_port)],
+        self.start(guests, per_port)
+        scratch = pathlib.Path(scratch).resolve()
+        self.guests = [Guest(scratch, self.run, number, modules) for number in range(1, guests + 1)]
+
+    def start(self, count, per_port):
+        self.process = subprocess.Popen(["nice", "-n", "10", sys.executable, HERE / "fabric.py", self.run, str(count), str(per_port)],
                                         stdout=self.log, stderr=self.log)
         while not (self.run / "control").exists():
             time.sleep(0.1)
-        scratch = pathlib.Path(scratch).resolve()
-        self.guests = [Guest(scratch, self.run, number, modules) for number in range(1, guests + 1)]
 
     def boot(self):
         for guest in self.guests:
