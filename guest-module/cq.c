@@ -20,7 +20,7 @@ static int cq_create(struct hca_cq *cq, const struct ib_cq_init_attr *attr)
 		return -EINVAL;
 	spin_lock_init(&cq->lock);
 	cq->size = ring_size(attr->cqe);
-	cq->ring = kvcalloc(cq->size, sizeof(*cq->ring), GFP_KERNEL);
+	cq->ring = kvcalloc(cq->size, sizeof(*cq->ring), GFP_KERNEL_ACCOUNT);
 	if (!cq->ring)
 		return -ENOMEM;
 	cq->ib.cqe = cq->size;
@@ -56,7 +56,7 @@ static int hca_resize_cq(struct ib_cq *ib, int cqe, struct ib_udata *udata)
 	if (cqe < 1 || cqe > HCA_CQE_MAX)
 		return -EINVAL;
 	size = ring_size(cqe);
-	ring = kvcalloc(size, sizeof(*ring), GFP_KERNEL);
+	ring = kvcalloc(size, sizeof(*ring), GFP_KERNEL_ACCOUNT);
 	if (!ring)
 		return -ENOMEM;
 	spin_lock_irqsave(&cq->lock, flags);

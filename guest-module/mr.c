@@ -35,7 +35,8 @@ static struct hca_mr *mr_alloc(struct ib_pd *pd, enum hca_mr_kind kind,
 	mr->ib.device = pd->device;
 	mr->ib.pd = pd;
 	if (page_max) {
-		mr->pages = kvcalloc(page_max, sizeof(*mr->pages), GFP_KERNEL);
+		mr->pages = kvcalloc(page_max, sizeof(*mr->pages),
+				     GFP_KERNEL_ACCOUNT);
 		if (!mr->pages) {
 			kfree(mr);
 			return ERR_PTR(-ENOMEM);

@@ -73,9 +73,8 @@ bool hca_qp_run(struct hca_qp *qp)
 	case IB_QPS_RTR:
 	case IB_QPS_RTS:
 	case IB_QPS_SQD:
-		if (qp->ib.qp_type == IB_QPT_RC)
-			return hca_rc_run(qp);
-		return qp->state == IB_QPS_RTS && hca_ud_run(qp);
+		return qp->ib.qp_type == IB_QPT_RC ? hca_rc_run(qp) :
+						     hca_ud_run(qp);
 	default:
 		return false;
 	}
@@ -107,7 +106,7 @@ static int sq_init(struct hca_sq *sq, struct ib_qp_cap *cap)
 	bytes = round_up(bytes, sizeof(struct ib_sge));
 	sq->size = roundup_pow_of_two(max(cap->max_send_wr, 1u));
 	sq->stride = sizeof(struct hca_send) + bytes;
-	sq->slots = kvcalloc(sq->size, sq->stride, GFP_KERNEL);
+	sq->slots = kvcalloc(sq->size, sq->stride, GFP_KERNEL_ACCOUNT);
 	if (!sq->slots)
 		return -ENOMEM;
 	cap->max_send_wr = sq->size;

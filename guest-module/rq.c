@@ -26,7 +26,7 @@ int hca_rq_init(struct hca_rq *rq, u32 max_wr, u32 max_sge)
 	rq->max_wr = rq->size;
 	rq->stride = struct_size((struct hca_recv *)NULL, sge, 0) +
 		     max_sge * sizeof(struct ib_sge);
-	rq->slots = kvcalloc(rq->size, rq->stride, GFP_KERNEL);
+	rq->slots = kvcalloc(rq->size, rq->stride, GFP_KERNEL_ACCOUNT);
 	return rq->slots ? 0 : -ENOMEM;
 }
 

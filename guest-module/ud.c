@@ -88,6 +88,11 @@ bool hca_ud_run(struct hca_qp *qp)
 {
 	int i;
 
+	if (qp->state == IB_QPS_SQD && qp->req.drain) {
+		/* Datagrams are done when they are sent. */
+		qp->req.drain = false;
+		hca_qp_event(qp, IB_EVENT_SQ_DRAINED);
+	}
 	for (i = 0; i < HCA_BURST; i++) {
 		if (qp->state != IB_QPS_RTS || qp->sq.tail == hca_sends_end(qp))
 			return false;

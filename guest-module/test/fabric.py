@@ -12,6 +12,7 @@ Machine I (from 1) has the datagram sockets DIRECTORY/guestI, which QEMU binds,
 and DIRECTORY/fabricI, bound here. DIRECTORY/control takes commands:
 
     loss PERCENT            drop packets at random
+    noise PERCENT           send damaged copies of packets, in front of them
     pkeys MACHINE KEY...    replace its P_Key table
     state MACHINE STATE     1 Down ... 4 Active
     register MACHINE        ask its clients to register again
@@ -81,7 +82,7 @@ class Fabric:
     def __init__(self, directory, machines, per_port):
         self.machines = [Machine(directory, number, per_port) for number in range(1, machines + 1)]
         self.groups = {}
-        self.loss = 0.0
+        self.loss = self.noise = 0.0
         self.counters = collections.Counter()
         path = f"{directory}/control"
         if os.path.exists(path):
@@ -91,7 +92,28 @@ class Fabric:
 
     # ---- frames
 
+    def damaged(self, packet):
+        """A packet with some bytes changed, or shortened; most keep a length that is right."""
+        copy = bytearray(packet)
+        for _ in range(random.randint(1, 3)):
+            at = random.randrange(min(len(copy), random.choice([24, 100, 5000])))
+            copy[at] = copy[at] ^ 1 << random.randrange(8) if random.random() < 0.5 else random.randrange(256)
+        if random.random() < 0.3:
+            del copy[random.randrange(24, len(copy)) & ~3 :]
+        if random.random() < 0.8:
+            copy[0] &= 0xF0
+            struct.pack_into(">H", copy, 4, len(copy) // 4)
+            if copy[1] & 3 == 3 and len(copy) >= 64:
+                struct.pack_into(">H", copy, 12, len(copy) - 48)
+        self.counters["damaged"] += 1
+        return bytes(copy)
+
     def send(self, machine, kind, body):
+        if kind == PACKET and random.random() * 100 < self.noise:
+            self.frame(machine, kind, self.damaged(body))
+        self.frame(machine, kind, body)
+
+    def frame(self, machine, kind, body):
         frame = b"\xff" * 6 + b"\x06hc\xff\xff\xff" + struct.pack(">HBBH", ETHERTYPE, kind, 1, len(body)) + body
         if len(machine.backlog) >= BACKLOG_MAX:
             self.counters["backlog full"] += 1
@@ -269,6 +291,8 @@ class Fabric:
         name, arguments = words[0], words[1:]
         if name == "loss":
             self.loss = float(arguments[0])
+        elif name == "noise":
+            self.noise = float(arguments[0])
         elif name == "count":
             print(dict(self.counters), flush=True)
         else:

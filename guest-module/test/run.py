@@ -247,7 +247,37 @@ def fast_registration(fabric):
     return fast_registration_in(fabric.guests[0], 3)
 
 
+NVME_TARGET = """modprobe -a loop nvmet nvmet-rdma; mount -t configfs c /sys/kernel/config 2>/dev/null
+    truncate -s 64M /tmp/disk && losetup /dev/loop0 /tmp/disk && cd /sys/kernel/config/nvmet &&
+    mkdir subsystems/t && echo 1 >subsystems/t/attr_allow_any_host && mkdir subsystems/t/namespaces/1 &&
+    echo /dev/loop0 >subsystems/t/namespaces/1/device_path && echo 1 >subsystems/t/namespaces/1/enable &&
+    mkdir ports/1 && cd ports/1 && echo rdma >addr_trtype && echo ipv4 >addr_adrfam && echo 10.7.0.1 >addr_traddr &&
+    echo 4420 >addr_trsvcid && ln -s ../../subsystems/t subsystems/t"""
+NVME_END = """cd /sys/kernel/config/nvmet && rm ports/1/subsystems/t && rmdir ports/1 subsystems/t/namespaces/1 subsystems/t
+    losetup -d /dev/loop0; rm /tmp/disk; modprobe -r nvmet-rdma"""
+NVME_HOST = """modprobe nvme-rdma; cd /tmp; dd if=/dev/urandom of=x bs=64k count=64 status=none
+    echo nqn=t,transport=rdma,traddr=10.7.0.1,trsvcid=4420,nr_io_queues=1 >/dev/nvme-fabrics || exit 1
+    for i in $(seq 50); do [ -b /dev/nvme0n1 ] && break; sleep 0.1; done
+    dd if=x of=/dev/nvme0n1 bs=64k oflag=direct 2>&1 | tail -1; dd if=/dev/nvme0n1 bs=64k count=64 iflag=direct 2>/dev/null | cmp - x
+    status=$?; echo 1 >/sys/class/nvme/nvme0/delete_controller; modprobe -r nvme-rdma; [ $status = 0 ]"""
+
+
+@test
+def nvme_over_rdma(fabric):
+    first, second = fabric.guests[:2]
+    ok(first, NVME_TARGET)
+    try:
+        return ok(second, f"({NVME_HOST})", 90).strip()
+    finally:
+        ok(first, NVME_END)
+
+
 # ---- loss
+
+@test
+def nvme_over_rdma_with_loss(fabric):
+    return with_loss(fabric, lambda: nvme_over_rdma(fabric))
+
 
 @test
 def fast_registration_with_loss(fabric):
@@ -299,6 +329,32 @@ def ipoib_connected_lives_through_loss(fabric):
         ok(guest, "echo datagram >/sys/class/net/ib0/mode; ip link set ib0 mtu 2044")
     check(" 0% packet loss" in output, output)
     return result
+
+
+# ---- damaged packets
+
+NOISY = [("ibv_rc_pingpong", "-n 300"), ("ibv_ud_pingpong", "-n 200"), ("ib_send_bw", "-n 100 -s 65536"),
+         ("ib_write_bw", "-n 100 -s 65536"), ("ib_read_bw", "-n 100 -s 65536"), ("ib_atomic_bw", "-n 300"),
+         ("ibv_srq_pingpong", "-n 100")]
+
+
+@test
+def damaged_packets_do_no_harm(fabric):
+    """Connections may break, as the ICRC is not checked; the kernel goes on."""
+    stand_in(fabric)
+    first, second = fabric.guests[:2]
+    broken = 0
+    fabric.command("noise", 30)
+    for program, options in NOISY:
+        first.start(f"timeout -s KILL 15 {program} {options}")
+        time.sleep(2.5)
+        broken += second.sh(f"timeout -s KILL 12 {program} {options} 10.7.0.1", 40)[0] != 0
+        first.end(40)
+    second.sh("ping -c 10 -i 0.2 -w 5 10.7.0.1")
+    fabric.command("noise", 0)
+    ok(second, "sleep 1; ping -c 3 -w 15 10.7.0.1")
+    pair(fabric, "ibv_rc_pingpong -n 100", "ibv_rc_pingpong -n 100 10.7.0.1")
+    return f"{broken} of {len(NOISY)} programs ended with an error"
 
 
 # ---- the end
