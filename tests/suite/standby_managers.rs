@@ -1,5 +1,6 @@
 //! Two `heddle sm` as processes: what the master remembers reaches the other one, which takes over.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use controller_api::fabric::FabricState;
@@ -160,6 +161,31 @@ fn a_standby_manager_that_hangs_is_left_out_and_catches_up() {
 }
 
 #[test]
+fn hosts_and_other_managers_are_answered_while_a_plan_is_made() {
+    let server = tree();
+    let partitions = server.file("partitions.conf");
+    let blue = "blue=0x8001 : ALL_CAS=full;\n";
+    std::fs::write(&partitions, blue).unwrap();
+    let [first, second] = pair(&server, &["--partitions", &partitions]);
+    // A plan takes as long as this file is read.
+    std::fs::remove_file(&partitions).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&partitions).status().unwrap().success());
+    std::thread::scope(|scope| {
+        let reload = scope.spawn(|| first.control(&["reload"]));
+        let mut file = std::fs::OpenOptions::new().write(true).open(&partitions).unwrap();
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(saquery_is_answered(&server));
+        assert_eq!(second.status()["role"], "standby", "it waits for 4 seconds without an answer");
+        file.write_all(blue.as_bytes()).unwrap();
+        file.write_all(b"red=0x8002 : ALL_CAS=full;\n").unwrap();
+        drop(file);
+        let reloaded = reload.join().unwrap();
+        assert!(reloaded.stdout.contains("3 partitions"), "{reloaded:?}");
+    });
+    assert!(is_followed(&first, 1), "it was answered all the while");
+}
+
+#[test]
 fn nobody_else_is_obeyed_and_nobody_else_may_follow() {
     let server = tree();
     let secret = server.secret(&[0x5a; 32]);
@@ -210,7 +236,7 @@ fn the_controller_follows_the_master() {
 
 /// The first reply of a control socket.
 fn ask(socket: &str, request: &Value) -> Value {
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
     writeln!(stream, "{request}").unwrap();
     let mut line = String::new();
