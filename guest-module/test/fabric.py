@@ -99,7 +99,7 @@ class Fabric:
             at = random.randrange(min(len(copy), random.choice([24, 100, 5000])))
             copy[at] = copy[at] ^ 1 << random.randrange(8) if random.random() < 0.5 else random.randrange(256)
         if random.random() < 0.3:
-            del copy[random.randrange(24, len(copy)) & ~3 :]
+            del copy[random.randrange(24, len(copy) + 1) & ~3 :]
         if random.random() < 0.8:
             copy[0] &= 0xF0
             struct.pack_into(">H", copy, 4, len(copy) // 4)

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # Makes what the tests boot: a Debian with stock tools, its kernel, and an initial file system.
 #
-# usage: make-disk.sh SCRATCH [backports]
+# usage: make-disk.sh SCRATCH [backports | KERNEL_TREE]
+#
+# With a built kernel tree, such as one with debug.config, that kernel is booted instead of Debian's:
+#
+#     make tinyconfig && scripts/kconfig/merge_config.sh -m .config .../debug.config && make olddefconfig && make
 #
 # Packages in EXTRA_PACKAGES, separated by commas, are installed, too. SCRATCH gets root/ (by mmdebstrap, as root, unless
 # it is there), vmlinuz, initrd.gz, root.ext4 and kernel (its version).
@@ -20,14 +24,22 @@ cd "$scratch"
 if [[ ! -d root ]]; then
     mmdebstrap --quiet --mode=root --variant=minbase "${from[@]}" --include="$packages" "$suite" root "${sources[@]}"
 fi
-kernel=$(ls root/lib/modules)
+if [[ -d ${2:-} ]]; then
+    kernel=$(make -s -C "$2" kernelrelease)
+    make -s -C "$2" INSTALL_MOD_PATH="$PWD/root" DEPMOD=true modules_install
+    chroot root depmod "$kernel"
+    cp "$2/arch/x86/boot/bzImage" vmlinuz
+else
+    kernel=$(ls root/lib/modules)
+    cp "root/boot/vmlinuz-$kernel" vmlinuz
+fi
 echo "$kernel" >kernel
-cp "root/boot/vmlinuz-$kernel" vmlinuz
 
 rm -rf initrd
 mkdir -p initrd/{bin,dev,proc,sys,root,modules}
 cp root/bin/busybox initrd/bin/
 for applet in sh mount insmod switch_root sleep cp poweroff mknod; do ln -s busybox "initrd/bin/$applet"; done
+touch initrd/modules/order
 for module in virtio_pci virtio_blk ext4 crc32c_generic virtio_net virtio_console virtio_rng; do
     chroot root modprobe -S "$kernel" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/root\1/p'
 done | awk '!seen[$0]++' | while read -r file; do
