@@ -184,7 +184,7 @@ impl Daemon {
     fn wait(&mut self, longest: Duration) -> anyhow::Result<()> {
         let now = self.now();
         let due = self.manager.poll_timeout().map_or(longest, |due| due.saturating_sub(now));
-        Ok(self.device.wait(&self.waker, due.min(longest)).context(FabricGone)?)
+        self.device.wait(&self.waker, due.min(longest)).context(FabricGone)
     }
 
     /// Sends, receives and does what is due, without anything that follows from it.

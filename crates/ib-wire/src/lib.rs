@@ -53,7 +53,7 @@ mod link;
 mod mad;
 mod node_info;
 pub mod notice;
-mod packet;
+pub mod packet;
 pub mod perf;
 mod port_info;
 mod rate;

@@ -102,7 +102,7 @@ pub struct Packet<'a> {
     pub dqp: QueuePair,
     /// Q_Key and source of an unreliable datagram. Packets of connections do not name the queue pair that sends them.
     pub datagram: Option<(QKey, QueuePair)>,
-    /// Without padding.
+    /// What follows the headers, up to the padding.
     pub payload: &'a [u8],
 }
 

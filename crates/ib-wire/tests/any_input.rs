@@ -5,8 +5,9 @@ use ib_wire::rmpp::{Receiver, Sender};
 use ib_wire::sa::{self, Record};
 use ib_wire::{
     Attribute, ClassPortInfo, ForwardingBlock, Gid, Guid, GuidBlock, LidAddress, MAD_LEN, Mad,
-    ManagementClass, Method, MlnxExtPortInfo, MulticastBlock, NodeDescription, NodeInfo, Pkey, PkeyBlock,
-    PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock, VlArbPart,
+    ManagementClass, Method, MlnxExtPortInfo, MulticastBlock, NodeDescription, NodeInfo, Packet, Pkey,
+    PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, SlToVl, SlToVlSelector, SmInfo, SwitchInfo, VlArbBlock,
+    VlArbPart, set_packet_source,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -35,6 +36,25 @@ proptest! {
         let _ = ClassPortInfo::decode(&raw);
         let _ = ib_wire::perf::PortCounters::decode(&raw);
         let _ = ib_wire::perf::PortCountersExtended::decode(&raw);
+    }
+
+    #[test]
+    fn packets(mut raw in vec(any::<u8>(), 0..400), next in 0_u8..4) {
+        let words = (raw.len() / 4) as u16;
+        if let Some(header) = raw.first_chunk_mut::<8>() {
+            // Versions and length that let the rest be read.
+            header[0] &= 0xf0;
+            header[1] = header[1] & 0xf0 | next;
+            header[4..6].copy_from_slice(&words.to_be_bytes());
+        }
+        if next == 3 && let Some(version) = raw.get_mut(8) {
+            *version = 0x60 | *version & 0x0f;
+        }
+        if let Ok(packet) = Packet::read(&raw) {
+            prop_assert!(packet.payload.len() < raw.len());
+            let _ = packet.to_datagram();
+        }
+        set_packet_source(&mut raw, LidAddress::Permissive);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use ib_wire::notice::{
     BadMKey, BadPkey, BadQKey, GidEvent, InformInfo, InformInfoRecord, LocalChange, PortEvent, RawNotice,
     SwitchBadPkey, SwitchEvent, SystemGuidChange,
 };
+use ib_wire::packet::{BaseTransportHeader, DatagramHeader, GlobalRouteHeader, LocalRouteHeader};
 use ib_wire::perf::{PortCounters, PortCountersExtended};
 use ib_wire::rmpp::RmppHeader;
 use ib_wire::sa::{
@@ -50,14 +51,18 @@ layouts!(
     BadMKey,
     BadPkey,
     BadQKey,
+    BaseTransportHeader,
     ClassPortInfo,
+    DatagramHeader,
     GidEvent,
+    GlobalRouteHeader,
     GuidInfoRecord,
     InformInfo,
     InformInfoRecord,
     LinearForwardingRecord,
     LinkRecord,
     LocalChange,
+    LocalRouteHeader,
     McMemberRecord,
     MlnxExtPortInfo,
     MultiPathRecord,
