@@ -6,7 +6,7 @@ usage: run.py SCRATCH MODULE... [-g GUESTS] [-f FUNCTIONS_PER_PORT] [-k WORD] [-
        [--heddle BINARY]
 
 SCRATCH was filled by make-disk.sh, MODULE... are heddle_hca.ko for its kernel,
-and heddle_frwr_test.ko to test fast registration. With --heddle BINARY the
+and heddle_verbs_test.ko to test what consumers in the kernel use. With --heddle BINARY the
 fabric is `heddle sim` with `heddle sm`; tests that need loss and other commands
 of fabric.py are skipped. -k runs only tests whose names
 contain WORD. Prints a line for each test; the status is 1 if any failed.
@@ -232,19 +232,19 @@ for program, options in PERFTEST:
     test(one)
 
 
-def fast_registration_in(guest, times):
-    status, _ = guest.sh("ls /run/heddle_frwr_test.ko")
+def kernel_verbs(guest, times):
+    status, _ = guest.sh("ls /run/heddle_verbs_test.ko")
     if status:
-        return "no heddle_frwr_test.ko: not run"
+        return "no heddle_verbs_test.ko: not run"
     status, output = guest.sh(f"""for i in $(seq {times}); do
-        insmod /run/heddle_frwr_test.ko && rmmod heddle_frwr_test || exit 1; done; dmesg | tail -3""", 120)
+        insmod /run/heddle_verbs_test.ko && rmmod heddle_verbs_test || exit 1; done; dmesg | tail -3""", 120)
     check(status == 0 and "passed" in output, guest.sh("dmesg | tail")[1])
     return f"{times} times"
 
 
 @test
-def fast_registration(fabric):
-    return fast_registration_in(fabric.guests[0], 3)
+def verbs_of_kernel_consumers(fabric):
+    return kernel_verbs(fabric.guests[0], 3)
 
 
 NVME_TARGET = """modprobe -a loop nvmet nvmet-rdma; mount -t configfs c /sys/kernel/config 2>/dev/null
@@ -280,8 +280,8 @@ def nvme_over_rdma_with_loss(fabric):
 
 
 @test
-def fast_registration_with_loss(fabric):
-    return with_loss(fabric, lambda: fast_registration_in(fabric.guests[0], 10))
+def verbs_of_kernel_consumers_with_loss(fabric):
+    return with_loss(fabric, lambda: kernel_verbs(fabric.guests[0], 10))
 
 
 def with_loss(fabric, run, percent=1):
@@ -344,7 +344,7 @@ def damaged_packets_do_no_harm(fabric):
     stand_in(fabric)
     first, second = fabric.guests[:2]
     broken = 0
-    fabric.command("noise", 30)
+    fabric.command("noise", 5)
     for program, options in NOISY:
         first.start(f"timeout -s KILL 15 {program} {options}")
         time.sleep(2.5)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tests what only consumers in the kernel use: fast registration, invalidation
- * by the owner and by the peer, fences, and draining. Two queue pairs of the
- * device heddle0 are connected to each other. Loading the module runs the test;
- * it fails to load if the test fails.
+ * Tests what stock programs do not use: fast registration, invalidation by the
+ * owner and by the peer, the limit of a shared receive queue, and draining. Two
+ * queue pairs of the device heddle0 are connected to each other. Loading the
+ * module runs the tests; it fails to load if one fails.
  */
 #include <linux/module.h>
 #include <linux/scatterlist.h>
@@ -21,7 +21,23 @@ struct side {
 static struct ib_device *device;
 static struct ib_pd *pd;
 static struct side left, right;
+static struct ib_srq *srq;
 static u8 *source, *target;
+static atomic_t limit_events, last_wqe_events, drained_events;
+
+static void srq_event(struct ib_event *event, void *context)
+{
+	if (event->event == IB_EVENT_SRQ_LIMIT_REACHED)
+		atomic_inc(&limit_events);
+}
+
+static void qp_event(struct ib_event *event, void *context)
+{
+	if (event->event == IB_EVENT_QP_LAST_WQE_REACHED)
+		atomic_inc(&last_wqe_events);
+	if (event->event == IB_EVENT_SQ_DRAINED)
+		atomic_inc(&drained_events);
+}
 
 static int cq_wait(struct side *side, struct ib_wc *wc)
 {
@@ -49,11 +65,13 @@ static int post(struct side *side, struct ib_send_wr *wr)
 	return err ? err : wc.status;
 }
 
-static int side_create(struct side *side)
+static int side_create(struct side *side, struct ib_srq *shared)
 {
 	struct ib_qp_init_attr init = {
 		.qp_type = IB_QPT_RC,
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.event_handler = qp_event,
+		.srq = shared,
 		.cap = {
 			.max_send_wr = 8, .max_recv_wr = 8,
 			.max_send_sge = 2, .max_recv_sge = 2,
@@ -67,6 +85,15 @@ static int side_create(struct side *side)
 	init.recv_cq = side->cq;
 	side->qp = ib_create_qp(pd, &init);
 	return PTR_ERR_OR_ZERO(side->qp);
+}
+
+static void side_destroy(struct side *side)
+{
+	if (!IS_ERR_OR_NULL(side->qp))
+		ib_destroy_qp(side->qp);
+	if (!IS_ERR_OR_NULL(side->cq))
+		ib_free_cq(side->cq);
+	memset(side, 0, sizeof(*side));
 }
 
 static int side_connect(struct side *side, const struct side *peer)
@@ -192,13 +219,13 @@ static int remote_invalidate(struct ib_mr *mr)
 		int got = (call);						\
 										\
 		if (got != (wanted)) {						\
-			pr_err("heddle_frwr_test: line %d: %s is %d, not %d\n",	\
+			pr_err("heddle_verbs_test: line %d: %s is %d, not %d\n",	\
 			       __LINE__, #call, got, (int)(wanted));		\
 			return -EINVAL;						\
 		}								\
 	} while (0)
 
-static int run(struct ib_mr *mr)
+static int fast_registration(struct ib_mr *mr)
 {
 	struct scatterlist sg[PAGES];
 	unsigned int i;
@@ -245,16 +272,119 @@ static int run(struct ib_mr *mr)
 	return 0;
 }
 
-static void side_destroy(struct side *side)
+static int post_srq_recv(void)
 {
-	if (!IS_ERR_OR_NULL(side->qp))
-		ib_destroy_qp(side->qp);
-	if (!IS_ERR_OR_NULL(side->cq))
-		ib_free_cq(side->cq);
+	struct ib_sge sge = {
+		.addr = (uintptr_t)target, .length = PAGE_SIZE,
+		.lkey = pd->local_dma_lkey,
+	};
+	struct ib_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
+
+	return ib_post_srq_recv(srq, &wr, NULL);
 }
 
-static int __init frwr_test_init(void)
+static int send(struct ib_send_wr *wr)
 {
+	wr->opcode = IB_WR_SEND;
+	return post(&left, wr);
+}
+
+static int events_wait(atomic_t *events, int wanted)
+{
+	int i;
+
+	for (i = 0; i < 500 && atomic_read(events) != wanted; i++)
+		msleep(2);
+	return atomic_read(events);
+}
+
+static int shared_receive_queue(void)
+{
+	struct ib_srq_attr limit = { .srq_limit = 3 };
+	struct ib_qp_attr error = { .qp_state = IB_QPS_ERR };
+	struct ib_send_wr wr = {};
+	int i;
+
+	for (i = 0; i < 4; i++)
+		EXPECT(post_srq_recv(), 0);
+	EXPECT(ib_modify_srq(srq, &limit, IB_SRQ_LIMIT), 0);
+	EXPECT(send(&wr), IB_WC_SUCCESS);
+	EXPECT(atomic_read(&limit_events), 0);
+	/* Two are left, less than three. It is reported once. */
+	EXPECT(send(&wr), IB_WC_SUCCESS);
+	EXPECT(events_wait(&limit_events, 1), 1);
+	EXPECT(send(&wr), IB_WC_SUCCESS);
+	EXPECT(ib_modify_qp(right.qp, &error, IB_QP_STATE), 0);
+	EXPECT(events_wait(&last_wqe_events, 1), 1);
+	EXPECT(atomic_read(&limit_events), 1);
+	return 0;
+}
+
+static int drained_state(void)
+{
+	struct ib_qp_attr drain = {
+		.qp_state = IB_QPS_SQD,
+		.en_sqd_async_notify = 1,
+	};
+	struct ib_qp_attr go_on = { .qp_state = IB_QPS_RTS };
+	struct ib_send_wr wr = {
+		.opcode = IB_WR_SEND, .send_flags = IB_SEND_SIGNALED,
+	};
+	struct ib_wc wc;
+
+	EXPECT(post_srq_recv(), 0);
+	EXPECT(ib_modify_qp(left.qp, &drain, IB_QP_STATE |
+			    IB_QP_EN_SQD_ASYNC_NOTIFY), 0);
+	EXPECT(events_wait(&drained_events, 1), 1);
+	/* What is posted now waits. */
+	EXPECT(ib_post_send(left.qp, &wr, NULL), 0);
+	msleep(100);
+	EXPECT(ib_poll_cq(left.cq, 1, &wc), 0);
+	EXPECT(ib_modify_qp(left.qp, &go_on, IB_QP_STATE), 0);
+	EXPECT(cq_wait(&left, &wc), 0);
+	EXPECT(wc.status, IB_WC_SUCCESS);
+	return 0;
+}
+
+/* Connects two new queue pairs; the right one may have a shared queue. */
+static int connect_sides(struct ib_srq *shared)
+{
+	int err;
+
+	side_destroy(&left);
+	side_destroy(&right);
+	err = side_create(&left, NULL);
+	if (!err)
+		err = side_create(&right, shared);
+	if (!err)
+		err = side_connect(&left, &right);
+	if (!err)
+		err = side_connect(&right, &left);
+	return err;
+}
+
+static int run_all(struct ib_mr *mr)
+{
+	int err;
+
+	err = connect_sides(NULL);
+	if (!err)
+		err = fast_registration(mr);
+	if (!err)
+		err = connect_sides(srq);
+	if (!err)
+		err = drained_state();
+	if (!err)
+		err = shared_receive_queue();
+	return err;
+}
+
+static int __init verbs_test_init(void)
+{
+	struct ib_srq_init_attr srq_init = {
+		.event_handler = srq_event,
+		.attr = { .max_wr = 8, .max_sge = 1 },
+	};
 	struct ib_mr *mr = NULL;
 	int err = -ENOMEM;
 
@@ -272,19 +402,16 @@ static int __init frwr_test_init(void)
 	mr = ib_alloc_mr(pd, IB_MR_TYPE_MEM_REG, PAGES);
 	if (!source || !target || IS_ERR(mr))
 		goto out;
-	err = side_create(&left);
-	if (!err)
-		err = side_create(&right);
-	if (!err)
-		err = side_connect(&left, &right);
-	if (!err)
-		err = side_connect(&right, &left);
-	if (!err)
-		err = run(mr);
-	pr_info("heddle_frwr_test: %s\n", err ? "failed" : "passed");
+	srq = ib_create_srq(pd, &srq_init);
+	if (IS_ERR(srq))
+		goto out;
+	err = run_all(mr);
+	pr_info("heddle_verbs_test: %s\n", err ? "failed" : "passed");
 out:
 	side_destroy(&left);
 	side_destroy(&right);
+	if (!IS_ERR_OR_NULL(srq))
+		ib_destroy_srq(srq);
 	if (!IS_ERR_OR_NULL(mr))
 		ib_dereg_mr(mr);
 	kfree(source);
@@ -295,11 +422,11 @@ out:
 	return err;
 }
 
-static void __exit frwr_test_exit(void)
+static void __exit verbs_test_exit(void)
 {
 }
 
-module_init(frwr_test_init);
-module_exit(frwr_test_exit);
+module_init(verbs_test_init);
+module_exit(verbs_test_exit);
 MODULE_DESCRIPTION("Test of fast registration on heddle0");
 MODULE_LICENSE("GPL");
