@@ -263,7 +263,7 @@ static int fast_registration(struct ib_mr *mr)
 	EXPECT(reg(mr), IB_WC_SUCCESS);
 	EXPECT(rdma(&left, IB_WR_RDMA_WRITE, source, mr, 64), IB_WC_SUCCESS);
 
-	/* One byte too much, or after invalidation: refused. This is the end of the connection. */
+	/* Without a registration it is refused, and the connection ends. */
 	EXPECT(remote_invalidate(mr), 0);
 	EXPECT(rdma(&left, IB_WR_RDMA_WRITE, source, mr, 64), IB_WC_REM_ACCESS_ERR);
 	ib_drain_qp(left.qp);
