@@ -35,10 +35,10 @@ class HeddleFabric(guests.Fabric):
         used = sorted({ports[place] for place in self.place})
         (self.run / "partitions.conf").write_text(
             "Default=0x7fff, ipoib : ALL=limited, SELF=full;\n"
-            f"red={PARTITION:#06x}, ipoib : " + ", ".join(f"{port}=full" for port in used) + ";\n")
+            f"red={PARTITION:#06x}, ipoib : " + ", ".join(f"{port}=full" for port in used) + ", SELF=full;\n")
         (self.run / "aliases.toml").write_text("".join(
             f'[[alias]]\nport = "{ports[place]}"\nindex = {1 + number % self.per_port}\nguid = "{self.guid(number)}"\n'
-            f'partitions = ["{PARTITION:#06x}"]\n' for number, place in enumerate(self.place)))
+            f'partitions = [{PARTITION:#06x}, 0x7fff]\n' for number, place in enumerate(self.place)))
         for name in ("sim.sock", "fabric.sock", "fabric.json"):
             (self.run / name).unlink(missing_ok=True)
         self.process = self.background("sim", "net.topo", "--socket", "fabric.sock", "--control", "sim.sock")
@@ -49,7 +49,7 @@ class HeddleFabric(guests.Fabric):
         time.sleep(2)
         for number, place in enumerate(self.place):
             self.tool("sim-ctl", "./sim.sock", "attach-adapter", f"host-{place + 1:05}", 1, 1 + number % self.per_port,
-                      "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}",
+                      "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}", "--pkey", "0x7fff",
                       "--guest", self.run / f"guest{number + 1}", "--fabric", self.run / f"fabric{number + 1}")
 
     @staticmethod

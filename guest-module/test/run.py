@@ -104,7 +104,9 @@ def ipoib_datagram_ping(fabric):
 
 @test
 def ipoib_ipv6_ping(fabric):
-    address = ok(fabric.guests[1], "ip -o -6 addr show ib0").split()[3].split("/")[0]
+    addresses = re.findall(r"inet6 (\S+)/", ok(fabric.guests[1], "ip -o -6 addr show ib0"))
+    check(addresses, "no address")
+    address = addresses[0]
     return figure(r"rtt.*", ok(fabric.guests[0], f"ping -c 5 -i 0.3 {address}%ib0"))
 
 
