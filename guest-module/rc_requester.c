@@ -74,10 +74,13 @@ void hca_rc_start_sending(struct hca_qp *qp)
 
 /* ---- the timer */
 
-/* Time until a response counts as missing: from one to four times 4.096 us * 2^timeout. */
+/*
+ * Time until a response counts as missing: 4.096 us * 2^timeout, or up to four
+ * times as long (IBA 9.7.6.1.3).
+ */
 static unsigned long ack_timeout(const struct hca_qp *qp)
 {
-	u64 ms = div_u64(2ull * 4096 << qp->attr.timeout, NSEC_PER_MSEC);
+	u64 ms = div_u64(4ull * 4096 << qp->attr.timeout, NSEC_PER_MSEC);
 
 	return msecs_to_jiffies(clamp_t(u64, ms, TIMEOUT_MIN_MS, INT_MAX / 2));
 }
