@@ -1,5 +1,6 @@
 //! Plans are made beside the loop: on a large fabric that takes seconds, and meanwhile hosts and the other managers are answered.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
@@ -13,25 +14,28 @@ use super::planner::PlanProvider;
 use super::{adoption, link_health};
 
 impl Daemon {
-    /// Lets the planner work in a thread of its own. Meanwhile the manager goes on; what it reports is handled afterwards.
-    fn plan<T: Send>(&mut self, work: impl FnOnce(&mut PlanProvider) -> T + Send) -> anyhow::Result<T> {
+    /// Lets the planner work. Meanwhile the manager goes on, in a thread of its own; what it reports is handled afterwards.
+    ///
+    /// The planner works in this thread, whose memory can be used again for other things than plans.
+    fn plan<T>(&mut self, work: impl FnOnce(&mut PlanProvider) -> T) -> anyhow::Result<T> {
         let mut planner = std::mem::take(&mut self.planner);
         let waker = self.waker.clone();
-        let (sender, result) = mpsc::channel();
+        let (working, ended) = mpsc::channel::<()>();
         let done = thread::scope(|scope| {
-            let planner = &mut planner;
-            scope.spawn(move || {
-                // Nobody receives it if the device has failed.
-                let _ = sender.send(work(planner));
-                waker.wake();
-            });
-            loop {
-                match result.try_recv() {
-                    Ok(done) => return Ok(done),
-                    Err(TryRecvError::Empty) if self.manager.has_yielded() => return Ok(result.recv()?),
-                    Err(TryRecvError::Empty) => self.go_on()?,
-                    Err(panicked @ TryRecvError::Disconnected) => return Err(panicked.into()),
+            let daemon = &mut *self;
+            let meanwhile = scope.spawn(move || {
+                // It ends if the planner panics, too.
+                while ended.try_recv() == Err(TryRecvError::Empty) && !daemon.manager.has_yielded() {
+                    daemon.go_on()?;
                 }
+                anyhow::Ok(())
+            });
+            let done = work(&mut planner);
+            drop(working);
+            waker.wake();
+            match meanwhile.join() {
+                Ok(gone_on) => gone_on.map(|()| done),
+                Err(panic) => resume_unwind(panic),
             }
         });
         self.planner = planner;
