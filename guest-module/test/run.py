@@ -238,8 +238,8 @@ def kernel_verbs(guest, times):
     status, _ = guest.sh("ls /run/heddle_verbs_test.ko")
     if status:
         return "no heddle_verbs_test.ko: not run"
-    status, output = guest.sh(f"""for i in $(seq {times}); do
-        insmod /run/heddle_verbs_test.ko && rmmod heddle_verbs_test || exit 1; done; dmesg | tail -3""", 120)
+    status, output = guest.sh(f"""(for i in $(seq {times}); do
+        insmod /run/heddle_verbs_test.ko && rmmod heddle_verbs_test || exit 1; done); dmesg | tail -3""", 120)
     check(status == 0 and "passed" in output, guest.sh("dmesg | tail")[1])
     return f"{times} times"
 
