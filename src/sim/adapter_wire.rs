@@ -26,7 +26,7 @@ const OWN_ADDRESS: [u8; 6] = [0x06, 0x68, 0x63, 0xff, 0xff, 0xff];
 #[derive(Debug, PartialEq, Eq)]
 pub enum FromGuest<'a> {
     Packet(&'a [u8]),
-    /// Its driver started, or something about it has changed: it is told its port.
+    /// Its driver started, or something about it has changed. The answer is the state of its port.
     Hello {
         sequence: u32,
     },
@@ -123,6 +123,6 @@ mod tests {
             wrong[byte] ^= change;
             assert_eq!(read(&wrong), None, "byte {byte}");
         }
-        assert_eq!(read(&message(PORT, &[0; PORT_LEN])), None, "only the emulation tells it");
+        assert_eq!(read(&message(PORT, &[0; PORT_LEN])), None, "only the emulation sends it");
     }
 }

@@ -75,8 +75,8 @@ impl GuestFrames {
         self.guests.send(at, to, &adapter_wire::packet(packet));
     }
 
-    /// Tells adapters what has changed at their ports.
-    pub fn tell_ports(&mut self, fabric: &mut Fabric, at: Instant) {
+    /// Sends adapters the state of their ports that have changed.
+    pub fn send_ports(&mut self, fabric: &mut Fabric, at: Instant) {
         for port in fabric.take_function_ports() {
             self.guests.send(at, port.function, &adapter_wire::port(&port, 0));
         }

@@ -166,7 +166,7 @@ impl FabricBackend for SimHost {
             control::answer(command, emulation);
         }
         self.pass_on(outbox);
-        self.frames.tell_ports(&mut self.fabric, outbox.now());
+        self.frames.send_ports(&mut self.fabric, outbox.now());
         let fabric = self.fabric.poll_timeout().map(|due| due.saturating_sub(now));
         fabric.into_iter().chain(self.frames.flush(outbox.now())).min()
     }

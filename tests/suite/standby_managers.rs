@@ -174,7 +174,7 @@ fn hosts_and_other_managers_are_answered_while_a_plan_is_made() {
         let reload = scope.spawn(|| first.control(&["reload"]));
         let mut file = std::fs::OpenOptions::new().write(true).open(&partitions).unwrap();
         std::thread::sleep(Duration::from_secs(6));
-        assert!(saquery_is_answered(&server));
+        eventually("hosts are answered", || saquery_is_answered(&server));
         assert_eq!(second.status()["role"], "standby", "it waits for 4 seconds without an answer");
         file.write_all(blue.as_bytes()).unwrap();
         file.write_all(b"red=0x8002 : ALL_CAS=full;\n").unwrap();

@@ -18,7 +18,7 @@ pub(crate) enum Duplicate {
     /// Processed like the original, but its outcome is not reported to the sender.
     Copy,
     /// No copy, but whether it is lost is not reported: its transaction is not one of a transport.
-    Untold,
+    Unreported,
 }
 
 impl Fabric {

@@ -86,8 +86,8 @@ pub(crate) struct AdapterFunctions {
 struct Attached {
     function: AdapterFunction,
     counters: FrameCounters,
-    /// What was last told.
-    told: Option<FunctionPort>,
+    /// The state that its driver was sent last.
+    sent_port: Option<FunctionPort>,
 }
 
 impl AdapterFunctions {
@@ -117,7 +117,7 @@ impl Fabric {
         self.check_adapter(&function)?;
         let id = function.id;
         if self.adapter_functions.attached.get(&id).is_none_or(|attached| attached.function != function) {
-            let attached = Attached { function, counters: FrameCounters::default(), told: None };
+            let attached = Attached { function, counters: FrameCounters::default(), sent_port: None };
             self.adapter_functions.attached.insert(id, attached);
         }
         Ok(())
@@ -163,13 +163,13 @@ impl Fabric {
         self.adapter_functions.attached.values().map(|attached| (&attached.function, &attached.counters))
     }
 
-    /// The ports of functions that have changed since they were last told, or that were never told.
+    /// The ports of functions that have changed since their drivers were sent them, or that were never sent.
     pub fn take_function_ports(&mut self) -> Vec<FunctionPort> {
         let all = self.adapter_functions.attached.keys();
         let mut ports: Vec<FunctionPort> = all.filter_map(|id| self.function_port(*id)).collect();
         ports.retain(|port| {
             let attached = self.adapter_functions.attached.get_mut(&port.function);
-            attached.is_some_and(|attached| attached.told.replace(port.clone()).as_ref() != Some(port))
+            attached.is_some_and(|attached| attached.sent_port.replace(port.clone()).as_ref() != Some(port))
         });
         ports
     }
@@ -239,7 +239,7 @@ impl Fabric {
         if packet.dqp == QueuePair::GENERAL_MANAGEMENT {
             let datagram = packet.to_datagram().ok_or(DropReason::Malformed)?;
             if is_for_agents(datagram.mad.class()) {
-                self.carry(port, self.with_alias(sender, own, datagram), Duplicate::Untold);
+                self.carry(port, self.with_alias(sender, own, datagram), Duplicate::Unreported);
                 return Ok(());
             }
         }

@@ -1,4 +1,4 @@
-//! InfiniBand packets of virtual functions: where they get, what a machine cannot forge, and what its driver is told.
+//! InfiniBand packets of virtual functions: their delivery, what a machine cannot forge, and the port state that its driver receives.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ impl Stage {
         counters.drops.clone()
     }
 
-    fn told(&mut self) -> Vec<FunctionPort> {
+    fn changed_ports(&mut self) -> Vec<FunctionPort> {
         self.0.fabric.take_function_ports()
     }
 }
@@ -205,12 +205,12 @@ fn a_function_without_its_alias_is_cut_off() {
     let sent = Sent::new(pair(1, 5), ("c", pair(1, 5)), BLUE);
     stage.register("c", &[2]);
     assert_eq!(stage.send(from, &sent), []);
-    let told = stage.told();
-    assert_eq!(told.iter().map(|port| port.function).collect::<Vec<_>>(), [to, stage.id("c", 3)]);
-    assert!(told.iter().all(|port| port.info.state == PortState::Down));
+    let changed = stage.changed_ports();
+    assert_eq!(changed.iter().map(|port| port.function).collect::<Vec<_>>(), [to, stage.id("c", 3)]);
+    assert!(changed.iter().all(|port| port.info.state == PortState::Down));
     stage.register("c", &[1, 2]);
     assert_eq!(stage.send(from, &sent), [to]);
-    assert_eq!(stage.told()[0].info.state, PortState::Active);
+    assert_eq!(stage.changed_ports()[0].info.state, PortState::Active);
     stage.register("b", &[]);
     assert_eq!(stage.send(from, &sent), []);
 }
@@ -279,19 +279,19 @@ fn requests_to_subnet_administration_name_their_function() {
 fn drivers_are_told_what_changes() {
     let mut stage = Stage::new();
     let id = stage.id("b", 1);
-    assert_eq!(stage.told(), []);
+    assert_eq!(stage.changed_ports(), []);
     let port = stage.0.fabric.function_port(id).unwrap();
     assert_eq!((port.first_queue_pair, port.queue_pairs), (1 << 19, 1 << 19));
     assert_eq!(port.keys.iter().map(|key| key.to_wire()).collect::<Vec<_>>(), [BLUE, DEFAULT_LIMITED]);
     stage.give("b", &[DEFAULT_LIMITED]);
-    let told = stage.told();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].keys, [Pkey::from_wire(DEFAULT_LIMITED).unwrap()]);
+    let changed = stage.changed_ports();
+    assert_eq!(changed.len(), 1);
+    assert_eq!(changed[0].keys, [Pkey::from_wire(DEFAULT_LIMITED).unwrap()]);
     stage.0.change_port_info("b", 0, |info| info.client_reregister = true);
-    assert_eq!(stage.told()[0].registrations, told[0].registrations + 1);
+    assert_eq!(stage.changed_ports()[0].registrations, changed[0].registrations + 1);
     let (port, now) = (stage.0.port("b"), stage.0.now);
     stage.0.fabric.unplug(now, port);
-    assert_eq!(stage.told()[0].info.state, PortState::Down);
+    assert_eq!(stage.changed_ports()[0].info.state, PortState::Down);
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn ends<'a>(
     Ok(port.map_or(&[], std::slice::from_ref))
 }
 
-/// Hop limit of paths of aliases. Ports with the same LID are told apart by GRHs, which clients send if there is a hop limit.
+/// Hop limit of paths of aliases. Adapters find functions with the same LID by the GRH, which clients send if there is a hop limit.
 const ALIAS_HOP_LIMIT: u8 = 64;
 
 #[inline]
