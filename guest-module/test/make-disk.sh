@@ -13,7 +13,7 @@
 set -euo pipefail
 scratch=$1 suite=bookworm from=()
 packages=linux-image-amd64,kmod,iproute2,iputils-ping,rdma-core,ibverbs-utils,ibverbs-providers,perftest,rdmacm-utils
-packages+=,infiniband-diags,busybox-static,procps,strace,ethtool${EXTRA_PACKAGES:+,$EXTRA_PACKAGES}
+packages+=,infiniband-diags,ibacm,opensm,srptools,busybox-static,procps,strace,ethtool${EXTRA_PACKAGES:+,$EXTRA_PACKAGES}
 sources=("deb http://deb.debian.org/debian $suite main" "deb http://deb.debian.org/debian-security $suite-security main")
 if [[ ${2:-} == backports ]]; then
     sources+=("deb http://deb.debian.org/debian $suite-backports main")

@@ -8,13 +8,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fabric_model::{NodeIndex, Topology, ibnetdiscover};
-use ib_transport::{ClientRole, Device, Received};
+use ib_transport::{ClientRole, Received};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Guid, GuidBlock, Lid, LidAddress, MKey, Mad, ManagementClass, Method,
     PhysicalState, Pkey, PkeyBlock, PkeyBlockSelector, PortInfo, PortNum, PortState, SlToVlSelector, Status,
     SwitchInfo, TransactionId, VlArbPart,
 };
 
+use crate::rig::adapter::Adapter;
 use crate::rig::{self, Server};
 
 const MANAGER: &str = "host-00001";
@@ -102,41 +103,7 @@ struct Target {
     key: Option<MKey>,
 }
 
-/// A client with full access to one adapter.
-struct Adapter {
-    device: Device,
-    lid: Option<Lid>,
-    transactions: u64,
-}
-
 impl Adapter {
-    fn attach(server: &Server, node: &str, role: ClientRole) -> Self {
-        let mut device = server.device(node, role);
-        let lid = device.lid().unwrap();
-        Self { device, lid, transactions: 0 }
-    }
-
-    /// Sends a request and returns its answer; `None` once it is known that there will be none.
-    fn ask(&mut self, mut datagram: Datagram) -> Option<Mad> {
-        self.transactions += 1;
-        datagram.mad.set_transaction(TransactionId(self.transactions));
-        self.device.send(&datagram).unwrap();
-        loop {
-            let received = self.device.receive(ANSWER_LIMIT).unwrap().expect("an answer or its loss");
-            let of = |id: TransactionId| u64::from(ib_transport::application_transaction(id));
-            match received {
-                Received::Lost(id) if of(id) == self.transactions => return None,
-                Received::Datagram(answer)
-                    if answer.mad.method().is_response()
-                        && of(answer.mad.transaction()) == self.transactions =>
-                {
-                    return Some(answer.mad);
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// Sends a request along a directed route.
     fn directed(
         &mut self,

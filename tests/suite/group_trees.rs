@@ -54,7 +54,7 @@ pub fn group(number: u16) -> Gid {
 }
 
 /// The IPv4 group of a number, in the default partition.
-fn ip_group(number: u16) -> Gid {
+pub fn ip_group(number: u16) -> Gid {
     let mut mgid = [0; 16];
     mgid[..6].copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff]);
     mgid[14..].copy_from_slice(&number.to_be_bytes());

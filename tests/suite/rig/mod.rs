@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod adapter;
 mod stock;
 pub mod tree;
 
