@@ -280,6 +280,8 @@ impl Daemon {
                     self.print(&format!("this manager waits: {to} goes before it"))?;
                     return Ok(Some(Stop::Yielded));
                 }
+                // Another survey has already led to a plan in force; the fabric has changed since.
+                SmEvent::Surveyed(_) if self.adoption.is_none() => self.decide(once)?,
                 SmEvent::Surveyed(found) => self.adopt(*found)?,
                 SmEvent::ReadBack(plan) => {
                     let answer = serde_json::to_value(&plan)?;

@@ -572,3 +572,24 @@ fn a_link_that_breaks_in_a_programming_run_is_routed_around() {
         }
     }
 }
+
+/// A program plans beside its manager, which may sweep meanwhile: what it asks for then is not lost.
+#[test]
+fn a_survey_and_a_comparison_that_are_asked_for_during_a_sweep_follow_it() {
+    let mut manager_run = up(true);
+    let plan = manager_run.plan.clone().unwrap();
+    let before = manager_run.manager.counts();
+    let now = manager_run.now;
+    manager_run.manager.rediscover(now);
+    assert!(manager_run.manager.progress().total > 0, "a sweep has begun");
+    manager_run.manager.survey(now);
+    manager_run.run_for(SECOND);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::Surveyed(_))), 1);
+    let now = manager_run.now;
+    manager_run.manager.rediscover(now);
+    manager_run.manager.compare(now, plan);
+    manager_run.run_for(SECOND);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::Compared(same) if same.is_empty())), 1);
+    let (gets, sets) = manager_run.sent_since(before);
+    assert!(gets > 0 && sets == 0, "{gets} Gets, {sets} Sets");
+}

@@ -29,6 +29,7 @@ use crate::registration::Registration;
 use crate::rotation::Rotation;
 use crate::sa::{Directory, SaCounts, SubnetAdministration};
 use crate::scope::Scope;
+use crate::survey::Reading;
 use crate::sweep::SweepSchedule;
 use crate::transition::RouteStep;
 use crate::unsupported::Unsupported;
@@ -131,6 +132,7 @@ pub struct Manager {
     pub(crate) management_use: ManagementUse,
     /// Set during a survey.
     pub(crate) survey_notes: Option<SurveyNotes>,
+    pub(crate) wanted_reading: Option<Reading>,
     /// The damped links that were reported as events, with what became of them.
     pub(crate) reported_damped: BTreeMap<LinkName, DampedLinkUse>,
     pub(crate) sweeps: SweepSchedule,
@@ -247,6 +249,7 @@ impl Manager {
             counter_poll: CounterPoll::default(),
             management_use: ManagementUse::default(),
             survey_notes: None,
+            wanted_reading: None,
             reported_damped: BTreeMap::new(),
             sweeps: SweepSchedule::new(settings.sweeps),
             plan: None,
@@ -296,6 +299,7 @@ impl Manager {
             return;
         }
         self.forget_held_back();
+        self.wanted_reading = None;
         self.forget_needed_bits(&plan);
         let before = self.plan.as_ref().map(|plan| plan.decisions());
         self.state_is_new |= before != Some(plan.decisions());
@@ -470,10 +474,13 @@ impl Manager {
         }
     }
 
-    /// Starts what is due while idle: a held-back plan, trees of groups, rechecks or a sweep. Returns whether there was
+    /// Starts what is due while idle: a survey or comparison, a held-back plan, trees of groups, rechecks or a sweep. Returns whether there was
     /// anything.
     fn start_due_work(&mut self, now: Duration) -> bool {
         self.activity = self.activity.wrapping_add(1);
+        if self.begin_wanted_reading() {
+            return true;
+        }
         if self.resume_held_back(now) {
             return true;
         }

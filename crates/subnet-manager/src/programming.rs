@@ -40,7 +40,7 @@ impl Manager {
     }
 
     /// Whether every node of a plan is known. If not, the fabric has changed, and another plan has to follow.
-    fn can_reach_all_of(&self, plan: &FabricPlan) -> bool {
+    pub(crate) fn can_reach_all_of(&self, plan: &FabricPlan) -> bool {
         let nodes = &self.observed.nodes;
         plan.switches().all(|switch| nodes.contains_key(&switch.guid))
             && plan.adapter_ports().all(|port| nodes.contains_key(&port.name.node))

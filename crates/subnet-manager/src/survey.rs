@@ -36,13 +36,47 @@ pub struct Survey {
     pub posture: Vec<PostureFinding>,
 }
 
+/// What is read as soon as the manager is idle.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Survey,
+    Comparison(Arc<FabricPlan>),
+}
+
 impl Manager {
     /// Reads all LIDs, linear forwarding tables, P_Keys and lane maps, error counters and settings of congestion control;
-    /// [`SmEvent::Surveyed`] has the result. Has no effect unless the manager is idle.
+    /// [`SmEvent::Surveyed`] has the result. Begins when the manager is idle.
     pub fn survey(&mut self, now: Duration) {
-        if self.phase != Phase::Idle {
-            return;
+        self.wanted_reading = Some(Reading::Survey);
+        self.read_when_idle(now);
+    }
+
+    /// Compares the fabric with a plan; [`SmEvent::Compared`] has the differences. Forgets any plan that was
+    /// applied before. Begins when the manager is idle. There is no comparison if not all nodes of the plan are known then:
+    /// [`SmEvent::Discovered`] has reported others.
+    pub fn compare(&mut self, now: Duration, plan: Arc<FabricPlan>) {
+        self.wanted_reading = Some(Reading::Comparison(plan));
+        self.read_when_idle(now);
+    }
+
+    fn read_when_idle(&mut self, now: Duration) {
+        if self.phase == Phase::Idle {
+            self.begin_wanted_reading();
+            self.proceed(now);
         }
+    }
+
+    /// Returns whether there was anything to read.
+    pub(crate) fn begin_wanted_reading(&mut self) -> bool {
+        match self.wanted_reading.take() {
+            None => return false,
+            Some(Reading::Survey) => self.begin_survey(),
+            Some(Reading::Comparison(plan)) => self.begin_comparison(plan),
+        }
+        true
+    }
+
+    fn begin_survey(&mut self) {
         self.phase = Phase::Surveying;
         let targets: Vec<AttributeRef> =
             self.observed.nodes.iter().flat_map(|(guid, node)| tables(*guid, node)).collect();
@@ -56,13 +90,10 @@ impl Manager {
             let switches = nodes.iter().filter(|(_, node)| node.is_switch()).map(|(guid, _)| *guid);
             self.counter_poll.begin_survey(ports, switches.collect());
         }
-        self.proceed(now);
     }
 
-    /// Compares the fabric with a plan; [`SmEvent::Compared`] has the differences. Forgets any plan that was
-    /// applied before. Has no effect unless the manager is idle and all nodes of the plan are known.
-    pub fn compare(&mut self, now: Duration, plan: Arc<FabricPlan>) {
-        if self.phase != Phase::Idle {
+    fn begin_comparison(&mut self, plan: Arc<FabricPlan>) {
+        if !self.can_reach_all_of(&plan) {
             return;
         }
         self.plan = Some(plan);
@@ -70,7 +101,6 @@ impl Manager {
         if self.phase == Phase::Reading {
             self.phase = Phase::Comparing;
         }
-        self.proceed(now);
     }
 
     pub(crate) fn conclude_survey(&mut self) {
