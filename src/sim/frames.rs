@@ -124,6 +124,7 @@ impl GuestFrames {
         let status = |(function, counters): (&AdapterFunction, &FrameCounters)| AdapterStatus {
             node: fabric.id_of(function.id.port()).to_owned(),
             port: fabric.port_forwarding(function.id.port()).number,
+            stops: stops(fabric, counters),
             function: function.id.number(),
             guid: function.guid,
             pkeys: function.keys.to_vec(),
@@ -143,11 +144,7 @@ impl GuestFrames {
         function: &VirtualFunction,
         counters: &FrameCounters,
     ) -> FunctionStatus {
-        let location = |port| PortLocation {
-            node: fabric.id_of(port).to_owned(),
-            port: fabric.port_forwarding(port).number,
-        };
-        let PortLocation { node, port } = location(function.id.port());
+        let PortLocation { node, port } = location(fabric, function.id.port());
         let (guest, socket, sockets) = match self.guests.get(function.id) {
             Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
             None => (None, None, None),
@@ -169,8 +166,16 @@ impl GuestFrames {
                 received: counters.received,
                 drops: counters.drops.clone(),
             },
-            stops: counters.stops.iter().map(|(reason, at)| (*reason, location(*at))).collect(),
+            stops: stops(fabric, counters),
             socket: json!(sockets),
         }
     }
+}
+
+fn location(fabric: &Fabric, port: PortId) -> PortLocation {
+    PortLocation { node: fabric.id_of(port).to_owned(), port: fabric.port_forwarding(port).number }
+}
+
+fn stops(fabric: &Fabric, counters: &FrameCounters) -> BTreeMap<DropReason, PortLocation> {
+    counters.stops.iter().map(|(reason, at)| (*reason, location(fabric, *at))).collect()
 }
