@@ -1,11 +1,13 @@
 //! Virtual machines on the emulated fabric: their sockets, each attached to a virtual function.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use control_protocol::sim::{AdapterStatus, FrameCounts, FunctionStatus, PortLocation};
-use fabric_sim::{AdapterFunction, Fabric, FrameCounters, FunctionId, VirtualFunction};
+use fabric_model::DropReason;
+use fabric_sim::{AdapterFunction, Fabric, FrameCounters, FunctionId, PortId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
 use serde_json::json;
 
