@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# base.sh ROOT: what the packages of the image lack: the kernel, without installing it, and of its modules only those
-# that image/modules names. Called by mmdebstrap while packages can still be fetched.
+# base.sh ROOT: what the packages of the image lack: the kernel, without installing it, of its modules only those
+# that image/modules names, and the driver of InfiniBand adapters. Called by mmdebstrap while packages can still be fetched.
 set -euo pipefail
 readonly root=$1 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 
@@ -27,4 +27,14 @@ find "$root/usr/lib/modules/$version/kernel" -name '*.ko' -printf '/lib/modules/
     sed "s#^/lib/modules/#/lib/modules/$version/kernel/#" | sort | comm -23 - <(printf '%s\n' "$keep") |
     sed "s#^#$root/usr#" | xargs -r rm --
 find "$root/usr/lib/modules" -type d -empty -delete
+
+# The driver, built against exactly this kernel; what only the build needs does not stay.
+chroot "$root" apt-get -q -y install make "linux-headers-$version"
+mkdir "$root/driver"
+cp "$here"/../guest-module/{Makefile,*.[ch]} "$root/driver"
+chroot "$root" make -s -C /driver KVER="$version"
+strip --strip-debug "$root/driver/heddle_hca.ko"
+install -D -m 644 "$root/driver/heddle_hca.ko" "$root/usr/lib/modules/$version/updates/heddle_hca.ko"
+rm -rf "$root/driver"
+chroot "$root" apt-get -q -y purge --auto-remove make "linux-headers-$version"
 chroot "$root" depmod "$version"

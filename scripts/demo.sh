@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unattended demo: builds Heddle, starts a site on this machine, creates two tenants with one virtual cluster each, runs MPI
-# in both clusters, checks that neither reaches the other, resizes one cluster, deletes both, and checks that nothing is
-# left. Every step is checked; the exit status is 0 only if all checks passed.
+# in both clusters, once over Ethernet cards and once over InfiniBand adapters, checks that neither reaches the other, resizes
+# one cluster, deletes both, and checks that nothing is left. Every step is checked; the exit status is 0 only if all checks passed.
 #
 #   target/demo/report.md     report with steps, results and durations
 #   target/demo/evidence/     output of the tools, one file per command
@@ -265,9 +265,9 @@ create_cluster() { # tenant cluster option ...
     by "$1" cluster create "$2" --nodes 2 --cores 1 --memory 384M --image debian-mpi --wait --timeout "$cluster_limit" "${@:3}"
 }
 # One has guarantees of bandwidth and latency, the other is best effort.
-create_cluster acme blue --bandwidth 500M --latency 1ms >"$evidence/create-blue.txt" 2>&1 &
+create_cluster acme blue --adapter ethernet --bandwidth 500M --latency 1ms >"$evidence/create-blue.txt" 2>&1 &
 blue_pid=$!
-create_cluster umbra green >"$evidence/create-green.txt" 2>&1 &
+create_cluster umbra green --adapter ethernet >"$evidence/create-green.txt" 2>&1 &
 green_pid=$!
 wait "$blue_pid" || fail "cluster blue did not become ready (see $evidence/create-blue.txt)"
 wait "$green_pid" || fail "cluster green did not become ready (see $evidence/create-green.txt)"
@@ -300,6 +300,75 @@ for pair in acme:blue umbra:green; do
     held "$cluster: $(awk '$1 == 1 { half = $3 } $1 == 65536 { rate = $4 } END {
         printf "ping-pong: half a round trip %.1f ms, 64 KiB at %.1f MB/s", half / 1000, rate }' "$evidence/$kept")" "$kept"
 done
+
+step "Two clusters with InfiniBand adapters: IP over ib0, MPI over RDMA, and nothing between them"
+start=$(now)
+create_cluster acme copper --adapter infiniband >"$evidence/create-copper.txt" 2>&1 &
+copper_pid=$!
+create_cluster umbra tin --adapter infiniband >"$evidence/create-tin.txt" 2>&1 &
+tin_pid=$!
+wait "$copper_pid" || fail "cluster copper did not become ready (see $evidence/create-copper.txt)"
+wait "$tin_pid" || fail "cluster tin did not become ready (see $evidence/create-tin.txt)"
+held "$(tail -n 1 "$evidence/create-copper.txt")" create-copper.txt
+held "$(tail -n 1 "$evidence/create-tin.txt")" create-tin.txt
+timing "4 VMs with InfiniBand adapters, from the request to ready" "$(seconds "$start")"
+for pair in acme:copper umbra:tin; do
+    tenant=${pair%:*} cluster=${pair#*:}
+    must "ibstat-$cluster" in_node "$tenant" "$cluster" 1 ibstat
+    grep -q 'State: Active' "$evidence/$kept" || fail "the port of $cluster-1 is not Active (see $evidence/$kept)"
+    expect 'Link layer: InfiniBand' "$cluster-1: the kernel sees an active InfiniBand port"
+    must "ping-$cluster" in_node "$tenant" "$cluster" 1 ping -I ib0 -c 3 -W 5 "$cluster-2"
+    expect ' 0% packet loss' "$cluster-1 reaches $cluster-2 over ib0"
+    must "rdma-ring-$cluster" by "$tenant" cluster exec "$cluster" -- mpirun -x UCX_LOG_LEVEL=info -np 2 mpi-ring
+    grep -q 'rc_verbs/heddle0' "$evidence/$kept" || fail "UCX does not use reliable connections of heddle0 (see $evidence/$kept)"
+    held "$cluster: $(ring), by reliable connections of heddle0 (UCX rc_verbs)" "$kept"
+    must "rdma-pingpong-$cluster" by "$tenant" cluster exec "$cluster" -- mpirun -np 2 mpi-pingpong 65536
+    grep -q '^pingpong: ok' "$evidence/$kept" || fail "mpi-pingpong did not report success (see $evidence/$kept)"
+    held "$cluster: $(awk '$1 == 1 { half = $3 } $1 == 65536 { rate = $4 } END {
+        printf "ping-pong over RDMA: half a round trip %.1f ms, 64 KiB at %.1f MB/s", half / 1000, rate }' "$evidence/$kept")" "$kept"
+done
+adapters() { "$heddle" sim-ctl "$site/run/sim-control.sock" adapters; }
+export -f adapters
+export site
+dropped() { # packets of acme that did not get through
+    adapters | pick 'sum(sum(f["packets"]["drops"].values()) for f in it if f["pkeys"][0] == "'"$1"'")'
+}
+copper_key=$(in_node acme copper 1 cat /sys/class/infiniband/heddle0/ports/1/pkeys/0 | tr -d '\r\n')
+datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to copper-2
+    local mark=$1 pair tenant node file lid qpn gid deadline
+    for pair in umbra:tin:1 acme:copper:2; do
+        IFS=: read -r tenant cluster node <<<"$pair"
+        file=$scratch/ud-$cluster
+        in_node "$tenant" "$cluster" "$node" ud-count --mark "$mark" --seconds "$listen_seconds" >"$file" 2>&1 &
+        local listener=$!
+        deadline=$((SECONDS + 60))
+        until grep -qs '^listening' "$file"; do
+            ((SECONDS < deadline)) || fail "$cluster-$node did not start to listen within 60 s (see $file)"
+            sleep 0.05
+        done
+        read -r _ _ lid _ qpn _ gid < <(tr -d '\r' <"$file")
+        [[ ${2:-} == --gid ]] || gid=''
+        must "ud-send-$mark-$cluster" in_node acme copper 1 ud-send --lid "$lid" --qpn "$qpn" --count "$marked" --mark "$mark" ${gid:+--gid "$gid"}
+        wait "$listener" || fail "ud-count failed on $cluster-$node (see $file)"
+        cat "$file" >>"$evidence/$kept"
+    done
+    [[ $(sed -n 's/.* marked \([0-9]*\).*/\1/p' "$scratch/ud-tin") == 0 ]] || fail "tin-1 received datagrams of copper-1 (see $evidence/$kept)"
+    heard=$(sed -n 's/.* marked \([0-9]*\).*/\1/p' "$scratch/ud-copper")
+    ((heard > 0)) || fail "control: copper-2 received nothing (see $evidence/$kept)"
+}
+before=$(dropped "$copper_key")
+datagrams lid
+held "$marked datagrams to the LID, queue pair and Q_Key of tin-1: none arrived; copper-2 got $heard of $marked" "$kept"
+datagrams gid --gid
+held "$marked datagrams with the GID of tin-1: none arrived; copper-2 got $heard of $marked" "$kept"
+must adapters adapters
+after=$(dropped "$copper_key")
+((after - before >= 2 * marked)) || fail "only $((after - before)) of $((2 * marked)) datagrams are counted as dropped (see $evidence/$kept)"
+held "heddle sim-ctl adapters counts $((after - before)) dropped packets of acme, with their reason" "$kept"
+must delete-copper by acme cluster delete copper --timeout "$cluster_limit"
+must delete-tin by umbra cluster delete tin --timeout "$cluster_limit"
+[[ $(adapters | pick 'len(it)') == 0 ]] || fail "adapters are left on the fabric"
+held "both clusters are deleted, and no adapter is left on the fabric"
 
 step "Check isolation: no frame sent by a VM of acme reaches a VM of umbra"
 mac_of() { # tenant cluster node

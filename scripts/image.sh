@@ -4,7 +4,7 @@
 #   /var/cache/heddle/images/debian-mpi-KEY/
 #       root.ext4  vmlinux  initrd.cpio.gz  image.json
 #
-# KEY is a digest of the recipe (image/), of heddle-guest and of libheddle_umad.so: the same sources give the same directory,
+# KEY is a digest of the recipe (image/, guest-module/), of heddle-guest and of libheddle_umad.so: the same sources give the same directory,
 # and a second run has nothing to do. HEDDLE_IMAGES names another directory. Needs root, or sudo, to create files with other owners.
 #
 # Debian packages are downloaded once and cached separately: an image with a new heddle-guest takes seconds, not minutes.
@@ -16,6 +16,9 @@ export PATH="$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin" LC_ALL=C
 readonly images=${HEDDLE_IMAGES:-/var/cache/heddle/images}
 readonly triple=x86_64-unknown-linux-gnu
 readonly suite=bookworm
+# kbuild leaves *.mod.c
+mapfile -t driver < <(find guest-module -maxdepth 1 -name Makefile -or -name '*.[ch]' -not -name '*.mod.c' | sort)
+readonly driver
 readonly free_mib_needed=4096 # for the packages, the unpacked tree and the disk built from it
 readonly spare_mib=512        # free space on the disk for a VM to write to
 
@@ -62,13 +65,13 @@ digest() { # file ...: a digest of the contents and names
 }
 
 base_key() {
-    digest image/packages image/modules image/base.sh
+    digest image/packages image/modules image/base.sh "${driver[@]}"
 }
 
 image_key() { # guest preload
     local recipe
     mapfile -t recipe < <(find image -type f | sort)
-    { digest scripts/image.sh "${recipe[@]}"; cat "$1" "$2" | sha256sum; } | sha256sum | cut -c -12
+    { digest scripts/image.sh "${driver[@]}" "${recipe[@]}"; cat "$1" "$2" | sha256sum; } | sha256sum | cut -c -12
 }
 
 # ---- build steps
@@ -119,14 +122,16 @@ make_base() { # target
 compile_programs() { # root
     local root=$1 build=$1/tmp/build
     mkdir "$build"
-    cp image/mpi/*.c image/frames/*.c "$build"
+    cp image/mpi/*.c image/frames/*.c image/datagrams/*.c "$build"
     # With the compiler of the image, as its users would.
     chroot "$root" sh -eu -c '
         cd /tmp/build
         mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-ring ring.c
         mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-pingpong pingpong.c
-        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/frame-send frame.c'
+        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/frame-send frame.c
+        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/ud-send datagram.c -libverbs'
     ln -s frame-send "$root/usr/local/bin/frame-count"
+    ln -s ud-send "$root/usr/local/bin/ud-count"
     rm -r "$build"
 }
 
@@ -190,6 +195,7 @@ manifest = {
     "kernel": described("vmlinux"),
     "initrd": described("initrd.cpio.gz"),
     "command_line": "root=/dev/vda rw net.ifnames=0 quiet mitigations=off",
+    "infiniband": True,
 }
 (directory / "image.json").write_text(json.dumps(manifest, indent=2) + "\n")
 PYTHON

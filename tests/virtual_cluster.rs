@@ -176,15 +176,20 @@ fn stock_cloud_init_takes_the_same_seed() {
         let line = format!("{} init=/sbin/init", manifest["command_line"].as_str().unwrap());
         manifest["command_line"] = json!(line);
     });
-    site.order("stock", &["--nodes", "1", "--memory", "768M", "--image", "cloud"]);
-    site.wait_ready("stock", 1);
-    assert_eq!(site.exec("stock", 1, &["cat", "/proc/1/comm"]), "systemd");
-    assert_eq!(site.exec("stock", 1, &["hostname"]), "stock-1");
-    let hosts = site.exec("stock", 1, &["cat", "/etc/hosts"]);
-    assert!(hosts.contains("10.128.0.1") && hosts.contains("stock-1"), "{hosts}");
-    assert!(site.exec("stock", 1, &["ip", "-4", "addr", "show", "eth0"]).contains("10.128.0.1/16"));
-    let status = site.exec("stock", 1, &["cat", "/run/cloud-init/result.json"]);
-    assert!(status.contains("DataSourceNoCloud"), "{status}");
+    let all = [("ethernet", "eth0"), ("infiniband", "ib0")];
+    for (adapter, _) in all {
+        site.order(adapter, &["--nodes", "1", "--memory", "768M", "--image", "cloud", "--adapter", adapter]);
+    }
+    for (name, device) in all {
+        site.wait_ready(name, 1);
+        assert_eq!(site.exec(name, 1, &["cat", "/proc/1/comm"]), "systemd");
+        assert_eq!(site.exec(name, 1, &["hostname"]), format!("{name}-1"));
+        let hosts = site.exec(name, 1, &["cat", "/etc/hosts"]);
+        assert!(hosts.contains("10.128.0.1") && hosts.contains(&format!("{name}-1")), "{hosts}");
+        assert!(site.exec(name, 1, &["ip", "-4", "addr", "show", device]).contains("10.128.0.1/16"));
+        let status = site.exec(name, 1, &["cat", "/run/cloud-init/result.json"]);
+        assert!(status.contains("DataSourceNoCloud"), "{status}");
+    }
 }
 
 #[test]

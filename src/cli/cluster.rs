@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use controller_api::cluster::{
-    Cluster, ClusterNode, CpuMode, HealthState, NetworkState, NewCluster, NodeState, PartitionsUpdate, Phase,
+    AdapterKind, Cluster, ClusterNode, HealthState, NetworkState, NewCluster, NodeState, PartitionsUpdate, Phase,
     ResizeRequest, SubPartition,
 };
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{ApiClient, ClusterRef, MemorySize, Name};
-use fabric_model::tenancy::{Bandwidth, Class, Nanoseconds, SlMode};
+use fabric_model::tenancy::{Bandwidth, Class, Nanoseconds};
 use jiff::Timestamp;
 
 use super::Noun;
+use super::choices::{Adapter, Levels, Mode};
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
 use super::partition::{self, PartitionArgs, describe};
@@ -154,6 +155,9 @@ pub struct CreateArgs {
     /// How cores and memory are assigned
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
+    /// Network adapter of each node [default: infiniband if the image has a driver, else ethernet]
+    #[arg(long, value_enum)]
+    adapter: Option<Adapter>,
     /// Guaranteed rate of every node while all send to all, in bit/s, such as 2.5G; the cluster gets ports and lanes of its
     /// own [default: best effort]
     #[arg(long, value_name = "RATE")]
@@ -172,44 +176,6 @@ pub struct CreateArgs {
     ssh_key: Vec<PathBuf>,
     #[command(flatten)]
     wait: WaitArgs,
-}
-
-/// How cores and memory are assigned to virtual machines.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Mode {
-    /// Cores are not pinned and may be overcommitted
-    #[default]
-    Shared,
-    /// Each core is pinned to a core of the host, memory is fully backed, nothing is overcommitted
-    Dedicated,
-}
-
-impl From<Mode> for CpuMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Shared => Self::Shared,
-            Mode::Dedicated => Self::Dedicated,
-        }
-    }
-}
-
-/// How service levels are assigned to a guaranteed cluster.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Levels {
-    /// One service level for the cluster
-    #[default]
-    Cluster,
-    /// A service level for each path
-    Path,
-}
-
-impl From<Levels> for SlMode {
-    fn from(levels: Levels) -> Self {
-        match levels {
-            Levels::Cluster => Self::Cluster,
-            Levels::Path => Self::Path,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -273,6 +239,7 @@ async fn create(client: &ApiClient, format: Format, args: CreateArgs) -> anyhow:
         image: args.image,
         class: class(args.bandwidth, args.latency),
         sl_mode: args.sl_mode.into(),
+        adapter: args.adapter.map(AdapterKind::from),
         partitions: args.partitions,
         ssh_keys: ssh_keys(&args.ssh_key)?,
         tenant,
@@ -448,6 +415,7 @@ fn show(cluster: &Cluster) -> String {
             ),
         ),
         ("image", shape.image.to_string()),
+        ("adapter", shape.adapter.to_string()),
         ("network", network(shape.class)),
         ("partition", or_dash(cluster.partition)),
         ("inside", or_dash((!inside.is_empty()).then(|| inside.join("; ")))),

@@ -68,11 +68,12 @@ pub async fn run(noun: Noun<ImageCommand>) -> anyhow::Result<ExitCode> {
                     [
                         image.name.to_string(),
                         digest,
+                        if image.infiniband { "infiniband" } else { "ethernet" }.to_owned(),
                         or_dash(image.directory.as_ref()),
                         age(image.created, now),
                     ]
                 });
-                table(["name", "digest", "directory", "age"], rows)
+                table(["name", "digest", "adapter", "directory", "age"], rows)
             })?;
         }
         ImageCommand::Remove { name } => {

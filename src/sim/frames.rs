@@ -1,11 +1,13 @@
 //! Virtual machines on the emulated fabric: their sockets, each attached to a virtual function.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use control_protocol::sim::{AdapterStatus, FrameCounts, FunctionStatus, PortLocation};
-use fabric_sim::{AdapterFunction, Fabric, FrameCounters, FunctionId, VirtualFunction};
+use fabric_model::DropReason;
+use fabric_sim::{AdapterFunction, Fabric, FrameCounters, FunctionId, PortId, VirtualFunction};
 use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
 use serde_json::json;
 
@@ -124,6 +126,7 @@ impl GuestFrames {
         let status = |(function, counters): (&AdapterFunction, &FrameCounters)| AdapterStatus {
             node: fabric.id_of(function.id.port()).to_owned(),
             port: fabric.port_forwarding(function.id.port()).number,
+            stops: stops(fabric, counters),
             function: function.id.number(),
             guid: function.guid,
             pkeys: function.keys.to_vec(),
@@ -143,11 +146,7 @@ impl GuestFrames {
         function: &VirtualFunction,
         counters: &FrameCounters,
     ) -> FunctionStatus {
-        let location = |port| PortLocation {
-            node: fabric.id_of(port).to_owned(),
-            port: fabric.port_forwarding(port).number,
-        };
-        let PortLocation { node, port } = location(function.id.port());
+        let PortLocation { node, port } = location(fabric, function.id.port());
         let (guest, socket, sockets) = match self.guests.get(function.id) {
             Some((guest, socket, counters)) => (Some(guest), Some(socket), Some(counters)),
             None => (None, None, None),
@@ -169,8 +168,16 @@ impl GuestFrames {
                 received: counters.received,
                 drops: counters.drops.clone(),
             },
-            stops: counters.stops.iter().map(|(reason, at)| (*reason, location(*at))).collect(),
+            stops: stops(fabric, counters),
             socket: json!(sockets),
         }
     }
+}
+
+fn location(fabric: &Fabric, port: PortId) -> PortLocation {
+    PortLocation { node: fabric.id_of(port).to_owned(), port: fabric.port_forwarding(port).number }
+}
+
+fn stops(fabric: &Fabric, counters: &FrameCounters) -> BTreeMap<DropReason, PortLocation> {
+    counters.stops.iter().map(|(reason, at)| (*reason, location(fabric, *at))).collect()
 }

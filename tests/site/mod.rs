@@ -189,8 +189,8 @@ impl Site {
 
     /// The virtual functions that are attached to the emulated fabric.
     pub fn functions(&self) -> Vec<Value> {
-        let value: Value = serde_json::from_str(&self.sim_ctl(&["functions"])).unwrap();
-        value.as_array().unwrap().clone()
+        let listed = ["functions", "adapters"].map(|kind| self.sim_ctl(&[kind]));
+        listed.iter().flat_map(|text| serde_json::from_str::<Vec<Value>>(text).unwrap()).collect()
     }
 
     /// Runs `heddle sim-ctl` on the emulated fabric.

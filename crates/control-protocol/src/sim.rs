@@ -103,6 +103,9 @@ pub struct AdapterStatus {
     pub pkeys: Vec<Pkey>,
     pub guest: Option<PathBuf>,
     pub packets: FrameCounts,
+    /// The port at which the last packet stopped, by reason.
+    #[serde(default)]
+    pub stops: BTreeMap<DropReason, PortLocation>,
 }
 
 /// A virtual function with its counters.

@@ -118,6 +118,9 @@ pub struct AdapterSpec {
     /// P_Keys of the sub-partitions that the node is a member of, in table order.
     #[serde(rename = "further", default, skip_serializing_if = "Vec::is_empty")]
     pub inner_keys: Vec<PartitionKeySpec>,
+    /// GUID of the guest's InfiniBand adapter, an alias of the port; `None` for an Ethernet card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guid: Option<Guid>,
 }
 
 impl AdapterSpec {

@@ -111,6 +111,9 @@ pub struct ClusterShape {
     #[serde(default)]
     #[schema(value_type = String)]
     pub sl_mode: SlMode,
+    /// Network adapter of each node.
+    #[serde(default)]
+    pub adapter: AdapterKind,
 }
 
 /// Desired sub-partition of a cluster. A node that is a member of any sub-partition becomes a limited member of the
@@ -201,6 +204,26 @@ impl fmt::Display for CpuMode {
         f.pad(match self {
             Self::Shared => "shared",
             Self::Dedicated => "dedicated",
+        })
+    }
+}
+
+/// Network adapter of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterKind {
+    /// Ethernet card, `eth0`: the fabric carries its frames.
+    #[default]
+    Ethernet,
+    /// InfiniBand adapter with a GUID of its own: verbs, management datagrams, and IP over `ib0`.
+    Infiniband,
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ethernet => "ethernet",
+            Self::Infiniband => "infiniband",
         })
     }
 }
@@ -393,6 +416,9 @@ pub struct NewCluster {
     #[serde(default)]
     #[schema(value_type = String)]
     pub sl_mode: SlMode,
+    /// Network adapter of each node; `infiniband` by default if the image has a driver, else `ethernet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<AdapterKind>,
     /// Sub-partitions of the cluster, at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<SubPartition>,

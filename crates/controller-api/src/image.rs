@@ -16,6 +16,9 @@ pub struct Image {
     pub directory: Option<String>,
     /// SHA-256 of `image.json` in hexadecimal. `image.json` lists the digests of the files; agents reject anything else.
     pub digest: String,
+    /// Whether virtual machines of the image can have an InfiniBand adapter.
+    #[serde(default)]
+    pub infiniband: bool,
     /// Time at which the image was added (RFC 3339).
     #[schema(value_type = String)]
     pub created: Timestamp,
@@ -51,6 +54,10 @@ pub struct Manifest {
     /// network stays unchecked, and it accepts no commands.
     #[serde(default = "Manifest::has_guest_by_default")]
     pub guest: bool,
+    /// Presence of the kernel module `heddle_hca` for this kernel, false by default. With it, virtual machines can have an
+    /// InfiniBand adapter.
+    #[serde(default)]
+    pub infiniband: bool,
 }
 
 impl Manifest {

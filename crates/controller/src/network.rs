@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use controller_api::cluster::SubPartitionStatus;
+use controller_api::cluster::{AdapterKind, SubPartitionStatus};
 use controller_api::host::NewHost;
 use fabric_model::intent::{
-    ClassWeights, ClusterIntent, PartitionIntent, PartitionOwners, Role, RouteOverrides,
+    Alias, ClassWeights, ClusterIntent, PartitionIntent, PartitionOwners, PortAliases, Role, RouteOverrides,
 };
 use fabric_model::tenancy::Class;
 use fabric_model::{Decisions, Intents, Topology};
 use ib_wire::{Guid, Membership, MulticastLid, PartitionNumber, Pkey};
+use sha2::{Digest as _, Sha256};
 
-use crate::store::{ClusterRow, ViewPartition};
+use crate::store::{ClusterRow, NodeRow, ViewPartition};
 
 /// Roles by partition and port GUID.
 pub type Members = BTreeMap<(PartitionNumber, Guid), Role>;
@@ -31,6 +32,8 @@ pub struct FabricIntent {
     pub routes: RouteOverrides,
     /// Traffic-class weights of tenants.
     pub classes: ClassWeights,
+    /// GUIDs of nodes with InfiniBand adapters.
+    pub aliases: PortAliases,
     /// What operators want beside clusters.
     pub site: SiteFabric,
 }
@@ -71,6 +74,7 @@ pub fn fabric_intent(clusters: &[ClusterRow]) -> FabricIntent {
         guaranteed: clusters.iter().filter_map(guaranteed).collect(),
         routes: routes(clusters),
         classes: clusters.iter().filter_map(classes).collect(),
+        aliases: aliases(clusters),
         site: SiteFabric::default(),
     }
 }
@@ -91,6 +95,34 @@ fn classes(cluster: &ClusterRow) -> Option<(String, Vec<u32>)> {
     let from_overlay = cluster.overlay.iter().flat_map(|overlay| &overlay.classes);
     let weights: Vec<u32> = from_overlay.map(|class| class.weight).collect();
     (weights.len() > 1 && guaranteed(cluster).is_some()).then(|| (cluster.id.to_string(), weights))
+}
+
+/// The GUIDs of nodes with InfiniBand adapters, at the index of their function. Subnet administration answers a node in its
+/// partitions, and in the default partition, in which it is asked.
+fn aliases(clusters: &[ClusterRow]) -> PortAliases {
+    let mut aliases = PortAliases::new();
+    for cluster in clusters {
+        for node in cluster.nodes.iter().filter(|node| node.is_carried()) {
+            let Some(guid) = adapter_guid(cluster, node) else { continue };
+            let own = node_keys(cluster, node.number).into_iter().map(Pkey::partition);
+            let partitions = own.chain([PartitionNumber::DEFAULT]).collect();
+            aliases.entry(node.port_guid).or_default().insert(node.function.into(), Alias { guid, partitions });
+        }
+    }
+    aliases
+}
+
+/// The GUID of a node's InfiniBand adapter: a digest of the node's id, marked as assigned locally. `None` if it has an
+/// Ethernet card.
+pub fn adapter_guid(cluster: &ClusterRow, node: &NodeRow) -> Option<Guid> {
+    if cluster.adapter != AdapterKind::Infiniband {
+        return None;
+    }
+    let digest = Sha256::digest(node.id.as_bytes());
+    let [first, rest @ ..] = *digest.first_chunk::<8>()?;
+    // EUI-64: bit 1 of the first byte says that it is local, bit 0 that it is a group.
+    let bytes = [first & !1 | 2, rest[0], rest[1], rest[2], rest[3], rest[4], rest[5], rest[6]];
+    Guid::from_wire(u64::from_be_bytes(bytes))
 }
 
 fn routes(clusters: &[ClusterRow]) -> RouteOverrides {

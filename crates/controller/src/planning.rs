@@ -239,6 +239,7 @@ fn wanted(mut intents: Intents, intent: &FabricIntent) -> Intents {
     intents.clusters.clone_from(&intent.guaranteed);
     intents.route_overrides.clone_from(&intent.routes);
     intents.class_weights.clone_from(&intent.classes);
+    intents.aliases.clone_from(&intent.aliases);
     intents
 }
 

@@ -9,13 +9,13 @@ use controller_api::agent::{
     AdapterSpec, ClassLevel, Context, HostSpec, ImageSpec, NamedKey, PartitionKeySpec, Peer, SpecVersion,
     VmSpec,
 };
-use controller_api::cluster::{Phase, SubPartitionStatus};
+use controller_api::cluster::{AdapterKind, Phase, SubPartitionStatus};
 use fabric_model::tenancy::SlMode;
 use ib_wire::{Pkey, ServiceLevel};
 use uuid::Uuid;
 
 use crate::lifecycle::{Observations as _, VmObservation, advance, node_name, probes};
-use crate::network::{broadcast_group, inner_key, node_keys, overlay_keys};
+use crate::network::{adapter_guid, broadcast_group, inner_key, node_keys, overlay_keys};
 use crate::node_address::address;
 use crate::observed::ObservedFabric;
 use crate::site::{KeysOfClusters, Site};
@@ -29,8 +29,11 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after an event: one pass covers everything that happened meanwhile.
 pub const SETTLE: Duration = Duration::from_millis(10);
 
-/// MTU of guest interfaces: with the Ethernet header, a packet fits the 2048 bytes of an InfiniBand packet.
-const GUEST_MTU: u16 = 2030;
+/// MTU of Ethernet cards: with the Ethernet header, a packet fits the 2048 bytes of an InfiniBand packet.
+const ETHERNET_MTU: u16 = 2030;
+
+/// MTU of `ib0`: IPoIB precedes a packet with 4 bytes.
+const IPOIB_MTU: u16 = 2044;
 
 /// Control loop: advances all clusters and publishes the host specs.
 pub async fn run(site: Arc<Site>) -> ! {
@@ -200,13 +203,17 @@ fn vm_spec(
             pkey,
             group,
             inner_keys: keys.collect(),
+            guid: adapter_guid(cluster, node),
         },
         context: Context {
             generation: cluster.generation,
             cluster: cluster.name.clone(),
             hostname: node_name(cluster, node),
             address: format!("{}/16", address(node.number)),
-            mtu: GUEST_MTU,
+            mtu: match cluster.adapter {
+                AdapterKind::Ethernet => ETHERNET_MTU,
+                AdapterKind::Infiniband => IPOIB_MTU,
+            },
             peers: peers(cluster, node),
             authorized_keys: keys_of.ssh_keys.clone(),
             cluster_key: keys_of.key.clone(),

@@ -35,6 +35,13 @@ impl MacAddress {
         Self([Self::PREFIX, high, low, function, 0, 0])
     }
 
+    /// The address of the network card that carries the packets of a guest's InfiniBand adapter, for the function with this
+    /// address. The driver in the guest finds the card by its first three bytes.
+    pub const fn of_wire(self) -> Self {
+        let [_, high, low, function, ..] = self.0;
+        Self([0x06, 0x68, 0x63, high, low, function])
+    }
+
     /// From the six bytes of a frame, in wire order.
     pub const fn from_bytes(bytes: [u8; 6]) -> Self {
         Self(bytes)

@@ -83,8 +83,8 @@ fn apply_documents(documents: &SeedDocuments) -> Result<(), Box<dyn Error>> {
     }
     nix::unistd::sethostname(&documents.user.hostname)?;
     apply::write_files(Path::new("/"), &documents.user)?;
-    for device in documents.network.ethernets.values() {
-        network::bring_up(device)?;
+    for (name, device) in &documents.network.ethernets {
+        network::bring_up(name, device)?;
     }
     Ok(())
 }

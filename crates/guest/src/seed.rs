@@ -30,8 +30,7 @@ pub const PROBE_KEY_FILE: &str = "/etc/heddle/probe.key";
 pub struct SeedInput {
     /// Identifies the virtual machine. cloud-init reconfigures from scratch when it changes, so it must not depend on the context.
     pub instance_id: String,
-    /// MAC address of the network device, such as `02:00:00:00:00:01`.
-    pub mac: String,
+    pub adapter: Adapter,
     /// Generation of the context; the guest repeats it in [`crate::channel::ToHost::Ready`].
     pub generation: u64,
     pub cluster: String,
@@ -57,6 +56,32 @@ pub struct SeedInput {
     /// Parameters of the network check; `None` if it is not requested.
     pub probes: Option<Probes>,
 }
+
+/// The network adapter of a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Adapter {
+    /// An Ethernet card with a MAC address, such as `02:00:00:00:00:01`.
+    Ethernet { mac: String },
+    /// An InfiniBand adapter, which IPoIB makes a network device.
+    Infiniband,
+}
+
+impl Adapter {
+    /// Name of the network device of the cluster.
+    const fn device(&self) -> &'static str {
+        match self {
+            Self::Ethernet { .. } => "eth0",
+            Self::Infiniband => IPOIB_DEVICE,
+        }
+    }
+}
+
+/// Network device of IPoIB, as the kernel names the first.
+pub const IPOIB_DEVICE: &str = "ib0";
+
+/// Kernel modules of an InfiniBand adapter, as far as they are not loaded with others: the driver, IPoIB, and the interfaces
+/// for programs.
+pub const INFINIBAND_MODULES: [&str; 5] = ["ib_umad", "ib_uverbs", "heddle_hca", "ib_ipoib", "rdma_ucm"];
 
 /// A traffic class of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,15 +170,10 @@ impl Seed {
                     ed25519_public: files::with_newline(&input.cluster_key.public),
                 }),
                 write_files: files::all(input),
-                runcmd: vec![files::START_SERVICE.map(str::to_owned).to_vec()],
+                runcmd: files::commands(input),
                 other: Default::default(),
             },
-            network: NetworkConfig::one(Ethernet {
-                matching: DeviceMatch { macaddress: input.mac.clone() },
-                set_name: "eth0".to_owned(),
-                addresses: vec![input.address.clone()],
-                mtu: input.mtu,
-            }),
+            network: network(input),
         };
         Self {
             meta_data: json(&documents.meta),
@@ -193,6 +213,9 @@ pub struct ContextFile {
     pub hostname: String,
     /// IPv4 address and prefix length.
     pub address: String,
+    /// Network device of the cluster; `eth0` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     pub pkey: Pkey,
     /// `None` if it differs by path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,6 +237,17 @@ impl ContextFile {
     pub fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
+}
+
+fn network(input: &SeedInput) -> NetworkConfig {
+    let name = input.adapter.device().to_owned();
+    let (matching, set_name) = match &input.adapter {
+        Adapter::Ethernet { mac } => (Some(DeviceMatch { macaddress: mac.clone() }), Some(name.clone())),
+        // The address of an IPoIB device has 20 bytes, of which some change with every start.
+        Adapter::Infiniband => (None, None),
+    };
+    let addresses = vec![input.address.clone()];
+    NetworkConfig::one(name, Ethernet { matching, set_name, addresses, mtu: input.mtu })
 }
 
 /// The users' public keys and that of the cluster, without empty lines.

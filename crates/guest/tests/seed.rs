@@ -7,7 +7,7 @@ use std::path::Path;
 
 use guest::apply;
 use guest::seed::{
-    ClassLevel, ContextFile, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
+    Adapter, ClassLevel, ContextFile, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
 };
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -19,7 +19,7 @@ fn input() -> SeedInput {
     };
     SeedInput {
         instance_id: "6e5f3a52-0c5e-4a53-8f2a-1f0e2b7f7a11".to_owned(),
-        mac: "02:00:00:05:00:01".to_owned(),
+        adapter: Adapter::Ethernet { mac: "02:00:00:05:00:01".to_owned() },
         generation: 7,
         cluster: "blue".to_owned(),
         hostname: "blue-1".to_owned(),
@@ -209,4 +209,27 @@ fn secrets_do_not_print() {
     assert!(!printed.contains("secret"), "{printed}");
     // Control: the seed does contain it.
     assert!(seed.user_data.contains("secret"));
+}
+
+#[test]
+fn with_an_infiniband_adapter_ip_runs_over_ib0_and_mpi_over_rdma() {
+    let seed = Seed::new(&SeedInput { adapter: Adapter::Infiniband, ..input() });
+    let documents = seed.read().expect("our own");
+    let (name, device) = documents.network.ethernets.iter().next().expect("a device");
+    assert_eq!((name.as_str(), &device.matching, &device.set_name), ("ib0", &None, &None));
+    assert_eq!(device.addresses, ["10.128.0.1/16"]);
+    assert!(documents.user.runcmd.iter().any(|command| command.contains(&"heddle_hca".to_owned())));
+    let root = tempfile::tempdir().expect("a folder");
+    apply::write_files(root.path(), &documents.user).expect("written");
+    let read = |file: &str| fs::read_to_string(root.path().join(file)).expect("it is there");
+    assert!(read("etc/environment").contains("\nUCX_NET_DEVICES=heddle0:1\n"));
+    let parameters = read("etc/openmpi/openmpi-mca-params.conf");
+    assert!(parameters.contains("\npml = ucx\n") && parameters.contains("oob_tcp_if_include = ib0\n"));
+    assert_eq!(read("etc/modules-load.d/heddle.conf").lines().last(), Some("rdma_ucm"));
+    let context = ContextFile::read(&read("etc/heddle/context.json")).expect("as written");
+    assert_eq!(context.device.as_deref(), Some("ib0"));
+    // The control: nothing of it with an Ethernet card.
+    let seed = Seed::new(&input());
+    assert!(!seed.user_data.contains("UCX_NET_DEVICES") && !seed.user_data.contains("modprobe"));
+    assert!(seed.network_config.contains("\"eth0\""));
 }

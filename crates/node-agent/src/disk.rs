@@ -10,7 +10,7 @@ use std::time::Duration;
 use controller_api::agent::VmSpec;
 use controller_api::image::DiskFormat;
 use guest::probe::Probes;
-use guest::seed::{ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
+use guest::seed::{Adapter, ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -86,7 +86,10 @@ pub fn seed(order: &VmSpec) -> Seed {
     };
     Seed::new(&SeedInput {
         instance_id: order.id.to_string(),
-        mac: order.adapter.mac.to_string(),
+        adapter: match order.adapter.guid {
+            Some(_) => Adapter::Infiniband,
+            None => Adapter::Ethernet { mac: order.adapter.mac.to_string() },
+        },
         generation: context.generation,
         cluster: context.cluster.to_string(),
         hostname: context.hostname.clone(),

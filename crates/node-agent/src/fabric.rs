@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use control_protocol::sim::FunctionStatus;
+use control_protocol::sim::{AdapterStatus, FrameCounts, FunctionStatus, PortLocation};
 use control_protocol::{SimRequest, read_reply};
 use controller_api::Name;
 use controller_api::agent::AdapterSpec;
 use controller_api::cluster::PacketStop;
-use fabric_model::FunctionKey;
-use ib_wire::ServiceLevel;
+use fabric_model::{DropReason, FunctionKey};
+use ib_wire::{PartitionNumber, Membership, Pkey, ServiceLevel};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -174,12 +174,15 @@ impl FabricAttachments {
         &self,
         desired: &BTreeMap<Uuid, Attachment>,
     ) -> Result<AttachmentStatus, SimControlError> {
-        let found: Vec<FunctionStatus> = self.request(&SimRequest::Functions {}).await?;
+        let cards: Vec<FunctionStatus> = self.request(&SimRequest::Functions {}).await?;
+        let adapters: Vec<AdapterStatus> = self.request(&SimRequest::Adapters {}).await?;
+        let found: Vec<Function> =
+            cards.into_iter().map(Function::Card).chain(adapters.into_iter().map(Function::Adapter)).collect();
         let mut next = AttachmentStatus { is_reachable: true, ..AttachmentStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
             desired.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
         for function in &found {
-            let Some(guest) = function.guest.as_deref().filter(|guest| self.state_dir.owns_socket(guest))
+            let Some(guest) = function.guest().filter(|guest| self.state_dir.owns_socket(guest))
             else {
                 continue;
             };
@@ -207,20 +210,20 @@ impl FabricAttachments {
     }
 
     /// Updates the drop counters of a function; returns where its packets are dropped now.
-    fn update_drop_watch(&self, id: Uuid, function: &FunctionStatus) -> Option<PacketStop> {
+    fn update_drop_watch(&self, id: Uuid, function: &Function) -> Option<PacketStop> {
         let mut drop_watches = self.drop_watches();
-        drop_watches.entry(id).or_default().update(&function.frames, &function.stops, Instant::now())
+        let (counts, stops) = function.counts();
+        drop_watches.entry(id).or_default().update(counts, stops, Instant::now())
     }
 
     fn drop_watches(&self) -> std::sync::MutexGuard<'_, BTreeMap<Uuid, packet_stops::DropWatch>> {
         self.drop_watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn detach_function(&self, function: &FunctionStatus) -> Result<(), SimControlError> {
-        let (node, port, number) = (function.node.clone(), function.port, function.function);
-        match self.request::<String>(&SimRequest::Detach { node, port, function: number }).await {
+    async fn detach_function(&self, function: &Function) -> Result<(), SimControlError> {
+        match self.request::<String>(&function.detach_request()).await {
             Err(SimControlError::Refused(error)) => {
-                tracing::warn!("cannot detach {}: {error}", function.node);
+                tracing::warn!("cannot detach a virtual machine: {error}");
             }
             Err(error) => return Err(error),
             Ok(_) => {}
@@ -251,8 +254,47 @@ async fn exchange(control: &Path, request: &SimRequest) -> io::Result<String> {
     Ok(answer)
 }
 
+/// A virtual function as the emulation has it.
+enum Function {
+    /// With an Ethernet card.
+    Card(FunctionStatus),
+    /// With an InfiniBand adapter.
+    Adapter(AdapterStatus),
+}
+
+impl Function {
+    /// Socket of the guest's end; `None` while no virtual machine is attached.
+    fn guest(&self) -> Option<&Path> {
+        match self {
+            Self::Card(card) => card.guest.as_deref(),
+            Self::Adapter(adapter) => adapter.guest.as_deref(),
+        }
+    }
+
+    /// Its packets, and where the last ones stopped.
+    fn counts(&self) -> (&FrameCounts, &BTreeMap<DropReason, PortLocation>) {
+        match self {
+            Self::Card(card) => (&card.frames, &card.stops),
+            Self::Adapter(adapter) => (&adapter.packets, &adapter.stops),
+        }
+    }
+
+    fn detach_request(&self) -> SimRequest {
+        let (node, port, function) = match self {
+            Self::Card(card) => (&card.node, card.port, card.function),
+            Self::Adapter(adapter) => (&adapter.node, adapter.port, adapter.function),
+        };
+        SimRequest::Detach { node: node.clone(), port, function }
+    }
+}
+
 impl Attachment {
     fn request(&self) -> SimRequest {
+        let (guest, fabric) = (self.guest.clone(), self.fabric.clone());
+        if let AdapterSpec { port, function, guid: Some(guid), .. } = self.adapter {
+            let (node, pkeys) = (self.node.to_string(), self.adapter_keys());
+            return SimRequest::AttachAdapter { node, port, function, guid, pkeys, guest, fabric };
+        }
         let AdapterSpec { port, function, mac, pkey, group, .. } = self.adapter;
         SimRequest::Attach {
             node: self.node.to_string(),
@@ -263,9 +305,17 @@ impl Attachment {
             sl: self.sl,
             group,
             further: self.inner_keys(),
-            guest: self.guest.clone(),
-            fabric: self.fabric.clone(),
+            guest,
+            fabric,
         }
+    }
+
+    /// P_Key table of an InfiniBand adapter, in the order that libraries expect: the key of the cluster, then the limited
+    /// membership of the default partition, in which subnet administration is asked.
+    fn adapter_keys(&self) -> Vec<Pkey> {
+        let default = PartitionNumber::DEFAULT.key(Membership::Limited);
+        let inner = self.adapter.inner_keys.iter().map(|key| key.pkey);
+        [self.adapter.pkey, default].into_iter().chain(inner).collect()
     }
 
     fn inner_keys(&self) -> Vec<FunctionKey> {
@@ -273,9 +323,18 @@ impl Attachment {
     }
 
     /// Whether the emulation has this attachment.
-    fn matches(&self, found: &FunctionStatus) -> bool {
-        let AdapterSpec { port, function, mac, pkey, group, .. } = self.adapter;
-        (found.port, found.function, found.mac, found.pkey, found.sl, found.group, &found.further)
-            == (port, function, mac, Some(pkey), self.sl, group, &self.inner_keys())
+    fn matches(&self, found: &Function) -> bool {
+        let AdapterSpec { port, function, mac, pkey, group, guid, .. } = self.adapter;
+        match found {
+            Function::Card(found) => {
+                guid.is_none()
+                    && (found.port, found.function, found.mac, found.pkey, found.sl, found.group, &found.further)
+                        == (port, function, mac, Some(pkey), self.sl, group, &self.inner_keys())
+            }
+            Function::Adapter(found) => {
+                (found.port, found.function, Some(found.guid), &found.pkeys)
+                    == (port, function, guid, &self.adapter_keys())
+            }
+        }
     }
 }

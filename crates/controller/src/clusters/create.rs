@@ -1,8 +1,7 @@
 //! Creates a cluster: places it, and stores it.
 
 use controller_api::Name;
-use controller_api::agent::ImageSpec;
-use controller_api::cluster::{NewCluster, Phase};
+use controller_api::cluster::{AdapterKind, NewCluster, Phase};
 use controller_api::operation::{Operation, OperationKind, PhaseChange};
 use uuid::Uuid;
 
@@ -11,13 +10,14 @@ use super::steps::{assign_partitions, begin, check, place_nodes};
 use crate::keys;
 use crate::reconcile::image_spec;
 use crate::site::Site;
-use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, TenantRef};
+use crate::store::{ClusterKeys, ClusterNetwork, ClusterRow, EventRecord, ImageRow, TenantRef};
 
 /// Places a new cluster of a tenant, and stores it. `new` is valid; its `tenant` is ignored.
 pub async fn create(site: &Site, tenant: TenantRef, new: NewCluster) -> Result<Operation, ClusterError> {
     let key = keys::generate().map_err(ClusterError::NoKeys)?;
     let _writer = site.writer.lock().await;
     let image = image(site, &new.image).await?;
+    let adapter = adapter(&image, new.adapter)?;
     let clusters = site.store.cluster_list().await?;
     if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
         return Err(ClusterError::NameTaken(new.name));
@@ -33,7 +33,8 @@ pub async fn create(site: &Site, tenant: TenantRef, new: NewCluster) -> Result<O
         mode: new.mode,
         class: new.class,
         sl_mode: new.sl_mode,
-        image,
+        adapter,
+        image: image_spec(image),
         phase: Phase::Placed,
         reason: None,
         network: ClusterNetwork::default(),
@@ -71,10 +72,20 @@ pub async fn create(site: &Site, tenant: TenantRef, new: NewCluster) -> Result<O
     Ok(operation)
 }
 
-async fn image(site: &Site, name: &Name) -> Result<ImageSpec, ClusterError> {
+/// The adapter that is asked for, or the best that the image can drive.
+fn adapter(image: &ImageRow, wanted: Option<AdapterKind>) -> Result<AdapterKind, ClusterError> {
+    match (wanted, image.infiniband) {
+        (Some(AdapterKind::Infiniband), false) => Err(ClusterError::NoInfinibandDriver(image.name.clone())),
+        (Some(adapter), _) => Ok(adapter),
+        (None, true) => Ok(AdapterKind::Infiniband),
+        (None, false) => Ok(AdapterKind::Ethernet),
+    }
+}
+
+async fn image(site: &Site, name: &Name) -> Result<ImageRow, ClusterError> {
     let mut images = site.store.image_list().await?;
     match images.iter().position(|image| image.name == *name) {
-        Some(index) => Ok(image_spec(images.swap_remove(index))),
+        Some(index) => Ok(images.swap_remove(index)),
         None => {
             let known = images.into_iter().map(|image| image.name).collect();
             Err(ClusterError::NoSuchImage { name: name.clone(), known })

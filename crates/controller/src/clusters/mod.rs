@@ -40,6 +40,9 @@ pub enum ClusterError {
     /// `known` are the names of the existing images.
     #[error("there is no image {name}")]
     NoSuchImage { name: Name, known: Vec<Name> },
+    /// An InfiniBand adapter is asked for, and the image cannot drive it.
+    #[error("image {0} has no driver for InfiniBand adapters")]
+    NoInfinibandDriver(Name),
     /// The cluster is not ready, or an operation on it is in progress.
     #[error("cluster {name} is {phase}; only a ready cluster can be changed")]
     Busy { name: Name, phase: Phase },

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use controller_api::agent::Probes;
-use controller_api::cluster::{NetworkState, NodeState, PacketStop};
+use controller_api::cluster::{AdapterKind, NetworkState, NodeState, PacketStop};
+use ib_wire::Pkey;
 use jiff::Timestamp;
 
 use super::{AdvanceOutcome, Observations, VmObservation, node_name};
@@ -48,13 +49,23 @@ fn broadcaster<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> Option<&'a NodeRo
 /// images, do not answer probes either; guests that check report the check before they report that they are up
 /// (`guest::channel`).
 fn partners<'a>(cluster: &'a ClusterRow, node: &NodeRow) -> impl Iterator<Item = &'a NodeRow> {
-    let (own, number, joined) = (node_keys(cluster, node.number), node.number, node.joined);
+    let (own, number, joined) = (ip_keys(cluster, node.number), node.number, node.joined);
     let known = move |peer: &&NodeRow| peer.number != number && !peer.leaving && (peer.joined || !joined);
     let answers = |peer: &&NodeRow| peer.network.is_some() || peer.ready.is_none();
     cluster.nodes.iter().filter(known).filter(answers).filter(move |peer| {
-        let keys = node_keys(cluster, peer.number);
+        let keys = ip_keys(cluster, peer.number);
         own.iter().any(|own| keys.iter().any(|key| key.is_accepted_by(*own)))
     })
+}
+
+/// P_Keys of the IP packets of a node: all of its own with an Ethernet card. Those of an InfiniBand adapter go through `ib0` in the
+/// cluster's own partition; interfaces for others are made by the tenant.
+fn ip_keys(cluster: &ClusterRow, node: u32) -> Vec<Pkey> {
+    let mut keys = node_keys(cluster, node);
+    if cluster.adapter == AdapterKind::Infiniband {
+        keys.truncate(1);
+    }
+    keys
 }
 
 /// Whether the check of a node has passed, or the node does not check.

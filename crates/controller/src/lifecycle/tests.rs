@@ -129,6 +129,7 @@ pub(crate) fn cluster(size: u32) -> ClusterRow {
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
+        adapter: Default::default(),
         image: ImageSpec { name, directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,

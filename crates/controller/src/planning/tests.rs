@@ -1,3 +1,4 @@
+use controller_api::cluster::AdapterKind;
 use fabric_model::generate::FatTree;
 use fabric_model::intent::PartitionOwners;
 use fabric_model::tenancy::{Bandwidth, Class};
@@ -5,7 +6,7 @@ use ib_wire::Guid;
 use uuid::Uuid;
 
 use super::*;
-use crate::network::fabric_intent;
+use crate::network::{adapter_guid, fabric_intent};
 use crate::store::ClusterRow;
 
 /// A fabric of 16 hosts, and the ports of those.
@@ -140,4 +141,27 @@ fn a_cluster_has_its_key_first_where_it_came_to_a_free_port() {
         (vec![0x7fff], vec![0x7fff, 0, 0x8102], vec![0x8102, 0x7fff])
     );
     assert_eq!((keys(3, 2), keys(3, 3)), (vec![0x7fff], vec![0x7fff]));
+}
+
+#[test]
+fn nodes_with_infiniband_adapters_have_an_alias_of_their_port_while_they_are_carried() {
+    let (discovered, ports) = fabric();
+    let mut one = ClusterRow { adapter: AdapterKind::Infiniband, ..cluster(1, 0x101, &ports[1..4]) };
+    // Two nodes behind one port.
+    (one.nodes[1].port_guid, one.nodes[1].function) = (ports[1], one.nodes[0].function + 1);
+    let mut fenced = one.clone();
+    fenced.nodes[0].fenced = true;
+    let ethernet = cluster(2, 0x102, &ports[4..6]);
+    let (_, plans) = committed(&discovered, &[vec![one.clone(), ethernet.clone()], vec![fenced, ethernet]], None);
+    let aliases = |plan: &FabricPlan, port: Guid| plan.adapter_port(port).unwrap().aliases.clone();
+    let guids = [0, 1].map(|node| adapter_guid(&one, &one.nodes[node]).unwrap());
+    assert_ne!(guids[0], guids[1]);
+    assert!(guids.iter().all(|guid| guid.to_wire() >> 56 & 3 == 2), "local, and of one port");
+    let both: Vec<Guid> = aliases(&plans[0], ports[1]).values().map(|alias| alias.guid).collect();
+    assert_eq!(both, guids);
+    let partitions = aliases(&plans[0], ports[1])[&one.nodes[0].function].partitions.clone();
+    assert_eq!(partitions, [one.partition.unwrap(), PartitionNumber::DEFAULT].into());
+    assert!(aliases(&plans[0], ports[4]).is_empty(), "an Ethernet card has none");
+    let left: Vec<Guid> = aliases(&plans[1], ports[1]).values().map(|alias| alias.guid).collect();
+    assert_eq!(left, [guids[1]]);
 }

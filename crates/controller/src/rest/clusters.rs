@@ -298,6 +298,7 @@ fn cluster_status(site: &Site, cluster: ClusterRow, caller: &Caller) -> Cluster 
             image: cluster.image.name,
             class: cluster.class,
             sl_mode: cluster.sl_mode,
+            adapter: cluster.adapter,
         },
         phase: cluster.phase,
         reason: cluster.reason,

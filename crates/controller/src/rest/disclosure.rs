@@ -61,8 +61,8 @@ impl Caller {
 
     /// An image as the caller sees it; its directory is a fact about the site.
     pub fn image(&self, image: ImageRow) -> Image {
-        let ImageRow { name, directory, digest, created } = image;
-        Image { name, directory: self.fact(directory), digest, created }
+        let ImageRow { name, directory, digest, infiniband, created } = image;
+        Image { name, directory: self.fact(directory), digest, infiniband, created }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use controller_api::image::{Image, NewImage};
+use controller_api::image::{Image, Manifest, NewImage};
 use controller_api::{ApiProblem, Name};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -37,11 +37,16 @@ pub async fn add(
     Json(new): Json<NewImage>,
 ) -> Result<(StatusCode, Json<Image>), ApiError> {
     caller.operator()?;
-    check_image(&new).await?;
-    let image =
-        ImageRow { name: new.name, directory: new.directory, digest: new.digest, created: Timestamp::now() };
+    let manifest = check_image(&new).await?;
+    let image = ImageRow {
+        name: new.name,
+        directory: new.directory,
+        digest: new.digest,
+        infiniband: manifest.infiniband,
+        created: Timestamp::now(),
+    };
     let known = site.store.image_list().await?.into_iter().find(|known| {
-        (&known.name, &known.directory, &known.digest) == (&image.name, &image.directory, &image.digest)
+        *known == ImageRow { created: known.created, ..image.clone() }
     });
     if let Some(known) = known {
         return Ok((StatusCode::CREATED, Json(caller.image(known))));
@@ -52,8 +57,8 @@ pub async fn add(
     Ok((StatusCode::CREATED, Json(caller.image(image))))
 }
 
-/// Checks path and digest of `image.json`; agents check the files.
-async fn check_image(new: &NewImage) -> Result<(), ApiError> {
+/// Checks path and digest of `image.json`, and returns what it says; agents check the files.
+async fn check_image(new: &NewImage) -> Result<Manifest, ApiError> {
     let directory = FilePath::new(&new.directory);
     if !directory.is_absolute() {
         return Err(ApiError::invalid("directory", format!("{:?} is not an absolute path", new.directory)));
@@ -75,7 +80,7 @@ async fn check_image(new: &NewImage) -> Result<(), ApiError> {
         ApiError::invalid("directory", format!("cannot read {place}: {error}"))
             .hint("make image prints the path")
     })?;
-    serde_json::from_slice::<controller_api::image::Manifest>(&manifest).map_err(|error| {
+    let known: Manifest = serde_json::from_slice(&manifest).map_err(|error| {
         ApiError::invalid("directory", format!("{place} is not a valid manifest: {error}"))
     })?;
     let digest: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -83,7 +88,7 @@ async fn check_image(new: &NewImage) -> Result<(), ApiError> {
         let detail = format!("{place} has the checksum {digest}, not {:.64}", new.digest);
         return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-checksum", detail).field("digest"));
     }
-    Ok(())
+    Ok(known)
 }
 
 /// Remove an image

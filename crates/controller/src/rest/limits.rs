@@ -31,6 +31,7 @@ pub fn limit_of(error: &ClusterError) -> Option<Limit> {
         | ClusterError::NoSuchTenant(_)
         | ClusterError::NameTaken(_)
         | ClusterError::NoSuchImage { .. }
+        | ClusterError::NoInfinibandDriver(_)
         | ClusterError::Busy { .. }
         | ClusterError::InvalidSubPartition(_)
         | ClusterError::NoKeys(_)

@@ -34,6 +34,11 @@ impl Caller {
                 };
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-such-image", detail).field("image").hint(hint)
             }
+            ClusterError::NoInfinibandDriver(_) => {
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "no-infiniband-driver", detail)
+                    .field("adapter")
+                    .hint("use adapter ethernet, or an image that heddle image list shows with infiniband")
+            }
             ClusterError::Busy { .. } => {
                 ApiError::conflict("busy", detail).hint("wait until it is ready: heddle cluster show")
             }

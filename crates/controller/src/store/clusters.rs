@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use controller_api::agent::{ClusterKey, ImageSpec, NetworkCheck};
-use controller_api::cluster::{CpuMode, NetworkState, NodeState, Phase, SubPartitionStatus};
+use controller_api::cluster::{AdapterKind, CpuMode, NetworkState, NodeState, Phase, SubPartitionStatus};
 use controller_api::operation::Operation;
 use controller_api::{MemorySize, Name};
 use fabric_model::MacAddress;
@@ -37,6 +37,7 @@ pub struct ClusterRow {
     pub mode: CpuMode,
     pub class: Class,
     pub sl_mode: SlMode,
+    pub adapter: AdapterKind,
     /// The image as it was when the cluster was requested.
     pub image: ImageSpec,
     pub phase: Phase,
@@ -329,7 +330,7 @@ macro_rules! cluster_columns {
         "clusters.id, clusters.tenant, clusters.name, clusters.size, clusters.cores, clusters.memory_mib, clusters.mode, \
          clusters.image, clusters.phase, clusters.reason, clusters.partition, clusters.generation, clusters.created, \
          clusters.class, clusters.sl_mode, clusters.inner_partitions, clusters.view_overlay, clusters.network, \
-         tenants.name AS tenant_name"
+         clusters.adapter, tenants.name AS tenant_name"
     };
 }
 
@@ -405,8 +406,8 @@ fn running(row: &SqliteRow) -> Result<(Operation, Uptime), StoreError> {
 
 async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRow) -> Result<(), StoreError> {
     let sql = "INSERT INTO clusters (id, tenant, name, size, cores, memory_mib, mode, image, phase, reason, partition, generation, \
-               created, class, sl_mode, inner_partitions, view_overlay, network) \
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
+               created, class, sl_mode, inner_partitions, view_overlay, network, adapter) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET \
                size = excluded.size, phase = excluded.phase, reason = excluded.reason, \
                partition = excluded.partition, generation = excluded.generation, \
                inner_partitions = excluded.inner_partitions, view_overlay = excluded.view_overlay, \
@@ -430,6 +431,7 @@ async fn write_cluster(change: &mut Transaction<'_, Sqlite>, cluster: &ClusterRo
         .bind(encode_json(&cluster.inner))
         .bind(cluster.overlay.as_ref().map(encode_json))
         .bind(encode_json(&cluster.network))
+        .bind(encode_enum(&cluster.adapter))
         .execute(&mut **change)
         .await?;
     Ok(())
@@ -485,6 +487,7 @@ fn cluster(row: &SqliteRow) -> Result<ClusterRow, StoreError> {
         mode: decode_enum("mode", &row.text("mode")?)?,
         class: decode_json("class", &row.text("class")?)?,
         sl_mode: decode_enum("service level mode", &row.text("sl_mode")?)?,
+        adapter: decode_enum("adapter", &row.text("adapter")?)?,
         image: decode_json("image", &row.text("image")?)?,
         phase: decode_enum("phase", &row.text("phase")?)?,
         reason: row.optional_text("reason")?,

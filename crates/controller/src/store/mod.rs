@@ -40,7 +40,7 @@ pub use site::{HostAllocation, ImageRow, TenantRef, TenantRow};
 pub use tokens::Revoked;
 
 /// Schema version of this code.
-const SCHEMA: i64 = 7;
+const SCHEMA: i64 = 8;
 
 /// Connections for readers: a few concurrent requests, each connection with its own page cache.
 const READERS_MAX: u32 = 4;
@@ -65,6 +65,10 @@ const FROM_5_TO_6: &str = "ALTER TABLE clusters RENAME COLUMN view_wish TO view_
 
 /// Migrates schema 6 to 7, and is the last part of a new store: its triggers count changes in a table of [`IDENTITY`].
 const FROM_6_TO_7: &str = include_str!("from_6_to_7.sql");
+
+/// Migrates schema 7 to 8.
+const FROM_7_TO_8: &str = "ALTER TABLE images ADD COLUMN infiniband INTEGER NOT NULL DEFAULT 0; \
+                           ALTER TABLE clusters ADD COLUMN adapter TEXT NOT NULL DEFAULT 'ethernet'";
 
 /// Tables of schema 5 with the identity of the store; created last, since their triggers watch the other tables.
 const IDENTITY: &str = include_str!("identity.sql");
@@ -223,13 +227,14 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let steps: &[&str] = match found {
         SCHEMA => return Ok(()),
-        0 => &[include_str!("schema.sql"), IDENTITY, FROM_6_TO_7],
-        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
-        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
-        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
-        4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7],
-        5 => &[FROM_5_TO_6, FROM_6_TO_7],
-        6 => &[FROM_6_TO_7],
+        0 => &[include_str!("schema.sql"), IDENTITY, FROM_6_TO_7, FROM_7_TO_8],
+        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        5 => &[FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        6 => &[FROM_6_TO_7, FROM_7_TO_8],
+        7 => &[FROM_7_TO_8],
         found => return Err(StoreError::Newer { path: path.to_owned(), found }),
     };
     for sql in steps {
@@ -240,7 +245,7 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
         let (path, table) = (path.to_owned(), codec::Columns::text(first, "table")?);
         return Err(StoreError::Dangling { path, table, count: dangling.len() });
     }
-    sqlx::raw_sql("PRAGMA user_version = 7").execute(&mut *connection).await?;
+    sqlx::raw_sql("PRAGMA user_version = 8").execute(&mut *connection).await?;
     Ok(())
 }
 

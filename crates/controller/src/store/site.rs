@@ -52,6 +52,8 @@ pub struct ImageRow {
     pub directory: String,
     /// SHA-256 of `image.json`, in hexadecimal.
     pub digest: String,
+    /// It has a driver for InfiniBand adapters.
+    pub infiniband: bool,
     pub created: Timestamp,
 }
 
@@ -203,7 +205,7 @@ impl Store {
 
     /// All images, by name.
     pub async fn image_list(&self) -> Result<Vec<ImageRow>, StoreError> {
-        let rows = sqlx::query("SELECT name, directory, digest, created FROM images ORDER BY name")
+        let rows = sqlx::query("SELECT name, directory, digest, infiniband, created FROM images ORDER BY name")
             .fetch_all(&self.readers)
             .await?;
         rows.iter()
@@ -212,6 +214,7 @@ impl Store {
                     name: parsed("name of an image", &row.text("name")?)?,
                     directory: row.text("directory")?,
                     digest: row.text("digest")?,
+                    infiniband: row.flag("infiniband")?,
                     created: row.time("created")?,
                 })
             })
@@ -220,12 +223,14 @@ impl Store {
 
     /// Inserts or replaces an image.
     pub async fn image_put(&self, image: &ImageRow) -> Result<(), StoreError> {
-        let sql = "INSERT INTO images (name, directory, digest, created) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET \
-                   directory = excluded.directory, digest = excluded.digest, created = excluded.created";
+        let sql = "INSERT INTO images (name, directory, digest, infiniband, created) VALUES (?, ?, ?, ?, ?) \
+                   ON CONFLICT (name) DO UPDATE SET directory = excluded.directory, digest = excluded.digest, \
+                   infiniband = excluded.infiniband, created = excluded.created";
         sqlx::query(sql)
             .bind(image.name.as_str())
             .bind(&image.directory)
             .bind(&image.digest)
+            .bind(image.infiniband)
             .bind(image.created.to_string())
             .execute(&self.writer)
             .await?;

@@ -51,6 +51,7 @@ fn cluster(tenant: &TenantRef, text: &str, partition: PartitionNumber) -> Cluste
         mode: CpuMode::Shared,
         class: Default::default(),
         sl_mode: Default::default(),
+        adapter: Default::default(),
         image: ImageSpec { name: name("image"), directory: "/image".into(), digest: String::new() },
         phase: Phase::Placed,
         reason: None,

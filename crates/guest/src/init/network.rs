@@ -1,5 +1,6 @@
 //! Configures the network device.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{POLL_INTERVAL, load_module};
-use crate::seed::Ethernet;
+use crate::seed::{Ethernet, INFINIBAND_MODULES};
 use crate::sys::{DeviceChange, change_device};
 
 /// How long to wait for the network device.
@@ -17,8 +18,8 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why the network could not be configured.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NetworkError {
-    #[error("no network device has the MAC address {mac}; found {found:?}")]
-    NoDevice { mac: String, found: Vec<String> },
+    #[error("no network device {wanted}; found {found:?}")]
+    NoDevice { wanted: String, found: Vec<String> },
     #[error(
         "addresses of {device} must be one IPv4 address with prefix length, such as 10.0.0.1/16, got {address:?}"
     )]
@@ -37,9 +38,9 @@ pub(super) fn loopback() -> Result<(), NetworkError> {
     change("lo", DeviceChange::Up)
 }
 
-/// Waits up to 10 s for a device, then sets its name, MTU and address and brings it up.
-pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
-    let name = device.set_name.as_str();
+/// Waits up to 10 s for a device, then sets its name, MTU and address and brings it up. `entry` is the name of its entry.
+pub(super) fn bring_up(entry: &str, device: &Ethernet) -> Result<(), NetworkError> {
+    let name = device.set_name.as_deref().unwrap_or(entry);
     let mut changes = Vec::new();
     for address in &device.addresses {
         let invalid = || NetworkError::Address { device: name.to_owned(), address: address.clone() };
@@ -51,7 +52,10 @@ pub(super) fn bring_up(device: &Ethernet) -> Result<(), NetworkError> {
         let address = device.addresses.join(", ");
         return Err(NetworkError::Address { device: name.to_owned(), address });
     }
-    let found = wait_for_device(&device.matching.macaddress)?;
+    let found = match &device.matching {
+        Some(matching) => wait_for(Wanted::Address(&matching.macaddress), &["virtio_net"])?,
+        None => wait_for(Wanted::Name(name), &INFINIBAND_MODULES)?,
+    };
     if found != name {
         change(&found, DeviceChange::Name(name))?;
     }
@@ -69,20 +73,46 @@ fn change(device: &str, change: DeviceChange<'_>) -> Result<(), NetworkError> {
     })
 }
 
-fn wait_for_device(mac: &str) -> Result<String, NetworkError> {
+/// How a device is known before it is there.
+#[derive(Clone, Copy, Debug)]
+enum Wanted<'a> {
+    Address(&'a str),
+    Name(&'a str),
+}
+
+impl Wanted<'_> {
+    fn is(self, name: &str, mac: &str) -> bool {
+        match self {
+            Self::Address(wanted) => wanted.eq_ignore_ascii_case(mac),
+            Self::Name(wanted) => wanted == name,
+        }
+    }
+}
+
+impl fmt::Display for Wanted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(mac) => write!(f, "has the MAC address {mac}"),
+            Self::Name(name) => write!(f, "is called {name}"),
+        }
+    }
+}
+
+/// Waits for a device and returns its name. Loads the modules of its driver if it is not there at once.
+fn wait_for(wanted: Wanted<'_>, modules: &[&str]) -> Result<String, NetworkError> {
     let deadline = Instant::now() + DEVICE_TIMEOUT;
     let mut loaded = false;
     loop {
         let devices = devices(Path::new("/sys/class/net"));
-        if let Some((name, _)) = devices.iter().find(|(_, found)| found.eq_ignore_ascii_case(mac)) {
+        if let Some((name, _)) = devices.iter().find(|(name, mac)| wanted.is(name, mac)) {
             return Ok(name.clone());
         }
         if !loaded {
-            load_module("virtio_net");
+            modules.iter().for_each(|module| load_module(module));
             loaded = true;
         } else if Instant::now() > deadline {
             let found = devices.into_iter().map(|(name, mac)| format!("{name} {mac}")).collect();
-            return Err(NetworkError::NoDevice { mac: mac.to_owned(), found });
+            return Err(NetworkError::NoDevice { wanted: wanted.to_string(), found });
         } else {
             thread::sleep(POLL_INTERVAL);
         }

@@ -105,14 +105,14 @@ impl fmt::Debug for WriteFile {
 #[serde(deny_unknown_fields)]
 pub struct NetworkConfig {
     pub version: u32,
-    /// Devices by an arbitrary name.
+    /// Devices by an arbitrary name, or by that of the device.
     pub ethernets: BTreeMap<String, Ethernet>,
 }
 
 impl NetworkConfig {
     /// A configuration with one device.
-    pub fn one(device: Ethernet) -> Self {
-        Self { version: 2, ethernets: BTreeMap::from([(device.set_name.clone(), device)]) }
+    pub fn one(name: String, device: Ethernet) -> Self {
+        Self { version: 2, ethernets: BTreeMap::from([(name, device)]) }
     }
 }
 
@@ -120,10 +120,12 @@ impl NetworkConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Ethernet {
-    #[serde(rename = "match")]
-    pub matching: DeviceMatch,
+    /// Absent for an InfiniBand device, which is the one with the name of the entry.
+    #[serde(rename = "match", default, skip_serializing_if = "Option::is_none")]
+    pub matching: Option<DeviceMatch>,
     /// Name that the device gets.
-    pub set_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_name: Option<String>,
     /// IPv4 addresses with prefix length. `heddle-guest` supports one.
     pub addresses: Vec<String>,
     pub mtu: u16,

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, SeedInput, WriteFile};
+use super::{Adapter, CONTEXT_FILE, ContextFile, INFINIBAND_MODULES, PROBE_KEY_FILE, SeedInput, WriteFile};
 use crate::probe::ProbeKey;
 
-/// Command for cloud-init: starts the channel server now and at every boot.
-pub(super) const START_SERVICE: [&str; 4] = ["systemctl", "enable", "--now", "heddle-guest.service"];
+/// Loads the modules of an InfiniBand adapter at every boot.
+const MODULES: &str = "/etc/modules-load.d/heddle.conf";
 
 /// Mode of files that every user may read.
 const PUBLIC: &str = "0644";
@@ -43,6 +43,14 @@ KillMode=process
 WantedBy=multi-user.target
 ";
 
+/// Commands for cloud-init: what the files ask for at every boot is done now, too.
+pub(super) fn commands(input: &SeedInput) -> Vec<Vec<String>> {
+    let modules = (input.adapter == Adapter::Infiniband).then(|| [&["modprobe", "-a"], &INFINIBAND_MODULES[..]].concat());
+    let start = vec!["systemctl", "enable", "--now", "heddle-guest.service"];
+    let commands = modules.into_iter().chain([start]);
+    commands.map(|command| command.into_iter().map(str::to_owned).collect()).collect()
+}
+
 /// All files, in the order in which they are written.
 pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
     let environment = environment(input);
@@ -57,7 +65,7 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
     let files = vec![
         file("/etc/hosts", PUBLIC, hosts(input)),
         file(HOSTFILE, PUBLIC, hostfile(input)),
-        file("/etc/openmpi/openmpi-mca-params.conf", PUBLIC, open_mpi()),
+        file("/etc/openmpi/openmpi-mca-params.conf", PUBLIC, open_mpi(&input.adapter)),
         file("/etc/environment", PUBLIC, lines(&environment, "")),
         file("/etc/profile.d/heddle.sh", PUBLIC, lines(&environment, "export ")),
         file("/etc/ssh/sshd_config.d/20-heddle.conf", PUBLIC, sshd_config(&environment)),
@@ -68,7 +76,9 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
     ];
     // Last, so that its presence implies that the others are complete.
     let context = file(CONTEXT_FILE, PUBLIC, context(input));
-    files.into_iter().chain(probe_key).chain([context]).collect()
+    let modules = (input.adapter == Adapter::Infiniband)
+        .then(|| file(MODULES, PUBLIC, INFINIBAND_MODULES.map(|module| format!("{module}\n")).concat()));
+    files.into_iter().chain(modules).chain(probe_key).chain([context]).collect()
 }
 
 fn hosts(input: &SeedInput) -> String {
@@ -85,16 +95,27 @@ fn hostfile(input: &SeedInput) -> String {
 }
 
 /// Defaults of Open MPI, so that a plain `mpirun -np 2 program` uses the cluster.
-fn open_mpi() -> String {
+fn open_mpi(adapter: &Adapter) -> String {
+    let transport = match adapter {
+        Adapter::Ethernet { .. } => {
+            "# The adapter is an Ethernet device, and the only one that reaches other nodes.\n\
+             pml = ob1\n"
+        }
+        Adapter::Infiniband => {
+            "# Ranks of different nodes exchange messages by reliable connections of the adapter, through UCX. With \"pml = ob1\",\n\
+             # they use TCP.\n\
+             pml = ucx\n"
+        }
+    };
+    let device = adapter.device();
     format!(
         "orte_default_hostfile = {HOSTFILE}\n\
          # Every node is started from here; a tree of ssh connections is slower below hundreds of nodes.\n\
          plm_rsh_no_tree_spawn = 1\n\
-         # The adapter is an Ethernet device, and the only one that reaches other nodes.\n\
-         pml = ob1\n\
+         {transport}\
          btl = tcp,vader,self\n\
-         btl_tcp_if_include = eth0\n\
-         oob_tcp_if_include = eth0\n"
+         btl_tcp_if_include = {device}\n\
+         oob_tcp_if_include = {device}\n"
     )
 }
 
@@ -119,6 +140,10 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
         ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()),
     ];
+    if input.adapter == Adapter::Infiniband {
+        let ucx = [("UCX_NET_DEVICES", "heddle0:1"), ("UCX_TLS", "rc,sm,self")];
+        environment.extend(ucx.map(|(name, value)| (name, value.to_owned())));
+    }
     let level = input.sl.map(|level| level.to_wire().to_string());
     let names = [
         "HEDDLE_SL",
@@ -147,6 +172,7 @@ fn context(input: &SeedInput) -> String {
         cluster: input.cluster.clone(),
         hostname: input.hostname.clone(),
         address: input.address.clone(),
+        device: Some(input.adapter.device().to_owned()).filter(|_| input.adapter == Adapter::Infiniband),
         pkey: input.pkey,
         sl: input.sl,
         partitions: input.partitions.clone(),

@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::apply;
 use crate::channel::DATA_BYTES_MAX;
 use crate::probe::{ProbeKey, ProbeTask};
-use crate::seed::{CONTEXT_FILE, ContextFile, PROBE_KEY_FILE, Seed, UserData};
+use crate::seed::{CONTEXT_FILE, ContextFile, IPOIB_DEVICE, PROBE_KEY_FILE, Seed, UserData};
 
 /// File in which init records why it failed, relative to the root.
 const FAILURE_FILE: &str = "run/heddle/failed";
-
-/// Network device of the cluster, as named in seeds.
-const DEVICE: &str = "eth0";
 
 /// Environment variables of every session, before those of /etc/environment.
 const BASE_ENVIRONMENT: [(&str, &str); 6] = [
@@ -143,7 +140,8 @@ impl GuestNode {
 
     /// Network device of the cluster, if there is one.
     pub(super) fn device(&self) -> Option<&'static str> {
-        self.is_this_machine.then_some(DEVICE)
+        let is_ipoib = self.context()?.device.as_deref() == Some(IPOIB_DEVICE);
+        self.is_this_machine.then_some(if is_ipoib { IPOIB_DEVICE } else { "eth0" })
     }
 
     pub(super) fn boot_id(&self) -> String {

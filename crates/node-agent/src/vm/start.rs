@@ -179,7 +179,10 @@ impl Vm {
                 console: &files.console,
                 channel: Some(&files.channel),
                 adapter: Some(Adapter {
-                    mac: order.adapter.mac,
+                    mac: match order.adapter.guid {
+                        Some(_) => order.adapter.mac.of_wire(),
+                        None => order.adapter.mac,
+                    },
                     guest: &files.nic_guest,
                     fabric: &files.nic_fabric,
                 }),

@@ -46,6 +46,7 @@ pub fn vm_order(number: u8, mode: CpuMode) -> VmSpec {
             mac: MacAddress::of_function(Lid::from_wire(7).expect("a LID"), number),
             pkey,
             group: MulticastLid::from_wire(0xc001),
+            guid: None,
             inner_keys: Vec::new(),
         },
         context: Context {
@@ -83,6 +84,7 @@ pub fn image(directory: &Path) -> ImageSpec {
         ImageFile { file: name.into(), sha256: hex(&Sha256::digest(text)) }
     };
     let manifest = Manifest {
+        infiniband: false,
         root: file("root.ext4", "a root disk"),
         root_format: DiskFormat::Raw,
         kernel: file("vmlinux", "a kernel"),

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use controller_api::agent::PartitionKeySpec;
 use controller_api::cluster::CpuMode;
+use ib_wire::{Guid, Pkey};
 use node_agent::fabric::{Attachment, FabricAttachments};
 use node_agent::state_dir::StateDir;
 use serde_json::{Value, json};
@@ -44,11 +46,20 @@ fn answer(request: &Value, functions: &Functions) -> Value {
             functions.insert(key, request.clone());
             json!({ "ok": "attached" })
         }
+        "attach-adapter" => {
+            let mut status = request.clone();
+            status["packets"] = json!({});
+            functions.insert(key, status);
+            json!({ "ok": "attached" })
+        }
         "detach" => {
             functions.remove(&key).expect("only what is there is detached");
             json!({ "ok": "detached" })
         }
-        "functions" => json!({ "ok": functions.values().collect::<Vec<_>>() }),
+        listed @ ("functions" | "adapters") => {
+            let is_listed = |function: &&Value| function["guid"].is_string() == (listed == "adapters");
+            json!({ "ok": functions.values().filter(is_listed).collect::<Vec<_>>() })
+        }
         other => panic!("{other}"),
     }
 }
@@ -108,6 +119,32 @@ async fn attach_and_detach_complete_before_they_return() {
     world.fabric.attach(id, world.attachment(1, "one")).await;
     assert_eq!(world.count(), 1);
     assert_eq!(world.fabric.attach_error(id), None);
+    world.fabric.detach(id).await;
+    assert_eq!(world.count(), 0);
+}
+
+#[tokio::test]
+async fn an_infiniband_adapter_is_attached_with_its_guid_and_keys_and_replaced_when_they_change() {
+    let world = world();
+    emulate(&world.control(), &world.functions);
+    let id = crate::common::vm_order(1, CpuMode::Shared).id;
+    let mut attachment = world.attachment(1, "one");
+    attachment.adapter.guid = Guid::from_wire(0xa1);
+    world.fabric.attach(id, attachment.clone()).await;
+    let held = || world.functions.lock().unwrap().values().next().unwrap().clone();
+    assert_eq!(held()["guid"], "0x00000000000000a1");
+    let own = json!(attachment.adapter.pkey);
+    assert_eq!(held()["pkeys"], json!([own, "0x7fff"]), "the key of the cluster first");
+    // A key more.
+    let pkey = Pkey::from_wire(0x8333).unwrap();
+    attachment.adapter.inner_keys = vec![PartitionKeySpec { pkey, group: None }];
+    world.fabric.attach(id, attachment.clone()).await;
+    assert_eq!(held()["pkeys"], json!([own, "0x7fff", "0x8333"]));
+    assert_eq!(world.count(), 1);
+    // Nothing to do: the same stays.
+    world.functions.lock().unwrap().values_mut().for_each(|function| function["mark"] = json!(1));
+    world.fabric.attach(id, attachment).await;
+    assert_eq!(held()["mark"], 1);
     world.fabric.detach(id).await;
     assert_eq!(world.count(), 0);
 }

@@ -47,6 +47,7 @@ pub fn new_cluster(name: &str, size: u32) -> NewCluster {
         memory: MemorySize::from_mib(384),
         class: Default::default(),
         sl_mode: Default::default(),
+        adapter: None,
         partitions: Vec::new(),
         mode: CpuMode::Shared,
         image: "debian-mpi".parse().unwrap(),
