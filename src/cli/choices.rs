@@ -25,18 +25,18 @@ impl From<Mode> for CpuMode {
 
 /// Network adapter of a node.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Adapter {
+pub enum AdapterChoice {
     /// Ethernet card, eth0
     Ethernet,
     /// InfiniBand adapter with IP over ib0, for verbs, MPI over RDMA, and stock InfiniBand tools
     Infiniband,
 }
 
-impl From<Adapter> for AdapterKind {
-    fn from(adapter: Adapter) -> Self {
+impl From<AdapterChoice> for AdapterKind {
+    fn from(adapter: AdapterChoice) -> Self {
         match adapter {
-            Adapter::Ethernet => Self::Ethernet,
-            Adapter::Infiniband => Self::Infiniband,
+            AdapterChoice::Ethernet => Self::Ethernet,
+            AdapterChoice::Infiniband => Self::Infiniband,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use controller_api::cluster::{
-    AdapterKind, Cluster, ClusterNode, HealthState, NetworkState, NewCluster, NodeState, PartitionsUpdate, Phase,
-    ResizeRequest, SubPartition,
+    AdapterKind, Cluster, ClusterNode, HealthState, NetworkState, NewCluster, NodeState, PartitionsUpdate,
+    Phase, ResizeRequest, SubPartition,
 };
 use controller_api::operation::{Operation, OperationKind};
 use controller_api::{ApiClient, ClusterRef, MemorySize, Name};
@@ -17,7 +17,7 @@ use fabric_model::tenancy::{Bandwidth, Class, Nanoseconds};
 use jiff::Timestamp;
 
 use super::Noun;
-use super::choices::{Adapter, Levels, Mode};
+use super::choices::{AdapterChoice, Levels, Mode};
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
 use super::partition::{self, PartitionArgs, describe};
@@ -157,7 +157,7 @@ pub struct CreateArgs {
     mode: Mode,
     /// Network adapter of each node [default: infiniband if the image has a driver, else ethernet]
     #[arg(long, value_enum)]
-    adapter: Option<Adapter>,
+    adapter: Option<AdapterChoice>,
     /// Guaranteed rate of every node while all send to all, in bit/s, such as 2.5G; the cluster gets ports and lanes of its
     /// own [default: best effort]
     #[arg(long, value_name = "RATE")]

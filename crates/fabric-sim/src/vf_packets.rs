@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ib_wire::{
-    Datagram, Gid, Grh, Guid, Lid, LidAddress, ManagementClass, MulticastLid, Packet, Pkey, PortInfo,
-    PortState, QueuePair, set_packet_source,
+    Datagram, Gid, Grh, Guid, Lid, LidAddress, ManagementClass, MulticastLid, Packet, PartitionNumber, Pkey,
+    PortInfo, PortState, QueuePair, set_packet_source,
 };
 
 use crate::counters::CastKind;
@@ -275,7 +275,17 @@ impl Fabric {
             flow_label: 0,
             hop_limit: 1,
         };
-        Datagram { slid: own.into(), grh: Some(datagram.grh.unwrap_or(named)), ..datagram }
+        let pkey = self.pkey_to_agents(sender, &datagram);
+        Datagram { slid: own.into(), grh: Some(datagram.grh.unwrap_or(named)), pkey, ..datagram }
+    }
+
+    /// Subnet administration is asked in the default partition if the sender is in it: programs take the key at index 0, which is that
+    /// of its cluster.
+    fn pkey_to_agents(&self, sender: &AdapterFunction, datagram: &Datagram) -> Pkey {
+        let is_sa = datagram.mad.class() == ManagementClass::SUBNET_ADMINISTRATION;
+        let mut default =
+            self.keys_of_function(sender).filter(|key| key.partition() == PartitionNumber::DEFAULT);
+        default.next().filter(|_| is_sa).unwrap_or(datagram.pkey)
     }
 
     fn carry_packet_to_one(

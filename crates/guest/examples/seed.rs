@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use guest::seed::{Adapter, KeyPair, Peer, Seed, SeedInput};
+use guest::seed::{GuestAdapter, KeyPair, Peer, Seed, SeedInput};
 use ib_wire::{Pkey, ServiceLevel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let seed = Seed::new(&SeedInput {
         instance_id: format!("try-{number}"),
-        adapter: Adapter::Ethernet { mac: format!("02:00:00:00:00:{number:02x}") },
+        adapter: GuestAdapter::Ethernet { mac: format!("02:00:00:00:00:{number:02x}") },
         generation: 1,
         cluster: "try".to_owned(),
         hostname: format!("node-{number}"),

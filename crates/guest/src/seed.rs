@@ -30,7 +30,7 @@ pub const PROBE_KEY_FILE: &str = "/etc/heddle/probe.key";
 pub struct SeedInput {
     /// Identifies the virtual machine. cloud-init reconfigures from scratch when it changes, so it must not depend on the context.
     pub instance_id: String,
-    pub adapter: Adapter,
+    pub adapter: GuestAdapter,
     /// Generation of the context; the guest repeats it in [`crate::channel::ToHost::Ready`].
     pub generation: u64,
     pub cluster: String,
@@ -59,14 +59,14 @@ pub struct SeedInput {
 
 /// The network adapter of a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Adapter {
+pub enum GuestAdapter {
     /// An Ethernet card with a MAC address, such as `02:00:00:00:00:01`.
     Ethernet { mac: String },
     /// An InfiniBand adapter, which IPoIB makes a network device.
     Infiniband,
 }
 
-impl Adapter {
+impl GuestAdapter {
     /// Name of the network device of the cluster.
     const fn device(&self) -> &'static str {
         match self {
@@ -242,9 +242,9 @@ impl ContextFile {
 fn network(input: &SeedInput) -> NetworkConfig {
     let name = input.adapter.device().to_owned();
     let (matching, set_name) = match &input.adapter {
-        Adapter::Ethernet { mac } => (Some(DeviceMatch { macaddress: mac.clone() }), Some(name.clone())),
+        GuestAdapter::Ethernet { mac } => (Some(DeviceMatch { macaddress: mac.clone() }), Some(name.clone())),
         // The address of an IPoIB device has 20 bytes, of which some change with every start.
-        Adapter::Infiniband => (None, None),
+        GuestAdapter::Infiniband => (None, None),
     };
     let addresses = vec![input.address.clone()];
     NetworkConfig::one(name, Ethernet { matching, set_name, addresses, mtu: input.mtu })

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use guest::apply;
 use guest::seed::{
-    Adapter, ClassLevel, ContextFile, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData, WriteFile,
+    ClassLevel, ContextFile, GuestAdapter, InvalidSeedDocument, KeyPair, Peer, Seed, SeedInput, UserData,
+    WriteFile,
 };
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -19,7 +20,7 @@ fn input() -> SeedInput {
     };
     SeedInput {
         instance_id: "6e5f3a52-0c5e-4a53-8f2a-1f0e2b7f7a11".to_owned(),
-        adapter: Adapter::Ethernet { mac: "02:00:00:05:00:01".to_owned() },
+        adapter: GuestAdapter::Ethernet { mac: "02:00:00:05:00:01".to_owned() },
         generation: 7,
         cluster: "blue".to_owned(),
         hostname: "blue-1".to_owned(),
@@ -213,7 +214,7 @@ fn secrets_do_not_print() {
 
 #[test]
 fn with_an_infiniband_adapter_ip_runs_over_ib0_and_mpi_over_rdma() {
-    let seed = Seed::new(&SeedInput { adapter: Adapter::Infiniband, ..input() });
+    let seed = Seed::new(&SeedInput { adapter: GuestAdapter::Infiniband, ..input() });
     let documents = seed.read().expect("our own");
     let (name, device) = documents.network.ethernets.iter().next().expect("a device");
     assert_eq!((name.as_str(), &device.matching, &device.set_name), ("ib0", &None, &None));

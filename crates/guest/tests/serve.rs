@@ -16,7 +16,7 @@ use guest::channel::{
 };
 use guest::probe::Probes;
 use guest::probe::Reachability;
-use guest::seed::{Adapter, KeyPair, Peer, Seed, SeedInput};
+use guest::seed::{GuestAdapter, KeyPair, Peer, Seed, SeedInput};
 use guest::serve::{ChannelServer, GuestNode, HostConnection};
 use ib_wire::{Pkey, ServiceLevel};
 
@@ -132,7 +132,7 @@ fn seed_with(generation: u64, nodes: u32, probes: Option<Probes>) -> Seed {
         |number: u32| Peer { hostname: format!("n{number}"), address: format!("10.0.0.{number}"), slots: 1 };
     Seed::new(&SeedInput {
         instance_id: "1".to_owned(),
-        adapter: Adapter::Ethernet { mac: "02:00:00:00:00:01".to_owned() },
+        adapter: GuestAdapter::Ethernet { mac: "02:00:00:00:00:01".to_owned() },
         generation,
         cluster: "c".to_owned(),
         hostname: "n1".to_owned(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use controller_api::agent::VmSpec;
 use controller_api::image::DiskFormat;
 use guest::probe::Probes;
-use guest::seed::{Adapter, ClassLevel, KeyPair, NamedKey, Peer, Seed, SeedInput};
+use guest::seed::{ClassLevel, GuestAdapter, KeyPair, NamedKey, Peer, Seed, SeedInput};
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -87,8 +87,8 @@ pub fn seed(order: &VmSpec) -> Seed {
     Seed::new(&SeedInput {
         instance_id: order.id.to_string(),
         adapter: match order.adapter.guid {
-            Some(_) => Adapter::Infiniband,
-            None => Adapter::Ethernet { mac: order.adapter.mac.to_string() },
+            Some(_) => GuestAdapter::Infiniband,
+            None => GuestAdapter::Ethernet { mac: order.adapter.mac.to_string() },
         },
         generation: context.generation,
         cluster: context.cluster.to_string(),

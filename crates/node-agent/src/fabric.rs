@@ -17,7 +17,7 @@ use controller_api::Name;
 use controller_api::agent::AdapterSpec;
 use controller_api::cluster::PacketStop;
 use fabric_model::{DropReason, FunctionKey};
-use ib_wire::{PartitionNumber, Membership, Pkey, ServiceLevel};
+use ib_wire::{Membership, PartitionNumber, Pkey, ServiceLevel};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -176,14 +176,16 @@ impl FabricAttachments {
     ) -> Result<AttachmentStatus, SimControlError> {
         let cards: Vec<FunctionStatus> = self.request(&SimRequest::Functions {}).await?;
         let adapters: Vec<AdapterStatus> = self.request(&SimRequest::Adapters {}).await?;
-        let found: Vec<Function> =
-            cards.into_iter().map(Function::Card).chain(adapters.into_iter().map(Function::Adapter)).collect();
+        let found: Vec<Function> = cards
+            .into_iter()
+            .map(Function::Card)
+            .chain(adapters.into_iter().map(Function::Adapter))
+            .collect();
         let mut next = AttachmentStatus { is_reachable: true, ..AttachmentStatus::default() };
         let by_guest: BTreeMap<&Path, Uuid> =
             desired.iter().map(|(id, attachment)| (attachment.guest.as_path(), *id)).collect();
         for function in &found {
-            let Some(guest) = function.guest().filter(|guest| self.state_dir.owns_socket(guest))
-            else {
+            let Some(guest) = function.guest().filter(|guest| self.state_dir.owns_socket(guest)) else {
                 continue;
             };
             match by_guest.get(guest) {
@@ -328,8 +330,15 @@ impl Attachment {
         match found {
             Function::Card(found) => {
                 guid.is_none()
-                    && (found.port, found.function, found.mac, found.pkey, found.sl, found.group, &found.further)
-                        == (port, function, mac, Some(pkey), self.sl, group, &self.inner_keys())
+                    && (
+                        found.port,
+                        found.function,
+                        found.mac,
+                        found.pkey,
+                        found.sl,
+                        found.group,
+                        &found.further,
+                    ) == (port, function, mac, Some(pkey), self.sl, group, &self.inner_keys())
             }
             Function::Adapter(found) => {
                 (found.port, found.function, Some(found.guid), &found.pkeys)

@@ -152,7 +152,8 @@ fn nodes_with_infiniband_adapters_have_an_alias_of_their_port_while_they_are_car
     let mut fenced = one.clone();
     fenced.nodes[0].fenced = true;
     let ethernet = cluster(2, 0x102, &ports[4..6]);
-    let (_, plans) = committed(&discovered, &[vec![one.clone(), ethernet.clone()], vec![fenced, ethernet]], None);
+    let (_, plans) =
+        committed(&discovered, &[vec![one.clone(), ethernet.clone()], vec![fenced, ethernet]], None);
     let aliases = |plan: &FabricPlan, port: Guid| plan.adapter_port(port).unwrap().aliases.clone();
     let guids = [0, 1].map(|node| adapter_guid(&one, &one.nodes[node]).unwrap());
     assert_ne!(guids[0], guids[1]);

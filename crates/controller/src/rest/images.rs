@@ -45,9 +45,12 @@ pub async fn add(
         infiniband: manifest.infiniband,
         created: Timestamp::now(),
     };
-    let known = site.store.image_list().await?.into_iter().find(|known| {
-        *known == ImageRow { created: known.created, ..image.clone() }
-    });
+    let known = site
+        .store
+        .image_list()
+        .await?
+        .into_iter()
+        .find(|known| *known == ImageRow { created: known.created, ..image.clone() });
     if let Some(known) = known {
         return Ok((StatusCode::CREATED, Json(caller.image(known))));
     }

@@ -228,7 +228,16 @@ async fn migrate(connection: &mut SqliteConnection, path: &Path) -> Result<(), S
     let steps: &[&str] = match found {
         SCHEMA => return Ok(()),
         0 => &[include_str!("schema.sql"), IDENTITY, FROM_6_TO_7, FROM_7_TO_8],
-        1 => &[FROM_1_TO_2, FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
+        1 => &[
+            FROM_1_TO_2,
+            FROM_2_TO_3,
+            FROM_3_TO_4,
+            FROM_4_TO_5,
+            IDENTITY,
+            FROM_5_TO_6,
+            FROM_6_TO_7,
+            FROM_7_TO_8,
+        ],
         2 => &[FROM_2_TO_3, FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
         3 => &[FROM_3_TO_4, FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],
         4 => &[FROM_4_TO_5, IDENTITY, FROM_5_TO_6, FROM_6_TO_7, FROM_7_TO_8],

@@ -205,9 +205,10 @@ impl Store {
 
     /// All images, by name.
     pub async fn image_list(&self) -> Result<Vec<ImageRow>, StoreError> {
-        let rows = sqlx::query("SELECT name, directory, digest, infiniband, created FROM images ORDER BY name")
-            .fetch_all(&self.readers)
-            .await?;
+        let rows =
+            sqlx::query("SELECT name, directory, digest, infiniband, created FROM images ORDER BY name")
+                .fetch_all(&self.readers)
+                .await?;
         rows.iter()
             .map(|row| {
                 Ok(ImageRow {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use controller_api::agent::{ClusterKey, ImageSpec};
-use controller_api::cluster::{CpuMode, Phase};
+use controller_api::cluster::{AdapterKind, CpuMode, Phase};
 use controller_api::{MemorySize, Name};
 use ib_wire::PartitionNumber;
 use jiff::Timestamp;
@@ -329,10 +329,32 @@ async fn store_of_schema_5(path: &Path) -> ClusterRow {
     let overlay = StoredOverlay { wire_sls: vec![Default::default()], ..StoredOverlay::default() };
     after.overlay = Some(overlay);
     store.cluster_save(&before, &after, false, &[]).await.unwrap();
+    to_schema_7(&store).await;
     let sql = "ALTER TABLE clusters RENAME COLUMN view_overlay TO view_wish; DROP TABLE site_partitions; \
                DROP TABLE site_partition_numbers; PRAGMA user_version = 5";
     sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
     after
+}
+
+async fn to_schema_7(store: &Store) {
+    let sql = "ALTER TABLE clusters DROP COLUMN adapter; ALTER TABLE images DROP COLUMN infiniband; PRAGMA user_version = 7";
+    sqlx::raw_sql(sql).execute(&store.writer).await.unwrap();
+}
+
+#[tokio::test]
+async fn clusters_of_a_store_of_schema_7_keep_their_ethernet_cards() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let row = {
+        let store = open(&path, SystemClock::start()).await;
+        let blue = tenant(&store, "blue").await;
+        let row = take(&store, &blue, "one").await;
+        to_schema_7(&store).await;
+        row
+    };
+    let store = reopen(&path).await.unwrap();
+    let found = store.cluster_find(row.tenant.id, &row.name).await.unwrap().unwrap();
+    assert_eq!((found.adapter, found.nodes), (AdapterKind::Ethernet, row.nodes));
 }
 
 #[tokio::test]

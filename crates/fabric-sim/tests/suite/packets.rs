@@ -247,6 +247,10 @@ fn requests_to_subnet_administration_name_their_function() {
     assert_eq!(port, stage.0.port("a"));
     let grh = arrived.grh.unwrap();
     assert_eq!((arrived.slid, grh.source), (address(lid("b")), gid(guid("b", 1))));
+    // Programs take the key at index 0. The adapter asks in the default partition, which the function is in.
+    stage.send_bytes(from, &World::message(7, lid("a"), BLUE).to_packet());
+    let (_, in_default) = stage.0.delivered.pop().unwrap();
+    assert_eq!(in_default.pkey.to_wire(), DEFAULT_LIMITED);
     // The answer, as software at `a` sends it.
     let mut answer = arrived.clone();
     (answer.slid, answer.dlid) = (arrived.dlid, arrived.slid);

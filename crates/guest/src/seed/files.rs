@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Adapter, CONTEXT_FILE, ContextFile, INFINIBAND_MODULES, PROBE_KEY_FILE, SeedInput, WriteFile};
+use super::{
+    CONTEXT_FILE, ContextFile, GuestAdapter, INFINIBAND_MODULES, PROBE_KEY_FILE, SeedInput, WriteFile,
+};
 use crate::probe::ProbeKey;
 
 /// Loads the modules of an InfiniBand adapter at every boot.
@@ -45,7 +47,8 @@ WantedBy=multi-user.target
 
 /// Commands for cloud-init: what the files ask for at every boot is done now, too.
 pub(super) fn commands(input: &SeedInput) -> Vec<Vec<String>> {
-    let modules = (input.adapter == Adapter::Infiniband).then(|| [&["modprobe", "-a"], &INFINIBAND_MODULES[..]].concat());
+    let modules = (input.adapter == GuestAdapter::Infiniband)
+        .then(|| [&["modprobe", "-a"], &INFINIBAND_MODULES[..]].concat());
     let start = vec!["systemctl", "enable", "--now", "heddle-guest.service"];
     let commands = modules.into_iter().chain([start]);
     commands.map(|command| command.into_iter().map(str::to_owned).collect()).collect()
@@ -76,7 +79,7 @@ pub(super) fn all(input: &SeedInput) -> Vec<WriteFile> {
     ];
     // Last, so that its presence implies that the others are complete.
     let context = file(CONTEXT_FILE, PUBLIC, context(input));
-    let modules = (input.adapter == Adapter::Infiniband)
+    let modules = (input.adapter == GuestAdapter::Infiniband)
         .then(|| file(MODULES, PUBLIC, INFINIBAND_MODULES.map(|module| format!("{module}\n")).concat()));
     files.into_iter().chain(modules).chain(probe_key).chain([context]).collect()
 }
@@ -95,13 +98,13 @@ fn hostfile(input: &SeedInput) -> String {
 }
 
 /// Defaults of Open MPI, so that a plain `mpirun -np 2 program` uses the cluster.
-fn open_mpi(adapter: &Adapter) -> String {
+fn open_mpi(adapter: &GuestAdapter) -> String {
     let transport = match adapter {
-        Adapter::Ethernet { .. } => {
+        GuestAdapter::Ethernet { .. } => {
             "# The adapter is an Ethernet device, and the only one that reaches other nodes.\n\
              pml = ob1\n"
         }
-        Adapter::Infiniband => {
+        GuestAdapter::Infiniband => {
             "# Ranks of different nodes exchange messages by reliable connections of the adapter, through UCX. With \"pml = ob1\",\n\
              # they use TCP.\n\
              pml = ucx\n"
@@ -140,7 +143,7 @@ fn environment(input: &SeedInput) -> Vec<(&'static str, String)> {
         ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".to_owned()),
     ];
-    if input.adapter == Adapter::Infiniband {
+    if input.adapter == GuestAdapter::Infiniband {
         let ucx = [("UCX_NET_DEVICES", "heddle0:1"), ("UCX_TLS", "rc,sm,self")];
         environment.extend(ucx.map(|(name, value)| (name, value.to_owned())));
     }
@@ -172,7 +175,7 @@ fn context(input: &SeedInput) -> String {
         cluster: input.cluster.clone(),
         hostname: input.hostname.clone(),
         address: input.address.clone(),
-        device: Some(input.adapter.device().to_owned()).filter(|_| input.adapter == Adapter::Infiniband),
+        device: Some(input.adapter.device().to_owned()).filter(|_| input.adapter == GuestAdapter::Infiniband),
         pkey: input.pkey,
         sl: input.sl,
         partitions: input.partitions.clone(),
