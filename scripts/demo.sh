@@ -331,7 +331,7 @@ adapters() { "$heddle" sim-ctl "$site/run/sim-control.sock" adapters; }
 export -f adapters
 export site
 dropped() { # packets of acme that did not get through
-    adapters | pick 'sum(sum(f["packets"]["drops"].values()) for f in it if f["pkeys"][0] == "'"$1"'")'
+    adapters | pick 'sum(sum(f["packets"]["drops"].values()) for f in it if f["pkeys"][0] == int("'"$1"'", 16))'
 }
 copper_key=$(in_node acme copper 1 cat /sys/class/infiniband/heddle0/ports/1/pkeys/0 | tr -d '\r\n')
 datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to copper-2
