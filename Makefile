@@ -39,8 +39,8 @@ test: setup ## Run all checks: format, lints, tests, documentation
 
 drill: setup ## Run the tests that boot virtual machines, such as killing programs of a site while clusters come and go
 	scripts/image.sh
-	cargo build --workspace --bins --test virtual_cluster
-	cargo nextest run --workspace --test virtual_cluster --ignore-default-filter --no-fail-fast --success-output final
+	cargo build --workspace --bins --test virtual_cluster --test adapter_faults
+	cargo nextest run --workspace --test virtual_cluster --test adapter_faults --ignore-default-filter --no-fail-fast --success-output final
 
 bench: setup ## Measure on this machine, next to ibsim and opensm, and rewrite docs/benchmarks*.md
 	@scripts/bench.sh

@@ -14,6 +14,7 @@ mod topology;
 mod traffic;
 mod up;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -58,7 +59,8 @@ enum Command {
     Event(Noun<cli::event::EventCommand>),
     /// Show and verify the physical fabric.
     Fabric(Noun<cli::fabric::FabricCommand>),
-    Controller(controller::ControllerArgs),
+    #[command(flatten)]
+    Daemon(Daemon),
     #[command(hide = true)]
     DieWithParent(up::die_with_parent::DieWithParentArgs),
     /// Generate and show topology files.
@@ -67,11 +69,8 @@ enum Command {
     Plan(plan::PlanArgs),
     Verify(plan::VerifyArgs),
     Traffic(traffic::TrafficArgs),
-    /// Emulate a fabric that stock InfiniBand tools can attach to.
-    Sim(sim::SimArgs),
     /// Control a running emulation: pull cables, reboot nodes, inject faults, show tables.
     SimCtl(sim_ctl::SimCtlArgs),
-    Sm(Box<sm::SmArgs>),
     Smp(smp::SmpArgs),
     /// Print the management key (M_Key) of a node, derived from the site secret.
     NodeKey(sm::NodeKeyArgs),
@@ -82,6 +81,24 @@ enum Command {
         /// Shell to print the script for.
         shell: clap_complete::Shell,
     },
+}
+
+/// Programs that run for as long as a site does.
+#[derive(Debug, Subcommand)]
+enum Daemon {
+    Controller(controller::ControllerArgs),
+    Sm(Box<sm::SmArgs>),
+    /// Emulate a fabric that stock InfiniBand tools can attach to.
+    Sim(sim::SimArgs),
+}
+
+/// The command line of a daemon alone. It is the same as that of [`Cli`], but takes 3 MiB less memory: the arguments of all other
+/// commands are not built.
+#[derive(Debug, Parser)]
+#[command(name = "heddle", version)]
+struct DaemonCli {
+    #[command(subcommand)]
+    daemon: Daemon,
 }
 
 /// Arguments of a command that has become a program of its own.
@@ -99,20 +116,29 @@ impl MovedArgs {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let command = command_line();
     let filter = EnvFilter::try_from_env("HEDDLE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .init();
-    match run(cli.command) {
+    match run(command) {
         Ok(status) => status,
         Err(error) => {
             // Parts of the message may come from untrusted peers.
             eprintln!("heddle: {}", cli::output::harmless(&format!("{error:#}")));
             status(&error)
         }
+    }
+}
+
+fn command_line() -> Command {
+    let names_daemon = |name: OsString| Daemon::has_subcommand(name.to_str().unwrap_or_default());
+    if std::env::args_os().nth(1).is_some_and(names_daemon) {
+        Command::Daemon(DaemonCli::parse().daemon)
+    } else {
+        Cli::parse().command
     }
 }
 
@@ -149,15 +175,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Image(noun) => block_on(cli::image::run(noun)),
         Command::Event(noun) => block_on(cli::event::run(noun)),
         Command::Fabric(noun) => block_on(cli::fabric::run(noun)),
-        Command::Controller(args) => controller::run(args),
+        Command::Daemon(Daemon::Controller(args)) => controller::run(args),
+        Command::Daemon(Daemon::Sm(args)) => done(sm::run(*args)),
+        Command::Daemon(Daemon::Sim(args)) => done(sim::run(args)),
         Command::DieWithParent(args) => up::die_with_parent::run(args),
         Command::Topology(command) => done(topology::run(command)),
         Command::Plan(args) => plan::run(args),
         Command::Verify(args) => plan::verify(&args),
         Command::Traffic(args) => traffic::run(&args),
-        Command::Sim(args) => done(sim::run(args)),
         Command::SimCtl(args) => done(sim_ctl::run(args)),
-        Command::Sm(args) => done(sm::run(*args)),
         Command::Smp(args) => done(smp::run(args)),
         Command::NodeKey(args) => done(sm::show_key(args)),
         Command::Bench(args) => args.reject(),

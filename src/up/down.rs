@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const STOP_LIMIT: Duration = Duration::from_secs(150);
 
 /// The programs of a site, by the names of their pid files.
-const PARTS: [&str; 6] = ["sim", "sm", "controller", "agent", "libvirtd", "virtlogd"];
+const PARTS: [&str; 8] = ["sim", "sm", "sm-2", "sm-3", "controller", "agent", "libvirtd", "virtlogd"];
 
 /// Stop the site that `heddle up` runs, and its virtual machines.
 ///

@@ -31,7 +31,7 @@ use crate::sim::profile::ProfileArgs;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
 use ready::{ImageSource, OfferedCapacity};
-use site::{Adapters, HostPort, SiteDir};
+use site::{Adapters, HostPort, ManagerAdapter, SiteDir};
 use supervisor::{Program, Supervisor};
 
 /// Time for the agent to stop its virtual machines before it is killed.
@@ -42,6 +42,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Interval of checking that a libvirt started elsewhere still runs.
 const LIBVIRT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Names of the programs of subnet managers.
+const MANAGER_PROGRAMS: [&str; site::MANAGERS_MAX] = ["sm", "sm-2", "sm-3"];
 
 /// Failures of a program in a row after which starting the site is given up.
 const FAILURES_MAX: u32 = 3;
@@ -65,8 +68,13 @@ pub struct UpArgs {
     /// Number of hosts of the emulated fat-tree, 1 to 10000; used at the first start [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "topology", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hosts: Option<u32>,
-    /// Emulate the fabric in this file, in the format of ibnetdiscover. The subnet manager runs on the adapter called
-    /// `manager`, else on the first one; the other adapters are hosts, named by the first word of their NodeDescription
+    /// Number of subnet managers, 1 to 3: one programs the fabric, the others take over when it ends; used at the first start
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=site::MANAGERS_MAX as i64))]
+    managers: Option<u32>,
+    /// Emulate the fabric in this file, in the format of ibnetdiscover. Subnet managers run on the adapters called `manager`,
+    /// `manager-2` and `manager-3`, else one runs on the first adapter; the other adapters are hosts, named by the first word of
+    /// their NodeDescription
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     #[command(flatten)]
@@ -196,8 +204,7 @@ struct StartPlan {
     topology: PathBuf,
     /// Arguments of `heddle sim` that select the kind of devices.
     profile: Vec<String>,
-    /// NodeDescription of the adapter that the subnet manager runs on.
-    manager: String,
+    managers: Vec<ManagerAdapter>,
     hosts: Vec<HostPort>,
     secret: PathBuf,
     open_fabric_to_everyone: bool,
@@ -219,7 +226,8 @@ impl StartPlan {
     fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
         // A mistake is reported before any program starts.
         args.profile.load()?;
-        let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
+        let (topology, Adapters { managers, hosts }) =
+            site.fabric(args.topology.as_deref(), args.hosts, args.managers)?;
         Ok(Self {
             site: site.clone(),
             heddle: env::current_exe().context("cannot find the path of this program")?,
@@ -228,7 +236,7 @@ impl StartPlan {
             )?,
             topology,
             profile: args.profile.to_arguments()?,
-            manager,
+            managers,
             hosts,
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
@@ -259,8 +267,11 @@ impl StartPlan {
         supervisor.start(self.sim());
         ready::socket("sim", &site.socket("sim")).await?;
         progress.reached(&format!("fabric emulated: {}", count(self.hosts.len(), "host")));
-        supervisor.start(self.sm());
-        ready::socket("sm", &site.socket("sm")).await?;
+        for manager in self.subnet_managers() {
+            let name = manager.name;
+            supervisor.start(manager);
+            ready::socket(name, &site.socket(name)).await?;
+        }
         supervisor.start(self.controller());
         if has_libvirt {
             ready::socket("libvirtd", libvirt::socket()).await?;
@@ -330,27 +341,34 @@ impl StartPlan {
         self.own("sim", Some(LivenessProbe::Ping(site.socket("sim-control"))), arguments)
     }
 
-    fn sm(&self) -> Program {
+    fn subnet_managers(&self) -> Vec<Program> {
+        MANAGER_PROGRAMS.iter().zip(&self.managers).map(|(&name, port)| self.sm(name, port)).collect()
+    }
+
+    fn sm(&self, name: &'static str, port: &ManagerAdapter) -> Program {
         let site = &self.site;
         let mut device = OsString::from("heddle:");
         device.push(site.socket("sim"));
-        device.push(format!("@{}", self.manager));
-        self.own(
-            "sm",
-            Some(LivenessProbe::Ping(site.socket("sm"))),
-            [
-                "sm".into(),
-                "--external-plans".into(),
-                "--device".into(),
-                device,
-                "--state".into(),
-                site.fabric_state().into(),
-                "--secret".into(),
-                self.secret.clone().into(),
-                "--control".into(),
-                site.socket("sm").into(),
-            ],
-        )
+        device.push(format!("@{}", port.node));
+        let mut arguments: Vec<OsString> = vec![
+            "sm".into(),
+            "--external-plans".into(),
+            "--device".into(),
+            device,
+            "--state".into(),
+            site.fabric_state_of(name).into(),
+            "--secret".into(),
+            self.secret.clone().into(),
+            "--control".into(),
+            site.socket(name).into(),
+        ];
+        for (&other, peer) in MANAGER_PROGRAMS.iter().zip(&self.managers).filter(|(other, _)| **other != name)
+        {
+            let mut declared = OsString::from(format!("{}=", peer.port_guid));
+            declared.push(site.socket(other));
+            arguments.extend(["--peer".into(), declared]);
+        }
+        self.own(name, Some(LivenessProbe::Ping(site.socket(name))), arguments)
     }
 
     fn controller(&self) -> Program {
@@ -359,11 +377,12 @@ impl StartPlan {
             "controller".into(),
             "--state".into(),
             site.directory().into(),
-            "--sm-control".into(),
-            site.socket("sm").into(),
             "--views".into(),
             site.socket("views").into(),
         ];
+        for manager in self.subnet_managers() {
+            arguments.extend(["--sm-control".into(), site.socket(manager.name).into()]);
+        }
         arguments.extend(self.hardware.arguments());
         if let Some(listen) = self.listen {
             arguments.extend(["--listen".into(), listen.to_string().into()]);

@@ -30,9 +30,12 @@ const SMALL_RADIX: u8 = 8;
 /// Default number of hosts.
 const DEFAULT_HOSTS: u32 = 16;
 
-/// NodeDescription of the adapter that the subnet manager runs on. It is not a host: every port can reach the manager, so a
-/// virtual machine behind the same port would be reachable by all tenants.
-const MANAGER: &str = "manager";
+/// NodeDescriptions of the adapters that subnet managers run on, the first the only one or the first master. They are not hosts: every
+/// port can reach a manager, so a virtual machine behind the same port would be reachable by all tenants.
+const MANAGERS: [&str; MANAGERS_MAX] = ["manager", "manager-2", "manager-3"];
+
+/// Most subnet managers of a site: one that serves, and two that wait.
+pub const MANAGERS_MAX: usize = 3;
 
 /// The state directory of a site on this machine.
 #[derive(Clone, Debug)]
@@ -189,9 +192,14 @@ impl SiteDir {
         let _ = fs::remove_file(self.path(&format!("run/{name}.pid")));
     }
 
-    /// The state file of the subnet manager.
+    /// The state file of the first subnet manager.
     pub fn fabric_state(&self) -> PathBuf {
-        self.path("fabric.json")
+        self.fabric_state_of("sm")
+    }
+
+    /// The state file of a subnet manager, by the name of its program.
+    pub fn fabric_state_of(&self, manager: &str) -> PathBuf {
+        self.path(&format!("fabric{}.json", manager.trim_start_matches("sm")))
     }
 
     /// The site secret, from which the M_Keys are derived; generated once. A lost secret is never replaced: the keys of
@@ -218,14 +226,20 @@ impl SiteDir {
         Ok(path)
     }
 
-    /// The topology to emulate, and its adapters: that of `file`, else that of an earlier start, else a new one of `hosts` hosts.
-    pub fn fabric(&self, file: Option<&Path>, hosts: Option<u32>) -> anyhow::Result<(PathBuf, Adapters)> {
+    /// The topology to emulate, and its adapters: that of `file`, else that of an earlier start, else a new one of `hosts` hosts and
+    /// `managers` subnet managers.
+    pub fn fabric(
+        &self,
+        file: Option<&Path>,
+        hosts: Option<u32>,
+        managers: Option<u32>,
+    ) -> anyhow::Result<(PathBuf, Adapters)> {
         let path = self.path("fabric.topo");
         let text = match (file, fs::read(&path)) {
             (Some(file), _) => fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
             (None, Ok(kept)) => kept,
             (None, Err(error)) if error.kind() == ErrorKind::NotFound => {
-                generate(hosts.unwrap_or(DEFAULT_HOSTS))?.into_bytes()
+                generate(hosts.unwrap_or(DEFAULT_HOSTS), managers.unwrap_or(1))?.into_bytes()
             }
             (None, Err(error)) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
@@ -242,6 +256,15 @@ impl SiteDir {
                 "the fabric in {source} has {found} hosts, not {wanted}: omit --hosts, or use another --dir"
             );
         }
+        if let Some(wanted) = managers {
+            let found = adapters.managers.len();
+            ensure!(
+                found as u64 == u64::from(wanted),
+                "the fabric in {source} has {found} adapters for subnet managers, not {wanted}: omit --managers, use another \
+                 --dir, or call adapters {}",
+                MANAGERS.join(", ")
+            );
+        }
         files::replace_private(&path, &text)?;
         Ok((path, adapters))
     }
@@ -250,10 +273,19 @@ impl SiteDir {
 /// The adapters of a fabric by NodeDescription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapters {
-    /// The adapter of the subnet manager.
-    pub manager: String,
+    /// The adapters of subnet managers, at least one.
+    pub managers: Vec<ManagerAdapter>,
     /// The adapters of hosts.
     pub hosts: Vec<HostPort>,
+}
+
+/// The adapter of a subnet manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagerAdapter {
+    /// NodeDescription of the adapter.
+    pub node: String,
+    /// GUID of its first cabled port.
+    pub port_guid: Guid,
 }
 
 /// A host and its port on the fabric.
@@ -266,8 +298,8 @@ pub struct HostPort {
 }
 
 impl Adapters {
-    /// The subnet manager gets the adapter called `manager`, else the first; all others are hosts. Routers and aggregation
-    /// nodes are neither.
+    /// Subnet managers get the adapters called `manager`, `manager-2` and so on, or else the first adapter; all others are hosts.
+    /// Routers and aggregation nodes are neither.
     fn of(topology: &Topology) -> anyhow::Result<Self> {
         let end_nodes = topology.end_nodes().map(|(_, node)| node);
         let mut adapters: Vec<&Node> = end_nodes.filter(|node| node.is_host_adapter()).collect();
@@ -276,37 +308,51 @@ impl Adapters {
             "the fabric must have at least 2 adapters, one for the subnet manager and one host; it has {}",
             adapters.len()
         );
-        let manager = adapters.iter().position(|adapter| adapter.description == MANAGER).unwrap_or(0);
-        let manager = adapters.remove(manager).description.clone();
+        let first = adapters.iter().position(|adapter| adapter.description == MANAGERS[0]).unwrap_or(0);
+        let mut managers = vec![manager_port(adapters.remove(first))?];
+        for name in &MANAGERS[1..] {
+            let Some(found) = adapters.iter().position(|adapter| adapter.description == *name) else { break };
+            managers.push(manager_port(adapters.remove(found))?);
+        }
         let hosts: Vec<HostPort> = adapters.into_iter().map(host_port).collect::<anyhow::Result<_>>()?;
         let mut names: Vec<&Name> = hosts.iter().map(|host| &host.name).collect();
         names.sort();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             bail!("two adapters have the name {}", pair[0]);
         }
-        Ok(Self { manager, hosts })
+        Ok(Self { managers, hosts })
     }
+}
+
+fn manager_port(adapter: &Node) -> anyhow::Result<ManagerAdapter> {
+    Ok(ManagerAdapter { node: adapter.description.clone(), port_guid: port_guid(adapter)? })
 }
 
 fn host_port(adapter: &Node) -> anyhow::Result<HostPort> {
     let name = adapter.host_name().to_ascii_lowercase();
-    let cabled = adapter.cabled_ports().next().and_then(|(number, _)| adapter.port(number));
-    let port = cabled.or_else(|| adapter.ports().next().map(|(_, port)| port));
     Ok(HostPort {
+        port_guid: port_guid(adapter)?,
         name: name
             .parse()
             .with_context(|| format!("{name:?}, the name of an adapter, cannot be the name of a host"))?,
-        port_guid: port.with_context(|| format!("the adapter of {name:?} has no port"))?.guid,
     })
 }
 
-/// Generates a fat-tree of `hosts` hosts and the adapter of the subnet manager, as a topology file.
-fn generate(hosts: u32) -> anyhow::Result<String> {
-    let topology = fat_tree(hosts + 1).generate()?;
-    let text = ibnetdiscover::write(&topology);
-    let last = topology.end_nodes().last().map(|(_, node)| node.description.clone());
-    let last = last.context("a fat-tree without hosts")?;
-    Ok(text.replace(&format!("\"{last}\""), &format!("\"{MANAGER}\"")))
+/// GUID of the first cabled port, or of the first one.
+fn port_guid(adapter: &Node) -> anyhow::Result<Guid> {
+    let cabled = adapter.cabled_ports().next().and_then(|(number, _)| adapter.port(number));
+    let port = cabled.or_else(|| adapter.ports().next().map(|(_, port)| port));
+    Ok(port.with_context(|| format!("the adapter of {:?} has no port", adapter.description))?.guid)
+}
+
+/// Generates a fat-tree of `hosts` hosts and the adapters of `managers` subnet managers, as a topology file.
+fn generate(hosts: u32, managers: u32) -> anyhow::Result<String> {
+    let topology = fat_tree(hosts + managers).generate()?;
+    let adapters: Vec<&str> = topology.end_nodes().map(|(_, node)| node.description.as_str()).collect();
+    let of_managers = adapters.iter().rev().zip(MANAGERS).take(managers as usize);
+    Ok(of_managers.fold(ibnetdiscover::write(&topology), |text, (adapter, name)| {
+        text.replace(&format!("\"{adapter}\""), &format!("\"{name}\""))
+    }))
 }
 
 fn fat_tree(hosts: u32) -> FatTree {
@@ -409,16 +455,16 @@ mod tests {
     #[test]
     fn a_fabric_is_generated_once_and_kept() {
         let (_scratch, site) = site();
-        let (path, adapters) = site.fabric(None, Some(20)).unwrap();
-        assert_eq!((adapters.hosts.len(), adapters.manager.as_str()), (20, MANAGER));
+        let (path, adapters) = site.fabric(None, Some(20), None).unwrap();
+        assert_eq!((adapters.hosts.len(), adapters.managers[0].node.as_str()), (20, MANAGERS[0]));
         assert_eq!(
             (adapters.hosts[0].name.as_str(), adapters.hosts[19].name.as_str()),
             ("host-00001", "host-00020")
         );
         let written = fs::read(&path).unwrap();
-        assert_eq!(site.fabric(None, None).unwrap().1, adapters);
+        assert_eq!(site.fabric(None, None, None).unwrap().1, adapters);
         assert_eq!(fs::read(&path).unwrap(), written);
-        let error = site.fabric(None, Some(16)).unwrap_err().to_string();
+        let error = site.fabric(None, Some(16), None).unwrap_err().to_string();
         assert!(error.contains("20 hosts, not 16"), "{error}");
     }
 
@@ -427,10 +473,10 @@ mod tests {
         let (scratch, site) = site();
         let file = scratch.path().join("their.topo");
         fs::write(&file, ibnetdiscover::write(&fat_tree(3).generate().unwrap())).unwrap();
-        let adapters = site.fabric(Some(&file), None).unwrap().1;
-        assert_eq!((adapters.manager.as_str(), adapters.hosts.len()), ("host-00001", 2));
+        let adapters = site.fabric(Some(&file), None, None).unwrap().1;
+        assert_eq!((adapters.managers[0].node.as_str(), adapters.hosts.len()), ("host-00001", 2));
         fs::write(&file, ibnetdiscover::write(&fat_tree(1).generate().unwrap())).unwrap();
-        let error = format!("{:#}", site.fabric(Some(&file), None).unwrap_err());
+        let error = format!("{:#}", site.fabric(Some(&file), None, None).unwrap_err());
         assert!(error.contains("it has 1"), "{error}");
     }
 
@@ -439,17 +485,34 @@ mod tests {
         let (_scratch, site) = site();
         let file =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/topologies/loginoff-2014.ibnetdiscover");
-        let adapters = site.fabric(Some(&file), None).unwrap().1;
-        assert_eq!((adapters.manager.as_str(), adapters.hosts.len()), ("stage97 mlx4_0", 143));
+        let adapters = site.fabric(Some(&file), None, None).unwrap().1;
+        assert_eq!((adapters.managers[0].node.as_str(), adapters.hosts.len()), ("stage97 mlx4_0", 143));
         assert_eq!(adapters.hosts[0].name.as_str(), "stage99");
+    }
+
+    #[test]
+    fn managers_have_adapters_of_their_own() {
+        let (_scratch, site) = site();
+        let adapters = site.fabric(None, Some(5), Some(3)).unwrap().1;
+        assert_eq!(
+            adapters.managers.iter().map(|manager| manager.node.as_str()).collect::<Vec<_>>(),
+            MANAGERS
+        );
+        assert_eq!(adapters.hosts.len(), 5);
+        let guids: std::collections::BTreeSet<Guid> =
+            adapters.managers.iter().map(|manager| manager.port_guid).collect();
+        assert_eq!(guids.len(), 3);
+        assert_eq!(site.fabric(None, None, None).unwrap().1, adapters);
+        let error = site.fabric(None, None, Some(2)).unwrap_err().to_string();
+        assert!(error.contains("3 adapters for subnet managers, not 2"), "{error}");
     }
 
     #[test]
     fn small_fabrics_have_leaves_and_spines() {
         for hosts in [1, 2, 16, 31, 32, 324] {
-            let topology = ibnetdiscover::parse(&generate(hosts).unwrap()).unwrap();
+            let topology = ibnetdiscover::parse(&generate(hosts, 1).unwrap()).unwrap();
             assert_eq!(topology.end_nodes().count() as u32, hosts + 1);
-            assert!(topology.by_description(MANAGER).is_some());
+            assert!(topology.by_description(MANAGERS[0]).is_some());
         }
         assert!(fat_tree(17).generate().unwrap().switches().count() > 4);
     }
