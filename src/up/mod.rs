@@ -27,6 +27,7 @@ use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
 use crate::hardware::HardwareArgs;
+use crate::sim::link_model::LinkModelArgs;
 use crate::sim::profile::ProfileArgs;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
@@ -71,6 +72,8 @@ pub struct UpArgs {
     topology: Option<PathBuf>,
     #[command(flatten)]
     profile: ProfileArgs,
+    #[command(flatten)]
+    link_model: LinkModelArgs,
     /// Let every user of this machine attach tools to the emulated fabric, not only root. A user who attaches has root
     /// rights on every adapter, that of the subnet manager included: tenants are not isolated from it
     #[arg(long)]
@@ -196,6 +199,8 @@ struct StartPlan {
     topology: PathBuf,
     /// Arguments of `heddle sim` that select the kind of devices.
     profile: Vec<String>,
+    /// Arguments of `heddle sim` for the rate of links.
+    link_model: Vec<String>,
     /// NodeDescription of the adapter that the subnet manager runs on.
     manager: String,
     hosts: Vec<HostPort>,
@@ -219,6 +224,7 @@ impl StartPlan {
     fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
         // A mistake is reported before any program starts.
         args.profile.load()?;
+        args.link_model.model()?;
         let (topology, Adapters { manager, hosts }) = site.fabric(args.topology.as_deref(), args.hosts)?;
         Ok(Self {
             site: site.clone(),
@@ -228,6 +234,7 @@ impl StartPlan {
             )?,
             topology,
             profile: args.profile.to_arguments()?,
+            link_model: args.link_model.arguments(),
             manager,
             hosts,
             secret: site.secret()?,
@@ -323,7 +330,7 @@ impl StartPlan {
             "--control".into(),
             site.socket("sim-control").into(),
         ];
-        arguments.extend(self.profile.iter().map(OsString::from));
+        arguments.extend(self.profile.iter().chain(&self.link_model).map(OsString::from));
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }

@@ -125,7 +125,7 @@ fn ask(
     fabric.handle_datagram(Duration::ZERO, from, datagram);
     let answers = std::iter::from_fn(|| fabric.poll_output()).filter_map(|output| match output {
         fabric_sim::FabricOutput::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
-        fabric_sim::FabricOutput::Packet { .. } | fabric_sim::FabricOutput::Lost { .. } => None,
+        _ => None,
     });
     answers.last().expect("an answer")
 }
