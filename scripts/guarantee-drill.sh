@@ -9,7 +9,8 @@
 # (`heddle up --link-rate`), so that guests under emulation can fill them, and guarantees shrink alike.
 #
 # Needs root and the image of scripts/image.sh. HEDDLE_BIN names a directory with binaries (default: target/debug, as
-# `cargo build --workspace --bins` makes them); LINK_RATE is another part; results go to target/guarantee/.
+# `cargo build --workspace --bins` makes them), IMAGE the directory of an image. LINK_DIVISOR (default 10000) divides the rates of
+# links; on a busy machine use a larger one, and more LEAD, the seconds until the programs are measured. Results go to target/guarantee/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C

@@ -317,9 +317,10 @@ impl Fabric {
     fn send_next(&mut self, moment: Duration, port: PortId) {
         loop {
             let output = self.refresh_output(port);
-            if output.sending.is_some() || output.ready.is_empty() {
+            if output.sending.is_some() {
                 return;
             }
+            // Also without any, which ends the visit of the current entry (A-LANE-18).
             let ready = output.ready;
             let (copy, is_served) = match output.arbiter.choose(ready) {
                 Some(lane) => (output.take(lane), true),
