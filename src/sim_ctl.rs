@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use control_protocol::SimRequest;
+use fabric_model::tenancy::Nanoseconds;
 use fabric_model::{FunctionKey, MacAddress};
-use fabric_sim::Probability;
+use fabric_sim::{ModelledRate, ParseModelledRateError, Probability};
 use ib_wire::{Guid, MulticastLid, Pkey, PortNum, ServiceLevel};
 use serde_json::Value;
 
@@ -92,6 +94,22 @@ enum Action {
     Tables { node: String },
     /// Show drops by reason, traps, counters of clients, and requests by node.
     Status,
+    /// Show the rate and latency of links for what virtual machines send, change them, or switch them off.
+    ///
+    ///     heddle sim-ctl lab link-model 20M --latency 50us
+    ///     heddle sim-ctl lab link-model 1/2000
+    ///     heddle sim-ctl lab link-model off
+    ///
+    /// When it is switched off, everything that waits arrives at once.
+    #[command(verbatim_doc_comment)]
+    LinkModel {
+        /// A rate of every link such as 20M, a part of the rate of each link such as 1/2000, or `off`.
+        #[arg(value_name = "RATE|off", value_parser = link_change)]
+        rate: Option<LinkModelChange>,
+        /// Latency of every link, such as 50us [default: none]
+        #[arg(long, value_name = "TIME", requires = "rate")]
+        latency: Option<Nanoseconds>,
+    },
     /// Attach a virtual machine to a virtual function, replacing the one that is attached.
     ///
     /// QEMU gets `-netdev dgram,id=n0,local.type=unix,local.path=GUEST,remote.type=unix,remote.path=FABRIC` and a device
@@ -171,6 +189,12 @@ struct AttachArgs {
     fabric: PathBuf,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum LinkModelChange {
+    Off,
+    Rate(ModelledRate),
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LinkChange {
     Down,
@@ -206,6 +230,17 @@ fn request(action: Action) -> anyhow::Result<SimRequest> {
         Action::Counters { node, port } => SimRequest::Counters { node, port },
         Action::Tables { node } => SimRequest::Tables { node },
         Action::Status => SimRequest::Status {},
+        Action::LinkModel { rate: None, .. } => SimRequest::LinkModel {},
+        Action::LinkModel { rate: Some(LinkModelChange::Off), latency: None } => {
+            SimRequest::ClearLinkModel {}
+        }
+        Action::LinkModel { rate: Some(LinkModelChange::Off), .. } => {
+            bail!("--latency needs a rate of links: without the link model there is no latency")
+        }
+        Action::LinkModel { rate: Some(LinkModelChange::Rate(rate)), latency } => SimRequest::SetLinkModel {
+            rate: rate.to_string(),
+            latency_ns: latency.map_or(0, Nanoseconds::ns),
+        },
         Action::Attach(args) => SimRequest::Attach {
             node: args.node,
             port: args.port,
@@ -232,6 +267,13 @@ fn request(action: Action) -> anyhow::Result<SimRequest> {
         Action::Functions => SimRequest::Functions {},
         Action::Adapters => SimRequest::Adapters {},
     })
+}
+
+fn link_change(text: &str) -> Result<LinkModelChange, String> {
+    if text == "off" {
+        return Ok(LinkModelChange::Off);
+    }
+    text.parse().map(LinkModelChange::Rate).map_err(|error: ParseModelledRateError| error.to_string())
 }
 
 fn service_level(text: &str) -> Result<ServiceLevel, String> {

@@ -15,6 +15,7 @@ use ib_wire::PortNum;
 use serde_json::{Value, json};
 
 use super::frames::{GuestFrames, SocketPair};
+use super::link_model;
 use super::request_counts::RequestCounts;
 use crate::control_socket::{self, ControlSocket, PendingRequest};
 
@@ -142,6 +143,15 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
         SimRequest::Status {} => {
             let (statistics, requests) = (fabric.statistics(), request_counts.view(fabric));
             Ok(json!({ "fabric": statistics, "clients": counters, "requests": requests }))
+        }
+        SimRequest::LinkModel {} => Ok(json!(link_model::status(fabric))),
+        SimRequest::SetLinkModel { rate, latency_ns } => {
+            link_model::set(fabric, now, &rate, latency_ns)?;
+            Ok(json!(link_model::status(fabric)))
+        }
+        SimRequest::ClearLinkModel {} => {
+            fabric.set_link_model(now, None);
+            Ok(json!("link model off"))
         }
         SimRequest::Attach { node, port, function, mac, pkey, sl, group, further, guest, fabric: socket } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);

@@ -72,6 +72,19 @@ impl GuestFrames {
         self.guests.detach(id) || attached || adapter
     }
 
+    /// Hands a frame to a machine.
+    pub fn deliver_frame(&mut self, at: Instant, to: FunctionId, frame: &[u8]) {
+        self.guests.send(at, to, frame);
+    }
+
+    /// Takes frames again from machines whose functions have few left inside the fabric.
+    pub fn resume(&mut self, fabric: &Fabric) {
+        let paused: Vec<FunctionId> = self.guests.paused().collect();
+        for function in paused.into_iter().filter(|function| !fabric.is_congested(*function)) {
+            self.guests.resume(function);
+        }
+    }
+
     /// Hands a packet to the adapter of a machine.
     pub fn deliver_packet(&mut self, at: Instant, to: FunctionId, packet: &[u8]) {
         self.guests.send(at, to, &adapter_wire::packet(packet));
@@ -84,7 +97,8 @@ impl GuestFrames {
         }
     }
 
-    /// Forwards a bounded number of frames that machines have sent.
+    /// Forwards a bounded number of frames that machines have sent. A machine whose function has as much inside the fabric as it may
+    /// is not read until [`resume`](Self::resume).
     pub fn carry(&mut self, fabric: &mut Fabric, at: Instant, now: Duration) {
         if let Err(error) = self.guests.begin_round() {
             tracing::warn!(%error, "cannot poll the sockets of virtual machines");
@@ -102,11 +116,14 @@ impl GuestFrames {
                     }
                     None => {}
                 }
-                continue;
+            } else {
+                fabric.send_frame(now, from, frame, &mut self.receivers);
+                for to in &self.receivers {
+                    self.guests.send(at, *to, frame);
+                }
             }
-            fabric.send_frame(now, from, frame, &mut self.receivers);
-            for to in &self.receivers {
-                self.guests.send(at, *to, frame);
+            if fabric.is_congested(from) {
+                self.guests.pause(from);
             }
         }
     }

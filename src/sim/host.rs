@@ -83,6 +83,9 @@ impl SimHost {
                 FabricOutput::Packet { function, packet } => {
                     self.frames.deliver_packet(outbox.now(), function, &packet);
                 }
+                FabricOutput::Frame { function, frame } => {
+                    self.frames.deliver_frame(outbox.now(), function, &frame);
+                }
                 FabricOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }
@@ -166,6 +169,7 @@ impl FabricBackend for SimHost {
             control::answer(command, emulation);
         }
         self.pass_on(outbox);
+        self.frames.resume(&self.fabric);
         self.frames.send_ports(&mut self.fabric, outbox.now());
         let fabric = self.fabric.poll_timeout().map(|due| due.saturating_sub(now));
         fabric.into_iter().chain(self.frames.flush(outbox.now())).min()

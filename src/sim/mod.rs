@@ -4,6 +4,7 @@ mod adapter_wire;
 pub mod control;
 mod frames;
 mod host;
+pub mod link_model;
 pub mod profile;
 mod request_counts;
 
@@ -11,6 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
@@ -21,6 +23,7 @@ use ib_wire::{DataLanes, Mtu};
 
 use frames::GuestFrames;
 use host::SimHost;
+use link_model::LinkModelArgs;
 use profile::ProfileArgs;
 
 /// Emulate the fabric that a topology file describes.
@@ -44,6 +47,8 @@ pub struct SimArgs {
     netfile: Option<PathBuf>,
     #[command(flatten)]
     profile: ProfileArgs,
+    #[command(flatten)]
+    link_model: LinkModelArgs,
     /// Print the profile as a file for --profile, and exit.
     #[arg(long)]
     print_profile: bool,
@@ -94,6 +99,7 @@ const LINEAR_MAX: u16 = 49_152;
 
 pub fn run(args: SimArgs) -> anyhow::Result<()> {
     let profile = profile(&args)?;
+    let link_model = args.link_model.model()?;
     let Some(netfile) = args.netfile.as_deref().filter(|_| !args.print_profile) else {
         return crate::print_line(format_args!("{}", profile::to_toml(&profile)?.trim_end()));
     };
@@ -106,7 +112,8 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
         profile.furnish(&topology).context("the devices of the profile do not fit the topology")?;
     let profile = with_room_for(profile, topology.node_count(), args.linear);
     let (switches, adapters) = (topology.switches().count(), topology.end_nodes().count());
-    let fabric = Fabric::new(topology, profile, args.seed)?;
+    let mut fabric = Fabric::new(topology, profile, args.seed)?;
+    fabric.set_link_model(Duration::ZERO, link_model);
     let (_, _, links) = fabric.size();
 
     let stop = Arc::new(AtomicBool::new(false));

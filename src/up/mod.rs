@@ -27,6 +27,7 @@ use crate::cli::connection::{API_SOCKET, DEFAULT_HOME};
 use crate::cli::output::{count, print, took};
 use crate::cli::progress::WaitProgress;
 use crate::hardware::HardwareArgs;
+use crate::sim::link_model::LinkModelArgs;
 use crate::sim::profile::ProfileArgs;
 pub use down::{DownArgs, StatusArgs, down, status};
 use liveness::LivenessProbe;
@@ -79,6 +80,8 @@ pub struct UpArgs {
     topology: Option<PathBuf>,
     #[command(flatten)]
     profile: ProfileArgs,
+    #[command(flatten)]
+    link_model: LinkModelArgs,
     /// Let every user of this machine attach tools to the emulated fabric, not only root. A user who attaches has root
     /// rights on every adapter, that of the subnet manager included: tenants are not isolated from it
     #[arg(long)]
@@ -205,6 +208,8 @@ struct StartPlan {
     /// Arguments of `heddle sim` that select the kind of devices.
     profile: Vec<String>,
     managers: Vec<ManagerAdapter>,
+    /// Arguments of `heddle sim` for the rate of links.
+    link_model: Vec<String>,
     hosts: Vec<HostPort>,
     secret: PathBuf,
     open_fabric_to_everyone: bool,
@@ -226,6 +231,7 @@ impl StartPlan {
     fn new(site: &SiteDir, args: &UpArgs) -> anyhow::Result<Self> {
         // A mistake is reported before any program starts.
         args.profile.load()?;
+        args.link_model.model()?;
         let (topology, Adapters { managers, hosts }) =
             site.fabric(args.topology.as_deref(), args.hosts, args.managers)?;
         Ok(Self {
@@ -237,6 +243,7 @@ impl StartPlan {
             topology,
             profile: args.profile.to_arguments()?,
             managers,
+            link_model: args.link_model.arguments(),
             hosts,
             secret: site.secret()?,
             open_fabric_to_everyone: args.open_fabric_to_everyone,
@@ -334,7 +341,7 @@ impl StartPlan {
             "--control".into(),
             site.socket("sim-control").into(),
         ];
-        arguments.extend(self.profile.iter().map(OsString::from));
+        arguments.extend(self.profile.iter().chain(&self.link_model).map(OsString::from));
         if self.open_fabric_to_everyone {
             arguments.push("--open-to-everyone".into());
         }

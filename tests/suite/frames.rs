@@ -410,3 +410,54 @@ fn stops_and_comes_back(
     eventually("the manager has repaired it", || drift() == drifts && cluster.reaches(pair.0, pair.1));
     assert!(cluster.reaches(control.0, control.1));
 }
+
+#[test]
+fn links_with_a_rate_push_back_and_lose_nothing() {
+    const FRAMES: u32 = 200;
+    let cluster = Cluster::new(&[]);
+    let [two, five, nine] = BLUE_HOSTS.map(|number| cluster.machine(number));
+    let model = |arguments: &[&str]| cluster.server.control(&[&["link-model"], arguments].concat());
+    let shown = |printed: &Printed| json(printed);
+    assert_eq!(shown(&model(&[]))["rate"], Value::Null, "off by default");
+    // 1 MB/s: a frame of 1000 bytes takes a millisecond on each link.
+    let changed = shown(&model(&["8M", "--latency", "100us"]));
+    assert_eq!((&changed["rate"], &changed["latency_ns"]), (&"0.008 Gb/s".into(), &100_000.into()));
+
+    let began = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        // Blocks while its socket is full.
+        let sending = scope.spawn(|| {
+            for number in 0..FRAMES {
+                let text = [&number.to_be_bytes()[..], &[0; 948]].concat();
+                let frame = [&five.mac.bytes()[..], &two.mac.bytes(), &[0x88, 0xb5], &text].concat();
+                two.socket.send_to(&frame, &two.fabric).unwrap();
+            }
+            began.elapsed()
+        });
+        eventually("the sender is not read", || shown(&model(&[]))["congested_functions"] == 1);
+        let load = shown(&model(&[]));
+        assert!(load["waiting_bytes"].as_u64().unwrap() < 34 * 1024, "{load}");
+        // Another one is served meanwhile.
+        nine.send(two.mac, b"between");
+        two.hears(b"between");
+        for number in 0..FRAMES {
+            let heard = five.hear(PATIENCE).unwrap_or_else(|| panic!("frame {number} is missing"));
+            assert_eq!(heard[..4], number.to_be_bytes(), "in order");
+        }
+        let (sent, heard) = (sending.join().unwrap(), began.elapsed());
+        assert!(heard >= Duration::from_millis(u64::from(FRAMES)), "{heard:?}");
+        assert!(sent >= Duration::from_millis(u64::from(FRAMES) - 60), "it had to wait: {sent:?}");
+    });
+    assert_eq!(cluster.function(&two)["frames"]["drops"], json_object());
+    assert_eq!(shown(&model(&[]))["packets"], 0);
+
+    for wrong in [&["1/0"][..], &["fast"], &["off", "--latency", "1ms"], &["8M", "--latency", "2000ms"]] {
+        assert!(!model(wrong).success, "{wrong:?}");
+    }
+    assert_eq!(model(&["off"]).stdout.trim(), "link model off");
+    assert!(cluster.reaches(&two, &five));
+}
+
+fn json_object() -> Value {
+    Value::Object(serde_json::Map::new())
+}

@@ -54,6 +54,17 @@ pub enum SimRequest {
     Tables { node: String },
     /// Drops, traps, clients and their requests since the start.
     Status {},
+    /// Show the link model: [`LinkModelStatus`].
+    LinkModel {},
+    /// Switch the link model on, or change it. `rate` is a rate such as `20M`, that of every link, or a part of the rate of each
+    /// link such as `1/2000`.
+    SetLinkModel {
+        rate: String,
+        #[serde(default)]
+        latency_ns: u64,
+    },
+    /// Switch the link model off.
+    ClearLinkModel {},
     /// Attach a VM to a virtual function of an adapter, in place of the VM attached there. The VM binds a datagram socket at
     /// `guest` and sends its frames to `fabric`. Attaching the same VM again changes nothing.
     Attach {
@@ -90,6 +101,20 @@ pub enum SimRequest {
     Functions {},
     /// List all virtual functions with InfiniBand adapters: [`AdapterStatus`].
     Adapters {},
+}
+
+/// Rate and latency of links for what VMs send, and what waits there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkModelStatus {
+    /// The rate of links, as [`SimRequest::SetLinkModel`] has it; none while the model is off.
+    pub rate: Option<String>,
+    pub latency_ns: u64,
+    /// Frames and packets inside the fabric.
+    pub packets: u64,
+    /// Bytes of those that wait at ports.
+    pub waiting_bytes: u64,
+    /// Functions from which nothing is taken until some of that has been sent.
+    pub congested_functions: u64,
 }
 
 /// A virtual function with an InfiniBand adapter, and the counters of its packets.

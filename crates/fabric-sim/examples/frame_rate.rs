@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use fabric_model::{MacAddress, ibnetdiscover};
-use fabric_sim::{Capacities, Fabric, FunctionId, FunctionKey, VirtualFunction};
+use fabric_sim::{
+    Capacities, Fabric, FabricOutput, FunctionId, FunctionKey, LinkModel, ModelledRate, VirtualFunction,
+};
 use ib_wire::{
     Attribute, Datagram, DirectedRoute, Lid, LidAddress, Mad, Method, Pkey, PortInfo, PortNum, PortState,
     SwitchInfo,
@@ -75,7 +77,34 @@ fn main() {
             "{length} bytes through 3 switches: {:.2} million frames/s",
             f64::from(FRAMES) / seconds / 1e6
         );
+        let rate = with_link_model(&mut fabric, a.id, &frame);
+        println!(
+            "{length} bytes, with the link model at the rates of links: {:.2} million frames/s",
+            rate / 1e6
+        );
     }
+}
+
+/// Frames per second that the link model handles, whatever time it gives them.
+fn with_link_model(fabric: &mut Fabric, from: FunctionId, frame: &[u8]) -> f64 {
+    let model = LinkModel { rate: ModelledRate::Divided(1), latency: Duration::from_micros(1) };
+    let (mut now, mut got, mut receivers) = (Duration::ZERO, 0, Vec::new());
+    fabric.set_link_model(now, Some(model));
+    let began = Instant::now();
+    while got < FRAMES / 10 {
+        while !fabric.is_congested(from) {
+            fabric.send_frame(now, from, frame, &mut receivers);
+        }
+        now = fabric.poll_timeout().map_or(now, |due| now.max(due));
+        fabric.handle_timeout(now);
+        while let Some(output) = fabric.poll_output() {
+            got += u32::from(matches!(output, FabricOutput::Frame { .. }));
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    fabric.set_link_model(now, None);
+    while fabric.poll_output().is_some() {}
+    f64::from(got) / seconds
 }
 
 fn configure(fabric: &mut Fabric) {
@@ -124,8 +153,8 @@ fn ask(
     let from = fabric.find_port("a").expect("it is there");
     fabric.handle_datagram(Duration::ZERO, from, datagram);
     let answers = std::iter::from_fn(|| fabric.poll_output()).filter_map(|output| match output {
-        fabric_sim::FabricOutput::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
-        fabric_sim::FabricOutput::Packet { .. } | fabric_sim::FabricOutput::Lost { .. } => None,
+        FabricOutput::Deliver { datagram, .. } => Some(*datagram.mad.smp_data()),
+        _ => None,
     });
     answers.last().expect("an answer")
 }

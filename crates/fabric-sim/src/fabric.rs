@@ -11,6 +11,7 @@ use ib_wire::{Datagram, Guid, Lid, PortNum};
 use crate::capacities::BadCapacity;
 use crate::device::{self, Device, DeviceId, Port, PortId};
 use crate::faults::Faults;
+use crate::link_queues::LinkQueues;
 use crate::mad_routing::Duplicate;
 use crate::profile::DeviceProfile;
 use crate::set_faults::SetFault;
@@ -24,6 +25,8 @@ pub enum FabricOutput {
     Deliver { port: PortId, datagram: Datagram },
     /// A packet arrived at a port and is for the adapter of a virtual function.
     Packet { function: FunctionId, packet: Box<[u8]> },
+    /// A frame that a [link model](crate::LinkModel) carried has arrived at a virtual function.
+    Frame { function: FunctionId, frame: Box<[u8]> },
     /// A datagram that software sent was dropped, or its response was. Real adapters report nothing of the
     /// kind; a transport may use it to end a wait early.
     Lost {
@@ -43,10 +46,11 @@ pub enum FabricOutput {
 /// |---|---|
 /// | [`handle_datagram`](Self::handle_datagram) | software behind a port sends a datagram |
 /// | [`send_frame`](Self::send_frame), [`send_packet`](Self::send_packet) | a virtual function sends an Ethernet frame, or an InfiniBand packet |
-/// | [`handle_timeout`](Self::handle_timeout) | time passes: M_Key leases, trap repetitions, delayed datagrams, flapped links |
+/// | [`handle_timeout`](Self::handle_timeout) | time passes: M_Key leases, trap repetitions, delayed datagrams, flapped links, packets on modelled links |
 /// | [`set_is_sm`](Self::set_is_sm), [`attach`](Self::attach), [`detach`](Self::detach) | software starts or stops behind a port |
 /// | [`plug`](Self::plug), [`unplug`](Self::unplug), [`flap`](Self::flap), [`reboot`](Self::reboot), [`rename`](Self::rename), [`recable`](Self::recable) | the hardware changes |
 /// | [`set_loss`](Self::set_loss) and the other fault setters | faults are injected from now on |
+/// | [`set_link_model`](Self::set_link_model) | links get a rate and a latency for frames and packets of functions, or lose them |
 /// | [`install`](Self::install) | a plan is written into all devices at once, without a subnet manager |
 ///
 /// # Order of calls
@@ -83,6 +87,8 @@ pub struct Fabric {
     pub(crate) trap_transactions: u64,
     pub(crate) functions: Functions,
     pub(crate) adapter_functions: AdapterFunctions,
+    /// What the link model holds; `None` while it is off.
+    pub(crate) link_queues: Option<Box<LinkQueues>>,
     /// The port that the current packet has reached. A drop is attributed to it.
     pub(crate) reached: PortId,
     /// The topology that the fabric was built from and that reboots restore. Device ids are node indices of
@@ -135,6 +141,7 @@ impl Fabric {
             trap_transactions: 0,
             functions: Functions::default(),
             adapter_functions: AdapterFunctions::default(),
+            link_queues: None,
             reached: PortId(0),
             blueprint: topology,
             outputs: VecDeque::new(),
@@ -195,6 +202,7 @@ impl Fabric {
             if due > self.now {
                 break;
             }
+            self.run_links(due);
             self.timers.pop();
             match self.timer_actions.remove(&key) {
                 Some(Timer::Lease(port)) => self.expire_lease(port),
@@ -204,6 +212,7 @@ impl Fabric {
                 None => {}
             }
         }
+        self.run_links(self.now);
     }
 
     /// The next output. Call until `None` after every verb that takes `now`.
@@ -213,7 +222,9 @@ impl Fabric {
 
     /// When [`Fabric::handle_timeout`] must be called at the latest; `None` while no timer runs.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
+        let timer = self.timers.peek().map(|Reverse((due, _))| *due);
+        let link = self.link_queues.as_ref().and_then(|queues| queues.next_event());
+        timer.into_iter().chain(link).min()
     }
 
     /// Starts a timer. It fires in the first `handle_timeout` at or after `due`.
@@ -231,6 +242,11 @@ impl Fabric {
         } else {
             self.start_timer(self.now + delay, Timer::Output(Box::new(output)));
         }
+    }
+
+    /// Queues an output that the delay fault does not apply to.
+    pub(crate) fn push_undelayed(&mut self, output: FabricOutput) {
+        self.outputs.push_back(output);
     }
 
     /// The port that a name means for attaching software: port 0 of a switch, the first port of an adapter.

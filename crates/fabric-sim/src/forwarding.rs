@@ -29,6 +29,14 @@ pub(crate) struct Arrival {
     pub end: PortId,
 }
 
+/// What becomes of a packet at the device that it has reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    End(Arrival),
+    /// It leaves through this port, on this lane.
+    Out(PortId, VirtualLane),
+}
+
 /// What the ports on its path check of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PacketKind {
@@ -81,23 +89,31 @@ impl Fabric {
             at = self.cross_link(from, packet)?;
         }
         for _ in 0..HOPS_MAX {
-            self.reached = at;
-            if !self.is_switch(at) {
-                return self.receive_at_adapter(at, dlid);
+            match self.step(at, dlid, packet)? {
+                Step::End(arrival) => return Ok(arrival),
+                Step::Out(out, _) => at = self.cross_link(out, packet)?,
             }
-            self.enforce(at, packet, Direction::Inbound)?;
-            let out = self.next_hop(at, dlid)?;
-            if self.port(out).number == PortNum::MANAGEMENT {
-                let owned = self.port(out).owns(dlid);
-                return if owned {
-                    Ok(Arrival { entered: at, end: out })
-                } else {
-                    Err(DropReason::WrongPort)
-                };
-            }
-            at = self.relay(at, out, packet)?;
         }
         Err(DropReason::HopLimit)
+    }
+
+    /// What becomes of a packet to `dlid` at the device of the port that it has entered.
+    pub(crate) fn step(&mut self, at: PortId, dlid: Lid, packet: &PacketKind) -> Result<Step, DropReason> {
+        self.reached = at;
+        if !self.is_switch(at) {
+            return self.receive_at_adapter(at, dlid).map(Step::End);
+        }
+        self.enforce(at, packet, Direction::Inbound)?;
+        let out = self.next_hop(at, dlid)?;
+        if self.port(out).number == PortNum::MANAGEMENT {
+            let owned = self.port(out).owns(dlid);
+            return if owned {
+                Ok(Step::End(Arrival { entered: at, end: out }))
+            } else {
+                Err(DropReason::WrongPort)
+            };
+        }
+        Ok(Step::Out(out, self.leave(at, out, packet)?))
     }
 
     /// Carries a packet along the multicast forwarding tables. Adds the end ports that it arrives at to
@@ -116,7 +132,7 @@ impl Fabric {
         if self.is_switch(from) {
             pending.push(from);
         } else {
-            match self.inject(from, packet).and_then(|()| self.cross_link(from, packet)) {
+            match self.inject(from, packet).and_then(|_| self.cross_link(from, packet)) {
                 Ok(at) => pending.push(at),
                 Err(reason) => lost(self, reason),
             }
@@ -127,30 +143,47 @@ impl Fabric {
             if copies > MULTICAST_COPIES_MAX {
                 return lost(self, DropReason::HopLimit);
             }
-            if !self.is_switch(at) {
-                reached.push(at);
-                continue;
-            }
-            if let Err(reason) = self.enforce(at, packet, Direction::Inbound) {
-                lost(self, reason);
-                continue;
-            }
-            let Some(exits) = self.multicast_exits(at, group) else {
-                self.port_mut(at).counters.relay_errors += 1;
-                lost(self, DropReason::NoRoute);
-                continue;
-            };
-            for out in exits {
-                if self.port(out).number == PortNum::MANAGEMENT {
-                    reached.push(out);
-                    continue;
-                }
-                match self.relay(at, out, packet) {
+            let branched = self.branch(at, group, packet, reached, |fabric, out, lane| {
+                match lane.and_then(|_| fabric.cross_link(out, packet)) {
                     Ok(peer) => pending.push(peer),
-                    Err(reason) => lost(self, reason),
+                    Err(reason) => lost(fabric, reason),
                 }
+            });
+            if let Err(reason) = branched {
+                lost(self, reason);
             }
         }
+    }
+
+    /// What becomes of a multicast packet at the device of the port that it has entered: adds the end ports there to `reached`, and
+    /// calls `leaves` for every copy that leaves through a port, with its lane or the reason why it is dropped there.
+    pub(crate) fn branch(
+        &mut self,
+        at: PortId,
+        group: MulticastLid,
+        packet: &PacketKind,
+        reached: &mut Vec<PortId>,
+        mut leaves: impl FnMut(&mut Self, PortId, Result<VirtualLane, DropReason>),
+    ) -> Result<(), DropReason> {
+        self.reached = at;
+        if !self.is_switch(at) {
+            reached.push(at);
+            return Ok(());
+        }
+        self.enforce(at, packet, Direction::Inbound)?;
+        let Some(exits) = self.multicast_exits(at, group) else {
+            self.port_mut(at).counters.relay_errors += 1;
+            return Err(DropReason::NoRoute);
+        };
+        for out in exits {
+            if self.port(out).number == PortNum::MANAGEMENT {
+                reached.push(out);
+                continue;
+            }
+            let lane = self.leave(at, out, packet);
+            leaves(self, out, lane);
+        }
+        Ok(())
     }
 
     /// Checks the P_Key of a packet at its end port.
@@ -179,12 +212,12 @@ impl Fabric {
         Err(DropReason::WrongPort)
     }
 
-    /// Forwards a packet inside a switch from an input to an output port and across the link behind it.
-    fn relay(&mut self, input: PortId, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
+    /// Forwards a packet inside a switch from an input to an output port. Returns its lane there.
+    fn leave(&mut self, input: PortId, out: PortId, packet: &PacketKind) -> Result<VirtualLane, DropReason> {
         self.reached = out;
-        self.map_lane(input, out, packet)?;
+        let lane = self.map_lane(input, out, packet)?;
         self.enforce(out, packet, Direction::Outbound)?;
-        self.cross_link(out, packet)
+        Ok(lane)
     }
 
     /// The output port of a switch for a LID.
@@ -198,16 +231,21 @@ impl Fabric {
         }
     }
 
-    /// Checks that the sending adapter has a lane for the service level.
-    fn inject(&mut self, from: PortId, packet: &PacketKind) -> Result<(), DropReason> {
-        let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
+    /// The lane on which an adapter sends a packet, if it has one for the service level.
+    pub(crate) fn inject(&mut self, from: PortId, packet: &PacketKind) -> Result<VirtualLane, DropReason> {
+        let PacketKind::Data { flow, .. } = packet else { return Ok(VirtualLane::MANAGEMENT) };
         let lane = self.port(from).injection_lane(flow.sl);
         self.check_lane(from, lane)
     }
 
-    /// Checks that the hop from `input` to `output` has a lane for the service level.
-    fn map_lane(&mut self, input: PortId, output: PortId, packet: &PacketKind) -> Result<(), DropReason> {
-        let PacketKind::Data { flow, .. } = packet else { return Ok(()) };
+    /// The lane of the hop from `input` to `output`, if it has one for the service level.
+    fn map_lane(
+        &mut self,
+        input: PortId,
+        output: PortId,
+        packet: &PacketKind,
+    ) -> Result<VirtualLane, DropReason> {
+        let PacketKind::Data { flow, .. } = packet else { return Ok(VirtualLane::MANAGEMENT) };
         let mapping = self.hop_mapping(self.port(input).number, output);
         self.check_lane(output, SlToVl::decode(&mapping).lane(flow.sl))
     }
@@ -220,10 +258,10 @@ impl Fabric {
         device.switch.as_ref().map_or(DEFAULT_SL_TO_VL, |switch| switch.sl_to_vl.get(index))
     }
 
-    fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<(), DropReason> {
+    fn check_lane(&mut self, out: PortId, lane: VirtualLane) -> Result<VirtualLane, DropReason> {
         let is_checked = self.profile.behaviour.lanes_are_checked;
         if !is_checked || lane.to_wire() < lane_count(self.port(out).info.operational_vls) {
-            return Ok(());
+            return Ok(lane);
         }
         self.port_mut(out).counters.transmit_discards += 1;
         Err(DropReason::ServiceLevel)
@@ -279,7 +317,7 @@ impl Fabric {
     }
 
     /// The port at the other end of a link, if the link can carry the packet now.
-    fn other_end(&self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
+    pub(crate) fn other_end(&self, out: PortId, packet: &PacketKind) -> Result<PortId, DropReason> {
         let peer = self.linked_port(out).ok_or(DropReason::LinkDown)?;
         match packet {
             PacketKind::Data { .. } if !self.carries_data(out, peer) => Err(DropReason::NotActive),

@@ -16,6 +16,7 @@
 //! | `forwarding` | the forwarding pipeline: ports, forwarding tables, partitions, lanes |
 //! | `mad_routing` | LID-routed and directed-route datagrams, to an agent and back |
 //! | `vf_frames` | Ethernet frames of virtual functions |
+//! | `link_model`, `link_queues` | a rate and a latency of links for what functions send; off by default |
 //! | `agent` | subnet management and performance agents |
 //! | `notices` | traps and their repetition |
 //! | `links`, `recable`, `faults`, `set_faults` | link training, topology changes, injected faults |
@@ -38,6 +39,8 @@ mod forwarding;
 mod inspect;
 mod install;
 mod lazy_table;
+mod link_model;
+mod link_queues;
 mod links;
 mod mad_routing;
 mod notices;
@@ -59,6 +62,9 @@ pub use fabric_model::{DropReason, FunctionKey};
 pub use faults::{InvalidProbability, Probability};
 pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
+pub use link_model::{
+    LINK_LATENCY_MAX, LINK_RATE_MIN, LinkLoad, LinkModel, ModelledRate, ParseModelledRateError,
+};
 pub use profile::{
     AdapterDescription, AdapterProfile, BuiltInProfile, DeviceBehaviour, DeviceCapability, DeviceProfile,
     InheritedState, LinkProfile, SwitchDescription, SwitchProfile, UnknownCapability,

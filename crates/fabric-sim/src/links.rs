@@ -1,13 +1,16 @@
 //! Link training, unplugged cables and reboots.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use fabric_model::{LinkRate, Speed, Width};
 use ib_wire::{ExtendedSpeed, LinkSpeed, LinkWidth, NodeDescription, PhysicalState, PortState};
 
 use crate::counters::LinkErrors;
 use crate::device::{self, Arbitration, DeviceId, PortId};
 use crate::fabric::{Fabric, Timer};
 use crate::rates;
+use crate::traffic::ArbitrationTables;
 
 impl Fabric {
     /// Unplugs the cable of a port; both ends go down. Returns false if the port has no cable.
@@ -169,6 +172,22 @@ impl Fabric {
                 self.raise_link_state_change(self.end_port(end));
             }
         }
+    }
+
+    /// The rate of a port's link: the slowest one if it has none.
+    pub(crate) fn link_rate(&self, port: PortId) -> LinkRate {
+        let slowest = LinkRate { speed: Speed::Sdr, width: Width::X1 };
+        LinkRate::active(&self.port(port).info, self.is_fdr10(port)).unwrap_or(slowest)
+    }
+
+    /// The VL arbitration tables of a port as they are now, up to the entries that it has.
+    pub(crate) fn arbitration_tables(&self, port: PortId) -> ArbitrationTables {
+        let port = self.port(port);
+        let defaults = Arbitration::default;
+        let held = port.arbitration.as_deref().map_or_else(|| Cow::Owned(defaults()), Cow::Borrowed);
+        let high = &held.high[..usize::from(port.info.vl_arb_high_cap).min(held.high.len())];
+        let low = &held.low[..usize::from(port.info.vl_arb_low_cap).min(held.low.len())];
+        ArbitrationTables::new(high, low, port.info.vl_high_limit)
     }
 
     /// The VL arbitration tables of a port, created with defaults on first use.

@@ -18,8 +18,9 @@ use thiserror::Error;
 
 use crate::counters::CastKind;
 use crate::device::PortId;
-use crate::fabric::{DropReason, Fabric};
+use crate::fabric::{DropReason, Fabric, FabricOutput};
 use crate::forwarding::PacketKind;
+use crate::link_queues::Content;
 use crate::notices::Flow;
 
 /// A virtual function of an adapter port: the port and a number.
@@ -203,7 +204,8 @@ impl Fabric {
     }
 
     /// Carries a frame that an attached function sends. Replaces the content of `receivers` by the functions
-    /// that it was delivered to, each once; a sender that is not attached sends nothing.
+    /// that it was delivered to, each once; a sender that is not attached sends nothing. With a
+    /// [link model](crate::LinkModel), those behind other ports get it as outputs, later.
     ///
     /// Violations are counted and may raise traps: call [`Fabric::poll_output`] until `None` afterwards.
     pub fn send_frame(
@@ -245,31 +247,74 @@ impl Fabric {
             return Err(DropReason::PartitionAtSender);
         }
         if destination.is_group() {
-            self.carry_to_groups(sender, frame.len(), receivers)
+            self.carry_to_groups(sender, frame, receivers)
         } else {
-            receivers.push(self.carry_to_one(sender, destination, frame.len())?);
+            receivers.extend(self.carry_to_one(sender, destination, frame)?);
             Ok(())
         }
     }
 
-    /// Carries a frame to the port that the address encodes, and to the function there that has the address.
+    /// Carries a frame to the port that the address encodes, and to the function there that has the address. With a link model,
+    /// it is not there yet.
     fn carry_to_one(
         &mut self,
         sender: &VirtualFunction,
         destination: MacAddress,
-        payload: usize,
-    ) -> Result<FunctionId, DropReason> {
+        frame: &[u8],
+    ) -> Result<Option<FunctionId>, DropReason> {
         let lid = destination.lid().ok_or(DropReason::UnknownAddress)?;
         let number = destination.bytes()[3];
         let key = self.key_toward(sender, destination).ok_or(DropReason::PartitionAtSender)?;
         let flow = self.flow(sender, key, sender.sl, lid.into(), queue_pair(number));
-        let end = self
-            .route(sender.id.port, lid, &PacketKind::Data { flow, cast: CastKind::Unicast, payload })?
-            .end;
-        self.accept_partition(end, &flow)?;
+        let packet = PacketKind::Data { flow, cast: CastKind::Unicast, payload: frame.len() };
+        if self.is_modelled(sender.id.port, lid.into()) {
+            let content = Content::Frame { sender: sender.clone(), destination };
+            self.queue_at_sender(sender.id, content, &[packet], frame);
+            return Ok(None);
+        }
+        let end = self.route(sender.id.port, lid, &packet)?.end;
+        self.receiver_of_frame(sender, destination, end, &flow).map(Some)
+    }
+
+    /// The function at an end port that takes a unicast frame.
+    fn receiver_of_frame(
+        &mut self,
+        sender: &VirtualFunction,
+        destination: MacAddress,
+        end: PortId,
+        flow: &Flow,
+    ) -> Result<FunctionId, DropReason> {
+        self.accept_partition(end, flow)?;
         let owner = self.functions.others(end, sender.id).find(|other| other.mac == destination);
         let receiver = owner.ok_or(DropReason::NoFunction)?;
-        if self.takes(receiver, key) { Ok(receiver.id) } else { Err(self.refuse_partition(end, &flow)) }
+        if self.takes(receiver, flow.pkey) { Ok(receiver.id) } else { Err(self.refuse_partition(end, flow)) }
+    }
+
+    /// Delivers a frame that the link model has carried to an end port, to functions that are not in `reached` yet.
+    pub(crate) fn arrive_frame(
+        &mut self,
+        sender: &VirtualFunction,
+        destination: MacAddress,
+        end: PortId,
+        flow: &Flow,
+        frame: &[u8],
+        reached: &mut Vec<FunctionId>,
+    ) -> Result<(), DropReason> {
+        let mut receivers = Vec::new();
+        if let LidAddress::Multicast(group) = flow.destination {
+            self.accept_partition(end, flow)?;
+            self.join(sender, (flow.pkey, group), end, &mut receivers);
+        } else {
+            receivers.push(self.receiver_of_frame(sender, destination, end, flow)?);
+        }
+        for id in receivers {
+            if !reached.contains(&id) {
+                reached.push(id);
+                self.functions.count(id, |counters| counters.received += 1);
+                self.push_undelayed(FabricOutput::Frame { function: id, frame: frame.into() });
+            }
+        }
+        Ok(())
     }
 
     /// The P_Key for frames to an address: of the sender's keys that its port holds, the first that the
@@ -292,16 +337,28 @@ impl Fabric {
     fn carry_to_groups(
         &mut self,
         sender: &VirtualFunction,
-        payload: usize,
+        frame: &[u8],
         receivers: &mut Vec<FunctionId>,
     ) -> Result<(), DropReason> {
         let port = sender.id.port;
-        let mut groups = 0;
+        let (mut groups, mut modelled) = (0, Vec::new());
         for key in sender.keys.iter() {
             if let Some(group) = key.group.filter(|_| self.holds_pkey(port, key.pkey)) {
-                self.carry_to_group(sender, (key.pkey, group), payload, receivers);
+                let sl = ServiceLevel::default();
+                let flow = self.flow(sender, key.pkey, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
+                let packet = PacketKind::Data { flow, cast: CastKind::Multicast, payload: frame.len() };
+                if self.is_modelled(port, LidAddress::Multicast(group)) {
+                    self.join(sender, (key.pkey, group), port, receivers);
+                    modelled.push(packet);
+                } else {
+                    self.carry_to_group(sender, (&flow, group), &packet, receivers);
+                }
                 groups += 1;
             }
+        }
+        if !modelled.is_empty() {
+            let content = Content::Frame { sender: sender.clone(), destination: MacAddress::BROADCAST };
+            self.queue_at_sender(sender.id, content, &modelled, frame);
         }
         // A function that shares several partitions with the sender receives the frame once.
         receivers.sort_unstable();
@@ -312,20 +369,18 @@ impl Fabric {
     fn carry_to_group(
         &mut self,
         sender: &VirtualFunction,
-        (key, group): (Pkey, MulticastLid),
-        payload: usize,
+        (flow, group): (&Flow, MulticastLid),
+        packet: &PacketKind,
         receivers: &mut Vec<FunctionId>,
     ) {
-        let sl = ServiceLevel::default();
-        let flow = self.flow(sender, key, sl, LidAddress::Multicast(group), GROUP_QUEUE_PAIR);
-        let packet = PacketKind::Data { flow, cast: CastKind::Multicast, payload };
+        let key = flow.pkey;
         let mut reached = Vec::new();
-        self.replicate(sender.id.port, group, &packet, &mut reached, |fabric, reason| {
+        self.replicate(sender.id.port, group, packet, &mut reached, |fabric, reason| {
             fabric.count_frame_drop(sender.id, reason);
         });
         self.join(sender, (key, group), sender.id.port, receivers);
         for end in reached {
-            match self.accept_partition(end, &flow) {
+            match self.accept_partition(end, flow) {
                 Ok(()) => self.join(sender, (key, group), end, receivers),
                 Err(reason) => self.count_frame_drop(sender.id, reason),
             }
@@ -374,7 +429,7 @@ impl Fabric {
         }
     }
 
-    fn count_frame_drop(&mut self, from: FunctionId, reason: DropReason) {
+    pub(crate) fn count_frame_drop(&mut self, from: FunctionId, reason: DropReason) {
         let at = self.reached;
         self.functions.count(from, |counters| counters.count_drop(reason, at));
     }

@@ -26,6 +26,7 @@ use crate::counters::CastKind;
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, FabricOutput};
 use crate::forwarding::PacketKind;
+use crate::link_queues::Content;
 use crate::mad_routing::Duplicate;
 use crate::notices::Flow;
 use crate::vf_frames::{AttachFunctionError, FUNCTION_KEYS_MAX, FrameCounters, FunctionId};
@@ -297,13 +298,46 @@ impl Fabric {
     ) -> Result<(), DropReason> {
         let flow = flow(packet, own);
         let kind = PacketKind::Data { flow, cast: CastKind::Unicast, payload: packet.payload.len() };
+        if self.is_modelled(sender.id.port(), lid.into()) {
+            self.queue_at_sender(sender.id, Content::Packet { source: own }, &[kind], raw);
+            return Ok(());
+        }
         let end = self.route(sender.id.port(), lid, &kind)?.end;
-        self.accept_partition(end, &flow)?;
+        self.hand_over(end, (own, &flow), packet, raw)
+    }
+
+    /// Hands a unicast packet to the function at its end port that it is for.
+    fn hand_over(
+        &mut self,
+        end: PortId,
+        (own, flow): (Lid, &Flow),
+        packet: &Packet<'_>,
+        raw: &[u8],
+    ) -> Result<(), DropReason> {
+        self.accept_partition(end, flow)?;
         let receiver = self.receiver_of(end, packet).ok_or(DropReason::NoFunction)?;
         if !self.takes_packet(&receiver, packet.pkey) {
-            return Err(self.refuse_partition(end, &flow));
+            return Err(self.refuse_partition(end, flow));
         }
         self.deliver_packet(receiver.id, own, raw);
+        Ok(())
+    }
+
+    /// Delivers a packet that the link model has carried to an end port.
+    pub(crate) fn arrive_packet(
+        &mut self,
+        sender: FunctionId,
+        own: Lid,
+        end: PortId,
+        flow: &Flow,
+        raw: &[u8],
+    ) -> Result<(), DropReason> {
+        let packet = Packet::read(raw).map_err(|_| DropReason::Malformed)?;
+        if !matches!(packet.dlid, LidAddress::Multicast(_)) {
+            return self.hand_over(end, (own, flow), &packet, raw);
+        }
+        self.accept_partition(end, flow)?;
+        self.deliver_to_all(end, sender, (own, packet.pkey), raw);
         Ok(())
     }
 
@@ -328,9 +362,13 @@ impl Fabric {
         let (port, flow) = (sender.id.port(), flow(packet, own));
         let kind = PacketKind::Data { flow, cast: CastKind::Multicast, payload: packet.payload.len() };
         let mut ends = Vec::new();
-        self.replicate(port, group, &kind, &mut ends, |fabric, reason| {
-            fabric.count_packet_drop(sender.id, reason);
-        });
+        if self.is_modelled(port, LidAddress::Multicast(group)) {
+            self.queue_at_sender(sender.id, Content::Packet { source: own }, &[kind], raw);
+        } else {
+            self.replicate(port, group, &kind, &mut ends, |fabric, reason| {
+                fabric.count_packet_drop(sender.id, reason);
+            });
+        }
         for end in ends {
             match self.accept_partition(end, &flow) {
                 Ok(()) => self.deliver_to_all(end, sender.id, (own, packet.pkey), raw),
@@ -384,7 +422,7 @@ impl Fabric {
         functions.find(|function| self.gid_of_function(function) == named).cloned()
     }
 
-    fn count_packet_drop(&mut self, from: FunctionId, reason: DropReason) {
+    pub(crate) fn count_packet_drop(&mut self, from: FunctionId, reason: DropReason) {
         let at = self.reached;
         self.count_drop(reason);
         self.adapter_functions.count(from, |counters| counters.count_drop(reason, at));

@@ -5,7 +5,7 @@
 //! dropped. A guest that does not read has a bounded backlog and does not block the others; a guest that starts later, or
 //! restarts, is found again by its path.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::socket_file::{self, SocketBindError};
-use crate::sys::Epoll;
+use crate::sys::{Epoll, Interest};
 
 /// Largest frame in bytes: an InfiniBand packet with the largest payload and all headers, in an Ethernet frame. A larger one is received
 /// truncated, one byte longer than this.
@@ -50,6 +50,8 @@ pub struct GuestSockets<K> {
     tokens_given: u64,
     /// Guests that were readable when the round began, and how many frames may still be received from each.
     round: Vec<(K, usize)>,
+    /// Guests that are not received from.
+    paused: BTreeSet<K>,
 }
 
 /// Frames that were dropped at the socket of a guest.
@@ -120,6 +122,7 @@ impl<K: Copy + Ord> GuestSockets<K> {
             tokens: HashMap::new(),
             tokens_given: 0,
             round: Vec::new(),
+            paused: BTreeSet::new(),
         })
     }
 
@@ -186,7 +189,35 @@ impl<K: Copy + Ord> GuestSockets<K> {
     pub fn detach(&mut self, key: K) -> bool {
         let Some(guest_socket) = self.guests.remove(&key) else { return false };
         self.tokens.remove(&guest_socket.token);
+        self.paused.remove(&key);
         true
+    }
+
+    /// Receives nothing more from a guest until [`resume`](Self::resume) or a new [`attach`](Self::attach). What it sends stays in
+    /// its socket, which is full after about ten frames; then the guest has to wait.
+    pub fn pause(&mut self, key: K) {
+        let Some(guest_socket) = self.guests.get(&key).filter(|_| !self.paused.contains(&key)) else {
+            return;
+        };
+        match self.epoll.modify(&guest_socket.socket.socket, guest_socket.token, Interest::None) {
+            Ok(()) => drop(self.paused.insert(key)),
+            Err(error) => tracing::warn!(%error, "cannot pause the socket of a virtual machine"),
+        }
+    }
+
+    /// Receives from a paused guest again.
+    pub fn resume(&mut self, key: K) {
+        let Some(guest_socket) = self.guests.get(&key).filter(|_| self.paused.contains(&key)) else { return };
+        match self.epoll.modify(&guest_socket.socket.socket, guest_socket.token, Interest::Read) {
+            Ok(()) => drop(self.paused.remove(&key)),
+            // It stays paused, and the caller tries again.
+            Err(error) => tracing::warn!(%error, "cannot resume the socket of a virtual machine"),
+        }
+    }
+
+    /// The guests that are paused.
+    pub fn paused(&self) -> impl Iterator<Item = K> {
+        self.paused.iter().copied()
     }
 
     /// The path of the guest's socket, that of the socket here, and the counters; `None` for an unknown key.
@@ -209,7 +240,9 @@ impl<K: Copy + Ord> GuestSockets<K> {
     /// [`FRAME_BYTES_MAX`] + 1 means that the frame was longer and is truncated.
     pub fn receive(&mut self, buffer: &mut FrameBuffer) -> Option<(K, usize)> {
         while let Some((key, left)) = self.round.last_mut() {
-            let Some(guest_socket) = self.guests.get_mut(key).filter(|_| *left > 0) else {
+            let Some(guest_socket) =
+                self.guests.get_mut(key).filter(|_| *left > 0 && !self.paused.contains(key))
+            else {
                 self.round.pop();
                 continue;
             };

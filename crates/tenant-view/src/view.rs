@@ -357,7 +357,7 @@ impl View {
                 None => return,
             },
             // No function is attached to the fabric of a view.
-            fabric_sim::FabricOutput::Packet { .. } => return,
+            fabric_sim::FabricOutput::Packet { .. } | fabric_sim::FabricOutput::Frame { .. } => return,
             fabric_sim::FabricOutput::Lost { port, datagram, reason } => match self.by_port.get(&port) {
                 Some(adapter) => ViewOutput::Lost { adapter: *adapter, datagram, reason },
                 None => return,

@@ -168,7 +168,7 @@ impl Host {
                     }
                     outbox.deliver(port, datagram);
                 }
-                FabricOutput::Packet { .. } => {}
+                FabricOutput::Packet { .. } | FabricOutput::Frame { .. } => {}
                 FabricOutput::Lost { datagram, .. } => outbox.report_lost_request(datagram),
             }
         }

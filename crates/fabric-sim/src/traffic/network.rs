@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fabric_model::{LinkRate, Speed, Width};
+use fabric_model::LinkRate;
 use ib_wire::{Lid, Pkey, PortNum, ServiceLevel, SlToVl, VirtualLane};
 
 use super::arbiter::ArbitrationTables;
@@ -404,8 +404,7 @@ impl Builder {
         let port = fabric.port(id);
         let first_key = self.keys.len() as u32;
         self.keys.extend(port.keys());
-        let slowest = LinkRate { speed: Speed::Sdr, width: Width::X1 };
-        let rate = LinkRate::active(&port.info, fabric.is_fdr10(id)).unwrap_or(slowest);
+        let rate = fabric.link_rate(id);
         PortTables {
             keys: (first_key, self.keys.len() as u32),
             lid: port.info.lid,
@@ -418,11 +417,7 @@ impl Builder {
     }
 
     fn arbitration(&mut self, fabric: &Fabric, id: PortId) -> Arc<ArbitrationTables> {
-        let port = fabric.port(id);
-        let held = port.arbitration.as_deref().cloned().unwrap_or_default();
-        let high = &held.high[..usize::from(port.info.vl_arb_high_cap).min(held.high.len())];
-        let low = &held.low[..usize::from(port.info.vl_arb_low_cap).min(held.low.len())];
-        let tables = ArbitrationTables::new(high, low, port.info.vl_high_limit);
+        let tables = fabric.arbitration_tables(id);
         let shared = self.tables.entry(tables).or_insert_with_key(|tables| Arc::new(tables.clone()));
         Arc::clone(shared)
     }

@@ -5,6 +5,7 @@ mod faults;
 mod frames;
 mod install;
 mod keys;
+mod link_model;
 mod oracle;
 mod packets;
 mod partitions;

@@ -263,3 +263,35 @@ fn a_flood_of_one_guest_does_not_starve_the_others() {
         assert!(heard.contains(&(key, 6)), "{key}: {heard:?}");
     }
 }
+
+#[test]
+fn a_paused_guest_is_not_read_and_loses_nothing() {
+    let mut rig = Rig::new();
+    (1..=2).for_each(|key| rig.attach(key).unwrap());
+    let [paused, other] = [1, 2].map(|key| rig.machine(key));
+    let mut sent = 0;
+    rig.guests.pause(1);
+    while paused.send_to(b"later", rig.fabric(1)).is_ok() {
+        sent += 1;
+    }
+    other.send_to(b"now", rig.fabric(2)).unwrap();
+    assert_eq!(rig.round(), [(2, 3)]);
+    assert_eq!(rig.round(), [], "nothing is reported as readable either");
+    assert_eq!(rig.guests.paused().collect::<Vec<_>>(), [1]);
+    rig.guests.resume(1);
+    assert_eq!(rig.guests.paused().count(), 0);
+    assert_eq!(rig.round(), vec![(1, 5); sent]);
+    // In the middle of a round.
+    for _ in 0..3 {
+        paused.send_to(b"later", rig.fabric(1)).unwrap();
+    }
+    rig.guests.begin_round().unwrap();
+    assert!(rig.guests.receive(&mut rig.buffer).is_some());
+    rig.guests.pause(1);
+    assert_eq!(rig.guests.receive(&mut rig.buffer), None);
+    // A new attachment is read.
+    rig.guests.detach(1);
+    rig.attach(1).unwrap();
+    paused.send_to(b"anew", rig.fabric(1)).unwrap();
+    assert_eq!(rig.round(), [(1, 4)]);
+}

@@ -43,6 +43,8 @@ pub struct World {
     pub now: Duration,
     pub delivered: Vec<(PortId, Datagram)>,
     pub packets: Vec<(FunctionId, Box<[u8]>)>,
+    /// Frames that the link model carried.
+    pub frames: Vec<(FunctionId, Box<[u8]>)>,
     transactions: u64,
 }
 
@@ -58,7 +60,14 @@ impl World {
     pub fn of(net: &str, profile: impl Into<DeviceProfile>, seed: u64) -> Self {
         let topology = ibnetdiscover::parse(net).expect("the test fabric is well formed");
         let fabric = Fabric::new(topology, profile, seed).expect("the profile is valid");
-        Self { fabric, now: Duration::ZERO, delivered: Vec::new(), packets: Vec::new(), transactions: 0 }
+        Self {
+            fabric,
+            now: Duration::ZERO,
+            delivered: Vec::new(),
+            packets: Vec::new(),
+            frames: Vec::new(),
+            transactions: 0,
+        }
     }
 
     /// The configured fabric, on switches with this many ports: six or more.
@@ -162,6 +171,7 @@ impl World {
             match output {
                 FabricOutput::Deliver { port, datagram } => self.delivered.push((port, datagram)),
                 FabricOutput::Packet { function, packet } => self.packets.push((function, packet)),
+                FabricOutput::Frame { function, frame } => self.frames.push((function, frame)),
                 FabricOutput::Lost { .. } => {}
             }
         }
