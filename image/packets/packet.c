@@ -320,8 +320,8 @@ static void write_mad(unsigned char *mad, const struct kind *kind, const struct 
         if (kind->attribute == 0x35) {
             if (!options->dgid)
                 fail("--mad paths needs --dgid");
-            read_gid(data, options->dgid);
-            memcpy(data + 16, port->gid, 16);
+            read_gid(data + 8, options->dgid);
+            memcpy(data + 24, port->gid, 16);
             data[49] = 1;
         } else if (kind->attribute == 0x38) {
             /* The group of IPoIB broadcasts in that partition. */
