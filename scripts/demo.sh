@@ -358,6 +358,9 @@ dropped() { # key [reason,reason]: packets of the functions with this P_Key that
     adapters | pick 'sum(n for f in it if f["pkeys"][0] == int("'"$1"'", 16) for r, n in f["packets"]["drops"].items() if not "'"${2:-}"'" or r in "'"${2:-}"'".split(","))'
 }
 copper_key=$(in_node acme copper 1 cat /sys/class/infiniband/heddle0/ports/1/pkeys/0 | tr -d '\r\n')
+listens() { # file: whether a listener has said so, in a whole line
+    [[ $(sed -n '/^listening/p' "$1" 2>/dev/null | wc -l) != 0 ]] && [[ $(tail -c 1 "$1" | wc -l) == 1 ]]
+}
 datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to copper-2
     local mark=$1 pair tenant node file lid qpn gid deadline
     for pair in umbra:tin:1 acme:copper:2; do
@@ -366,7 +369,7 @@ datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to 
         in_node "$tenant" "$cluster" "$node" ud-count --mark "$mark" --seconds "$listen_seconds" >"$file" 2>&1 &
         local listener=$!
         deadline=$((SECONDS + 60))
-        until grep -qs '^listening' "$file"; do
+        until listens "$file"; do
             ((SECONDS < deadline)) || fail "$cluster-$node did not start to listen within 60 s (see $file)"
             sleep 0.05
         done
@@ -411,7 +414,7 @@ listen_raw() { # mark seconds: all but copper-1 listen
     done
     for pair in "${!listeners_of[@]}"; do
         deadline=$((SECONDS + 60))
-        until grep -qs '^listening' "$scratch/raw-$pair"; do
+        until listens "$scratch/raw-$pair"; do
             ((SECONDS < deadline)) || fail "$pair did not start to listen within 60 s (see $scratch/raw-$pair)"
             sleep 0.05
         done
@@ -472,14 +475,6 @@ arrived=$(tr -d '\r' <"$scratch/raw-copper-2" | grep '^mark ' || true)
 [[ $arrived =~ ^"mark raw-own packets "[0-9]+" slids $own_lid"$ ]] ||
     fail "control: copper-2 should receive raw packets of copper-1 with SLID $own_lid and no others, got '$arrived' (see $evidence/$kept)"
 held "control: copper-2 received those with a forged SLID, $tin_lid, and sees the true one: ${arrived#mark raw-own }" "$kept"
-must raw-nodes in_node acme copper 1 packet-send --mad node-info --dlid 1-40 --mark raw-smp --seconds 3
-! sed -n 's/^answer .* guid 0x\([0-9a-f]*\).*/\1/p' "$evidence/$kept" | grep -qFf - "$evidence/fabric.ibnetdiscover" ||
-    fail "a device of the fabric answered a Get of NodeInfo (see $evidence/$kept)"
-held "40 Gets of NodeInfo to QP0 of the LIDs 1 to 40: no device of the fabric answered" "$kept"
-must raw-set in_node acme copper 1 packet-send --mad set-port-info --m-key 0x1 --dlid 1-40 --mark raw-smp --seconds 3
-physical_state >"$scratch/physical-after"
-diff "$scratch/physical-before" "$scratch/physical-after" >>"$evidence/$kept" || fail "the tables of devices have changed (see $evidence/$kept)"
-held "40 Sets of PortInfo with a guessed M_Key: LIDs, tables and counters of wrong keys are unchanged on the fabric" "$kept"
 sm_lid=$(value sm-lid "$copper_1")
 must raw-path in_node acme copper 1 packet-send --mad paths --dgid "$tin_gid" --dlid "$sm_lid" --seconds 3
 ! grep -Eq 'status 0x0000 records [1-9]' "$evidence/$kept" || fail "copper-1 gets a path to tin-1 (see $evidence/$kept)"
@@ -523,6 +518,14 @@ for process in rping-tin rping-copper; do
 done
 must check-copper by acme cluster check copper
 expect ' 0 failed' "heddle cluster check: $(grep -E '^[0-9]+ passed' "$evidence/$kept")"
+must raw-nodes in_node acme copper 1 packet-send --mad node-info --dlid 1-40 --mark raw-smp --seconds 3
+! sed -n 's/^answer .* guid 0x\([0-9a-f]*\).*/\1/p' "$evidence/$kept" | grep -qFf - "$evidence/fabric.ibnetdiscover" ||
+    fail "a device of the fabric answered a Get of NodeInfo (see $evidence/$kept)"
+held "40 Gets of NodeInfo to QP0 of the LIDs 1 to 40: no device of the fabric answered" "$kept"
+must raw-set in_node acme copper 1 packet-send --mad set-port-info --m-key 0x1 --dlid 1-40 --mark raw-smp --seconds 3
+physical_state >"$scratch/physical-after"
+diff "$scratch/physical-before" "$scratch/physical-after" >>"$evidence/$kept" || fail "the tables of devices have changed (see $evidence/$kept)"
+held "40 Sets of PortInfo with a guessed M_Key: LIDs, tables and counters of wrong keys are unchanged on the fabric" "$kept"
 must delete-copper by acme cluster delete copper --timeout "$cluster_limit"
 must delete-tin by umbra cluster delete tin --timeout "$cluster_limit"
 [[ $(adapters | pick 'len(it)') == 0 ]] || fail "adapters are left on the fabric"

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use super::nodes::{CheckedNode, NodeCommands};
 use super::parse::{facts, ping as read_ping, short};
 use super::plan::Check;
-use super::report::{Figure, Finding};
+use super::report::{CheckFinding, Figure};
 
 /// Limit of commands that only read.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub async fn inventory(nodes: &NodeCommands<'_>, checks: &[Check]) -> anyhow::Re
 }
 
 /// The InfiniBand port of every node is active.
-pub async fn port(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+pub async fn port(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let script = "device=$(ls /sys/class/infiniband | head -n 1)
         [ -n \"$device\" ] || { echo there is no InfiniBand device; exit 1; }
         echo device $device
@@ -60,7 +60,7 @@ pub async fn port(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
         let printed = nodes.ok(node, script, LIMIT).await?;
         rates.insert(read_port(&printed).with_context(|| node.name.clone())?);
     }
-    Ok(Finding::note(rates.into_iter().collect::<Vec<_>>().join("; ")))
+    Ok(CheckFinding::note(rates.into_iter().collect::<Vec<_>>().join("; ")))
 }
 
 /// The rate of an active port.
@@ -73,14 +73,14 @@ fn read_port(printed: &str) -> anyhow::Result<String> {
 }
 
 /// The network device of every node has the address that the controller assigned.
-pub async fn address(nodes: &NodeCommands<'_>, device: &str) -> anyhow::Result<Finding> {
+pub async fn address(nodes: &NodeCommands<'_>, device: &str) -> anyhow::Result<CheckFinding> {
     let script =
         format!("ip -o -4 addr show dev {device}; echo state $(cat /sys/class/net/{device}/operstate)");
     for node in nodes.all() {
         let printed = nodes.ok(node, &script, LIMIT).await?;
         read_address(&printed, node.address).with_context(|| format!("{} of {}", device, node.name))?;
     }
-    Ok(Finding::note("up, with its address in every node"))
+    Ok(CheckFinding::note("up, with its address in every node"))
 }
 
 fn read_address(printed: &str, address: Ipv4Addr) -> anyhow::Result<()> {
@@ -93,7 +93,7 @@ fn read_address(printed: &str, address: Ipv4Addr) -> anyhow::Result<()> {
 }
 
 /// Every node reaches the next one, the last the first.
-pub async fn ping(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+pub async fn ping(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let all = nodes.all();
     let mut slowest: f64 = 0.0;
     for (node, next) in all.iter().zip(all.iter().cycle().skip(1)) {
@@ -102,8 +102,8 @@ pub async fn ping(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
         let time = read_ping(&printed.text).with_context(|| describe(node, next))?;
         slowest = slowest.max(time);
     }
-    let note = Some(format!("{} to their successor", all.len()));
-    Ok(Finding { figures: vec![Figure::new("slowest average round trip", slowest, "ms")], note })
+    let note = Some(format!("each of {} nodes to the next", all.len()));
+    Ok(CheckFinding { figures: vec![Figure::new("slowest average round trip", slowest, "ms")], note })
 }
 
 fn describe(from: &CheckedNode, to: &CheckedNode) -> String {

@@ -13,10 +13,10 @@ use controller_api::cluster::AdapterKind;
 
 use super::nodes::NodeCommands;
 use super::parse::{self, Answer, Arrived, Listening, short};
-use super::report::Finding;
+use super::report::CheckFinding;
 
 /// Limit of an attempt.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Seconds that nodes listen for packets.
 const LISTEN_SECONDS: u32 = 6;
@@ -30,8 +30,11 @@ const COPIES: u32 = 20;
 /// LIDs that a tenant would guess: managers number them from 1.
 const LIDS_GUESSED: u16 = 64;
 
-/// P_Keys that a tenant would guess.
-const KEYS_GUESSED: std::ops::RangeInclusive<u16> = 0x0001..=0x0010;
+/// Partitions on each side of its own that a tenant would guess: numbers are given one after the other.
+const KEYS_BESIDE: u16 = 8;
+
+/// Beginning of the GUIDs that devices have in views, locally administered.
+const VIEW_GUIDS: &str = "0x024845";
 
 /// Addresses beyond those of the cluster that are tried.
 const ADDRESSES_GUESSED: usize = 4;
@@ -91,7 +94,7 @@ impl Attempt {
     }
 }
 
-pub async fn run(nodes: &NodeCommands<'_>, attempt: Attempt) -> anyhow::Result<Finding> {
+pub async fn run(nodes: &NodeCommands<'_>, attempt: Attempt) -> anyhow::Result<CheckFinding> {
     match attempt {
         Attempt::ForgedPackets => forged_packets(nodes).await,
         Attempt::SubnetManagement => subnet_management(nodes).await,
@@ -129,7 +132,7 @@ fn forgeries(own: &Listening, peer: &Listening) -> Vec<(&'static str, String)> {
     ]
 }
 
-async fn forged_packets(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+async fn forged_packets(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let (own, peer) = adapters(nodes).await?;
     let to = format!("packet-send --dlid {} --qpn {} --count {COPIES}", peer.lid, peer.first_qpn + 5);
     let forged_lid = if own.lid == 1 { 2 } else { 1 };
@@ -144,7 +147,7 @@ async fn forged_packets(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
 }
 
 /// Packets with a forged SLID arrive, but with the true one; those with other forged fields do not.
-fn judge_forged(heard: &str, own_lid: u16, kinds: &[&str]) -> anyhow::Result<Finding> {
+fn judge_forged(heard: &str, own_lid: u16, kinds: &[&str]) -> anyhow::Result<CheckFinding> {
     let arrived = parse::arrived(heard)?;
     let control = arrived.get("check-lid").cloned().unwrap_or_default();
     ensure!(control.packets > 0, "control: valid packets to the next node did not arrive");
@@ -158,7 +161,7 @@ fn judge_forged(heard: &str, own_lid: u16, kinds: &[&str]) -> anyhow::Result<Fin
         ensure!(packets == 0, "{packets} of {COPIES} packets of the kind {kind} arrived");
     }
     let sent = COPIES * kinds.len() as u32;
-    Ok(Finding::note(format!(
+    Ok(CheckFinding::note(format!(
         "{sent} with a forged P_Key, GUID, queue pair or length: none arrived; {} of {COPIES} with a forged LID arrived, with the true \
          one",
         control.packets
@@ -171,29 +174,37 @@ async fn ask(nodes: &NodeCommands<'_>, options: &str) -> anyhow::Result<(u64, Ve
     parse::answers(&nodes.ok(nodes.first(), &script, LIMIT).await?)
 }
 
-async fn subnet_management(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+async fn subnet_management(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let before = adapters(nodes).await?;
     let (asked, answers) = ask(nodes, &format!("--dlid 1-{LIDS_GUESSED} --mad node-info")).await?;
-    let view = nodes.view_guids().await?;
-    let foreign: BTreeSet<&str> = answers
-        .iter()
-        .filter_map(|answer| answer.guid.as_deref())
-        .filter(|guid| !view.contains(*guid))
-        .collect();
-    ensure!(foreign.is_empty(), "devices outside of the view of the cluster answered: {foreign:?}");
+    judge_devices(&answers, &nodes.own_guids().await?)?;
+    if !answers.is_empty() {
+        let count = answers.len();
+        return Ok(CheckFinding::note(format!(
+            "{asked} Gets: {count} answers, all of the view of this cluster"
+        )));
+    }
+    // Only where nobody answers: a tenant may change its own view, and this is no place to do so.
     let (set, accepted) =
         ask(nodes, &format!("--dlid 1-{LIDS_GUESSED} --mad set-port-info --m-key 1")).await?;
-    let accepted = accepted.iter().filter(|answer| answer.status == 0).count();
-    ensure!(accepted == 0, "{accepted} ports accepted a Set of PortInfo with a guessed M_Key");
+    ensure!(accepted.is_empty(), "{} Sets of PortInfo with a guessed M_Key were answered", accepted.len());
     let after = adapters(nodes).await?;
     ensure!(before == after, "the ports of the nodes have changed: {before:?}, then {after:?}");
-    Ok(Finding::note(format!(
-        "{asked} Gets and {set} Sets with a guessed M_Key: {} answers, all of the cluster's own view; nothing changed",
-        answers.len()
+    Ok(CheckFinding::note(format!(
+        "{asked} Gets and {set} Sets with a guessed M_Key: nobody answered, nothing changed"
     )))
 }
 
-async fn performance_management(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+/// Devices that answer are those of the view, with GUIDs of its own, or nodes of the cluster.
+fn judge_devices(answers: &[Answer], own: &BTreeSet<String>) -> anyhow::Result<()> {
+    let is_own = |guid: &str| guid.starts_with(VIEW_GUIDS) || own.contains(guid);
+    let guids = answers.iter().map(|answer| answer.guid.as_deref().unwrap_or("unknown"));
+    let foreign: BTreeSet<&str> = guids.filter(|guid| !is_own(guid)).collect();
+    ensure!(foreign.is_empty(), "devices outside of the view of the cluster answered: {foreign:?}");
+    Ok(())
+}
+
+async fn performance_management(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let (own, _) = adapters(nodes).await?;
     let (asked, answers) = ask(nodes, &format!("--dlid 1-{LIDS_GUESSED} --mad counters")).await?;
     judge_counters(asked, &answers, &own_lids(nodes).await?, own.lid)
@@ -211,15 +222,20 @@ async fn own_lids(nodes: &NodeCommands<'_>) -> anyhow::Result<BTreeSet<u16>> {
     Ok(lids)
 }
 
-fn judge_counters(asked: u64, answers: &[Answer], own: &BTreeSet<u16>, lid: u16) -> anyhow::Result<Finding> {
+fn judge_counters(
+    asked: u64,
+    answers: &[Answer],
+    own: &BTreeSet<u16>,
+    lid: u16,
+) -> anyhow::Result<CheckFinding> {
     let answered: BTreeSet<u16> = answers.iter().map(|answer| answer.lid).collect();
     ensure!(answered.contains(&lid), "control: the own port, LID {lid}, did not answer");
     let foreign: Vec<&u16> = answered.difference(own).collect();
     ensure!(foreign.is_empty(), "ports of others answered: LIDs {foreign:?}");
-    Ok(Finding::note(format!("{asked} LIDs asked: {} answered, all of this cluster", answered.len())))
+    Ok(CheckFinding::note(format!("{asked} LIDs asked: {} answered, all of this cluster", answered.len())))
 }
 
-async fn subnet_administration(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+async fn subnet_administration(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let (own, _) = adapters(nodes).await?;
     let manager =
         nodes.ok(nodes.first(), "echo lid $(cat /sys/class/infiniband/*/ports/1/sm_lid)", LIMIT).await?;
@@ -232,29 +248,55 @@ async fn subnet_administration(nodes: &NodeCommands<'_>) -> anyhow::Result<Findi
         control.iter().any(|answer| answer.status == 0),
         "control: the group of the own partition cannot be joined: {control:?}"
     );
-    let mut tried = 0;
-    for key in KEYS_GUESSED.filter(|key| key | 0x8000 != own.pkey | 0x8000) {
-        let (sent, answers) = ask_briefly(nodes, &join(key)).await?;
-        let accepted = answers.iter().any(|answer| answer.status == 0);
-        ensure!(!accepted, "the broadcast group of partition {key:#06x} was joined");
-        tried += sent;
-    }
+    let (tried, joined) = join_all(nodes, manager, &guessed_keys(own.pkey)).await?;
+    ensure!(joined.is_empty(), "broadcast groups of other partitions were joined: {joined:?}");
     let (_, listed) = ask(nodes, &format!("--dlid {manager} --mad nodes")).await?;
     let records = listed.iter().filter_map(|answer| answer.records).max().unwrap_or(0);
     let known = nodes.known_addresses().len() as u32;
     // The default partition shows the manager's own node besides.
     ensure!(records <= known + 1, "subnet administration lists {records} nodes; the cluster has {known}");
-    Ok(Finding::note(format!(
+    Ok(CheckFinding::note(format!(
         "{tried} joins of guessed partitions were refused, that of the own one was not; {records} nodes listed"
     )))
 }
 
-async fn ask_briefly(nodes: &NodeCommands<'_>, options: &str) -> anyhow::Result<(u64, Vec<Answer>)> {
-    let script = format!("packet-send --seconds 1 {options}");
-    parse::answers(&nodes.ok(nodes.first(), &script, LIMIT).await?)
+/// P_Keys around the own one, and the first ones.
+fn guessed_keys(own: u16) -> BTreeSet<u16> {
+    let number = own & 0x7fff;
+    let around = number.saturating_sub(KEYS_BESIDE)..=number.saturating_add(KEYS_BESIDE);
+    let guessed = (1..=KEYS_BESIDE).chain(around);
+    guessed.filter(|key| (1..0x7fff).contains(key) && *key != number).map(|key| key | 0x8000).collect()
 }
 
-async fn forged_frames(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+/// Asks to join the broadcast groups of partitions; returns the number of requests, and the partitions whose group was joined.
+async fn join_all(
+    nodes: &NodeCommands<'_>,
+    manager: u16,
+    keys: &BTreeSet<u16>,
+) -> anyhow::Result<(usize, Vec<String>)> {
+    let list: Vec<String> = keys.iter().map(|key| format!("{key:#06x}")).collect();
+    let script = format!(
+        "for key in {}; do echo key $key; packet-send --seconds 1 --dlid {manager} --mad join --pkey $key || exit 1; done",
+        list.join(" ")
+    );
+    judge_joins(&nodes.ok(nodes.first(), &script, LIMIT).await?, keys.len())
+}
+
+fn judge_joins(printed: &str, count: usize) -> anyhow::Result<(usize, Vec<String>)> {
+    let mut joined = Vec::new();
+    let parts: Vec<&str> = printed.split("key ").skip(1).collect();
+    ensure!(parts.len() == count, "packet-send asked {} times instead of {count}", parts.len());
+    for part in parts {
+        let (_, answers) = parse::answers(part)?;
+        // Without an answer it was not joined either.
+        if answers.iter().any(|answer| answer.status == 0) {
+            joined.push(short(part.lines().next().unwrap_or_default()));
+        }
+    }
+    Ok((count, joined))
+}
+
+async fn forged_frames(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let address = nodes.ok(nodes.second()?, "cat /sys/class/net/eth0/address", LIMIT).await?;
     let address = address.trim();
     let is_address =
@@ -270,7 +312,7 @@ async fn forged_frames(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
     let [own, forged] = heard[..] else { unreachable!("two kinds of frames") };
     ensure!(own > 0, "control: frames with the true source did not arrive");
     ensure!(forged == 0, "{forged} of {COPIES} frames with a forged source arrived");
-    Ok(Finding::note(format!(
+    Ok(CheckFinding::note(format!(
         "{COPIES} frames with a forged source: none arrived; {own} of {COPIES} with the true one did"
     )))
 }
@@ -281,16 +323,18 @@ fn beyond(nodes: impl Iterator<Item = Ipv4Addr>) -> Vec<Ipv4Addr> {
     (1..=ADDRESSES_GUESSED as u32).map(|step| Ipv4Addr::from(last.saturating_add(step))).collect()
 }
 
-async fn foreign_addresses(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+async fn foreign_addresses(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let control =
         nodes.run(nodes.first(), &format!("ping -n -c 2 -W 10 {}", nodes.second()?.address), LIMIT).await?;
     parse::ping(&control.text).context("control: the next node does not answer")?;
     let addresses = beyond(nodes.known_addresses().iter().copied());
-    for address in &addresses {
-        let printed = nodes.run(nodes.first(), &format!("ping -n -c 2 -i 0.5 -W 2 {address}"), LIMIT).await?;
-        ensure!(printed.status != 0, "{address}, which no node has, answered");
-    }
-    Ok(Finding::note(format!("{} addresses beyond those of the nodes: none answered", addresses.len())))
+    let list = addresses.iter().map(Ipv4Addr::to_string).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "for address in {list}; do (ping -n -c 2 -i 0.5 -W 3 $address >/dev/null && echo answered $address) & done; wait"
+    );
+    let printed = nodes.ok(nodes.first(), &script, LIMIT).await?;
+    ensure!(!printed.contains("answered"), "addresses that no node has answered: {}", short(&printed));
+    Ok(CheckFinding::note(format!("{} addresses beyond those of the nodes: none answered", addresses.len())))
 }
 
 #[cfg(test)]
@@ -316,12 +360,44 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_physical_devices_are_a_failure() {
+        let answer = |guid: &str| Answer { lid: 1, status: 0, records: None, guid: Some(guid.to_owned()) };
+        let own = BTreeSet::from(["0x7666f13c3f92a03c".to_owned()]);
+        assert!(judge_devices(&[], &own).is_ok());
+        assert!(judge_devices(&[answer("0x0248450000000010"), answer("0x7666f13c3f92a03c")], &own).is_ok());
+        assert!(judge_devices(&[answer("0x0002c90300100000")], &own).is_err());
+        let unknown = Answer { guid: None, ..answer("") };
+        assert!(judge_devices(&[unknown], &own).is_err());
+    }
+
+    #[test]
     fn counters_of_others_are_a_failure() {
         let answer = |lid| Answer { lid, status: 0, records: None, guid: None };
         let own = BTreeSet::from([3, 4]);
         assert!(judge_counters(64, &[answer(3), answer(4)], &own, 3).is_ok());
         assert!(judge_counters(64, &[answer(3), answer(9)], &own, 3).is_err());
         assert!(judge_counters(64, &[answer(4)], &own, 3).unwrap_err().to_string().contains("control"));
+    }
+
+    #[test]
+    fn a_joined_group_of_another_partition_is_found() {
+        let refused = "key 0x8101\nsent 1\nanswer lid 5 class 0x03 status 0x0600\nanswers 1\n";
+        let silent = "key 0x8102\nsent 1\nanswers 0\n";
+        assert_eq!(judge_joins(&[refused, silent].concat(), 2).unwrap(), (2, vec![]));
+        let joined = refused.replace("0x0600", "0x0000");
+        assert_eq!(judge_joins(&[silent, &joined].concat(), 2).unwrap(), (2, vec!["0x8101".to_owned()]));
+        assert!(judge_joins(silent, 2).is_err(), "one was not tried");
+    }
+
+    #[test]
+    fn guessed_partitions_are_the_neighbours_of_the_own_one() {
+        let keys = guessed_keys(0x8101);
+        assert!(keys.contains(&0x8100) && keys.contains(&0x8102) && keys.contains(&0x8001));
+        assert!(!keys.contains(&0x8101));
+        for own in [0x8001, 0xfffe, 0x0003] {
+            let keys = guessed_keys(own);
+            assert!(!keys.contains(&(own | 0x8000)) && !keys.contains(&0xffff) && !keys.contains(&0x8000));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use controller_api::cluster::AdapterKind;
 
 use self::nodes::NodeCommands;
 use self::plan::{Check, Group, Need};
-use self::report::{CheckReport, CheckedItem, Finding, Verdict};
+use self::report::{CheckFinding, CheckReport, CheckVerdict, CheckedItem};
 use super::cluster::ClusterArgs;
 use super::output::Format;
 use super::progress::WaitProgress;
@@ -53,8 +53,8 @@ pub async fn run(client: &ApiClient, format: Format, args: CheckArgs) -> anyhow:
         let verdict = match obstacle(&check, &nodes, &inventory.tools) {
             Some(verdict) => verdict,
             None => match check.run(&nodes).await {
-                Ok(finding) => Verdict::Passed(finding),
-                Err(error) => Verdict::Failed(parse::short(&format!("{error:#}"))),
+                Ok(finding) => CheckVerdict::Passed(finding),
+                Err(error) => CheckVerdict::Failed(parse::short(&format!("{error:#}"))),
             },
         };
         let item = CheckedItem::new(&check, verdict, began.elapsed());
@@ -68,16 +68,16 @@ pub async fn run(client: &ApiClient, format: Format, args: CheckArgs) -> anyhow:
 }
 
 /// Why a check cannot be run here.
-fn obstacle(check: &Check, nodes: &NodeCommands<'_>, tools: &BTreeSet<String>) -> Option<Verdict> {
+fn obstacle(check: &Check, nodes: &NodeCommands<'_>, tools: &BTreeSet<String>) -> Option<CheckVerdict> {
     if check.need == Need::Pair && nodes.count() < 2 {
-        return Some(Verdict::Skipped("needs a cluster of two nodes or more".to_owned()));
+        return Some(CheckVerdict::Skipped("needs a cluster of two nodes or more".to_owned()));
     }
     let missing: Vec<&str> = check.tools.iter().copied().filter(|tool| !tools.contains(*tool)).collect();
-    (!missing.is_empty()).then(|| Verdict::Missing(missing.join(", ")))
+    (!missing.is_empty()).then(|| CheckVerdict::Missing(missing.join(", ")))
 }
 
 impl Check {
-    async fn run(&self, nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+    async fn run(&self, nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
         use plan::Work;
         match &self.work {
             Work::Port => adapter::port(nodes).await,

@@ -8,7 +8,7 @@ use controller_api::cluster::AdapterKind;
 use super::adapter;
 use super::nodes::NodeCommands;
 use super::parse;
-use super::report::Finding;
+use super::report::CheckFinding;
 
 /// Limit of one run; the start of MPI takes most of it on emulated processors.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -44,15 +44,15 @@ pub const fn transports(adapter: AdapterKind) -> &'static [Transport] {
 }
 
 /// Passes a number around all nodes.
-pub async fn ring(nodes: &NodeCommands<'_>) -> anyhow::Result<Finding> {
+pub async fn ring(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let ranks = nodes.count().min(RANKS_MAX);
     let script = format!("mpirun -np {ranks} --map-by node mpi-ring");
     let printed = nodes.ok(nodes.first(), &script, LIMIT).await?;
-    Ok(Finding { figures: parse::ring(&printed)?, note: Some(format!("{ranks} ranks")) })
+    Ok(CheckFinding { figures: parse::ring(&printed)?, note: Some(format!("{ranks} ranks")) })
 }
 
 /// Latency of the shortest message and bandwidth of the longest, between the first two nodes.
-pub async fn measure(nodes: &NodeCommands<'_>, transport: &Transport) -> anyhow::Result<Finding> {
+pub async fn measure(nodes: &NodeCommands<'_>, transport: &Transport) -> anyhow::Result<CheckFinding> {
     let before = sent_packets(nodes, transport).await?;
     let start = format!("mpirun -np 2 --map-by node {}", transport.options);
     let latency = nodes.ok(nodes.first(), &format!("{start} mpi-pingpong 1024"), LIMIT).await?;
@@ -68,7 +68,7 @@ pub async fn measure(nodes: &NodeCommands<'_>, transport: &Transport) -> anyhow:
         }
         None => None,
     };
-    Ok(Finding { figures, note })
+    Ok(CheckFinding { figures, note })
 }
 
 /// Packets that both programs need at least: 6 sizes of 52 rounds, and 176 messages each in several packets.

@@ -94,11 +94,17 @@ impl<'a> NodeCommands<'a> {
         &self.known_addresses
     }
 
-    /// The GUIDs of adapters in the view of the cluster, as tools print them.
-    pub async fn view_guids(&self) -> anyhow::Result<BTreeSet<String>> {
+    /// The GUIDs of the nodes: of their adapters, and those that they have in the view of the cluster.
+    pub async fn own_guids(&self) -> anyhow::Result<BTreeSet<String>> {
         let view = self.client.view_show(&self.cluster).await.context("the view of the cluster")?;
-        let guids = view.nodes.iter().flat_map(|node| [node.guid, node.port_guid]);
-        Ok(guids.map(|guid| guid.to_string()).collect())
+        let seen = view.nodes.iter().flat_map(|node| [node.guid, node.port_guid]);
+        let mut guids: BTreeSet<String> = seen.map(|guid| guid.to_string()).collect();
+        for node in &self.nodes {
+            // "8672:8285:940f:5111"
+            let printed = self.ok(node, "cat /sys/class/infiniband/*/node_guid", GRACE).await?;
+            guids.insert(format!("0x{}", short(&printed).replace(':', "")));
+        }
+        Ok(guids)
     }
 
     pub fn count(&self) -> usize {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::nodes::NodeCommands;
 use super::parse;
 use super::plan::Group;
-use super::report::{Figure, Finding};
+use super::report::{CheckFinding, Figure};
 
 /// Limit of a tool. They take 1 to 5 s on an idle machine; guests of an emulation that shares its cores take much longer.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -47,8 +47,8 @@ macro_rules! latency {
         tool(
             Group::Perftest,
             $program,
-            concat!($program, " -F -n 200 -p {port}", $more),
-            concat!($program, " -F -n 200 -p {port}", $more, " {server}"),
+            concat!($program, " -F -n 100 -p {port}", $more),
+            concat!($program, " -F -n 100 -p {port}", $more, " {server}"),
             parse::perftest_latency,
         )
     };
@@ -59,8 +59,8 @@ macro_rules! bandwidth {
         tool(
             Group::Perftest,
             $program,
-            concat!($program, " -F -n 100 -p {port}", $more),
-            concat!($program, " -F -n 100 -p {port}", $more, " {server}"),
+            concat!($program, " -F -n 50 -p {port}", $more),
+            concat!($program, " -F -n 50 -p {port}", $more, " {server}"),
             parse::perftest_bandwidth,
         )
     };
@@ -97,14 +97,14 @@ pub const TOOLS: [PairTool; 14] = [
     bandwidth!("ib_send_bw", " -s 65536"),
     bandwidth!("ib_write_bw", " -s 65536"),
     bandwidth!("ib_read_bw", " -s 65536"),
-    bandwidth!("ib_atomic_bw", ""),
+    PairTool { read: parse::perftest_rate, ..bandwidth!("ib_atomic_bw", "") },
     PairTool {
         program: "ucx_perftest",
         ..tool(
             Group::Ucx,
             "tag_lat",
             "ucx_perftest -p {port}",
-            "ucx_perftest {server} -p {port} -t tag_lat -n 200 -s 8",
+            "ucx_perftest {server} -p {port} -t tag_lat -n 100 -w 10 -s 8",
             parse::ucx_latency,
         )
     },
@@ -114,17 +114,17 @@ pub const TOOLS: [PairTool; 14] = [
             Group::Ucx,
             "tag_bw",
             "ucx_perftest -p {port}",
-            "ucx_perftest {server} -p {port} -t tag_bw -n 100 -s 65536",
+            "ucx_perftest {server} -p {port} -t tag_bw -n 50 -w 5 -s 65536",
             parse::ucx_bandwidth,
         )
     },
 ];
 
 /// Runs a tool between the first two nodes; the client's output is what counts.
-pub async fn run(nodes: &NodeCommands<'_>, tool: &PairTool) -> anyhow::Result<Finding> {
+pub async fn run(nodes: &NodeCommands<'_>, tool: &PairTool) -> anyhow::Result<CheckFinding> {
     let number = TOOLS.iter().position(|it| it == tool).unwrap_or(TOOLS.len());
     let (server, port) = (nodes.first().address.to_string(), (FIRST_PORT + number).to_string());
     let fill = |command: &str| command.replace("{server}", &server).replace("{port}", &port);
     let (_, printed) = nodes.pair(&fill(tool.server), &fill(tool.client), LIMIT).await?;
-    Ok(Finding { figures: (tool.read)(&printed)?, note: None })
+    Ok(CheckFinding { figures: (tool.read)(&printed)?, note: None })
 }

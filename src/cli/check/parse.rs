@@ -70,6 +70,13 @@ pub fn perftest_bandwidth(text: &str) -> anyhow::Result<Vec<Figure>> {
     Ok(vec![Figure::new("average", average, "MB/s")])
 }
 
+/// `ib_atomic_bw`: operations of 8 bytes, so their rate says more than their bandwidth.
+pub fn perftest_rate(text: &str) -> anyhow::Result<Vec<Figure>> {
+    let row = perftest_row(text, "MsgRate[Mpps]")?;
+    let rate = row.get(4).context("a row of perftest is too short")? * 1e6;
+    Ok(vec![Figure::new("average", rate, "operations/s")])
+}
+
 /// The numbers of the last row of `ucx_perftest`: iterations; latency 50 %, average, overall; bandwidth average, overall; …
 fn ucx_row(text: &str) -> anyhow::Result<Vec<f64>> {
     let line = text.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"));
@@ -264,6 +271,8 @@ mod tests {
         assert_eq!(only(perftest_latency(transcript!("ib_atomic_lat"))), (4870.87, "µs"));
         let (rate, unit) = only(perftest_bandwidth(transcript!("ib_write_bw")));
         assert!((rate - 3.83 * 1.048_576).abs() < 1e-9 && unit == "MB/s", "{rate}");
+        let (rate, _) = only(perftest_rate(transcript!("ib_write_bw")));
+        assert!((rate - 61.0).abs() < 1e-9, "{rate}");
         assert_eq!(only(ucx_latency(transcript!("ucx_tag_lat"))), (5794.641, "µs"));
         let (rate, _) = only(ucx_bandwidth(transcript!("ucx_tag_bw")));
         assert!((rate - 0.49 * 1.048_576).abs() < 1e-9, "{rate}");

@@ -35,12 +35,12 @@ impl Figure {
 
 /// What a check that passed has found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Finding {
+pub struct CheckFinding {
     pub figures: Vec<Figure>,
     pub note: Option<String>,
 }
 
-impl Finding {
+impl CheckFinding {
     pub fn note(note: impl Into<String>) -> Self {
         Self { figures: Vec::new(), note: Some(note.into()) }
     }
@@ -48,8 +48,8 @@ impl Finding {
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    Passed(Finding),
+pub enum CheckVerdict {
+    Passed(CheckFinding),
     Failed(String),
     /// The image lacks these tools.
     Missing(String),
@@ -92,14 +92,14 @@ pub struct CheckedItem {
 }
 
 impl CheckedItem {
-    pub fn new(check: &Check, verdict: Verdict, elapsed: Duration) -> Self {
+    pub fn new(check: &Check, verdict: CheckVerdict, elapsed: Duration) -> Self {
         let (outcome, figures, note) = match verdict {
-            Verdict::Passed(Finding { figures, note }) => (CheckOutcome::Ok, figures, note),
-            Verdict::Failed(reason) => (CheckOutcome::Failed, Vec::new(), Some(reason)),
-            Verdict::Missing(tools) => {
+            CheckVerdict::Passed(CheckFinding { figures, note }) => (CheckOutcome::Ok, figures, note),
+            CheckVerdict::Failed(reason) => (CheckOutcome::Failed, Vec::new(), Some(reason)),
+            CheckVerdict::Missing(tools) => {
                 (CheckOutcome::NotInImage, Vec::new(), Some(format!("{tools}; use {EVALUATION_IMAGE}")))
             }
-            Verdict::Skipped(reason) => (CheckOutcome::Skipped, Vec::new(), Some(reason)),
+            CheckVerdict::Skipped(reason) => (CheckOutcome::Skipped, Vec::new(), Some(reason)),
         };
         let seconds = (elapsed.as_secs_f64() * 10.0).round() / 10.0;
         Self { group: check.group, name: check.name.clone(), outcome, figures, note, seconds }
