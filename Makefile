@@ -14,12 +14,12 @@ export PROPTEST_RNG_SEED ?= 18
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 10
 
-.PHONY: help setup demo image test drill bench fmt lint doc fuzz audit
+.PHONY: help setup demo image image-evaluation test drill bench fmt lint doc fuzz audit
 
 help: ## List these commands
 	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. README.md has a tour.'
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
 setup: ## Install missing packages and tools (Debian 12; every other command runs it first)
 	@scripts/setup.sh
@@ -29,6 +29,9 @@ demo: setup ## Run two tenants with a virtual cluster each, MPI and a check of i
 
 image: setup ## Build the image that virtual machines boot from (takes minutes, once; as root or with sudo)
 	@scripts/image.sh
+
+image-evaluation: setup ## Build the same image with tools that measure, which `heddle cluster check` runs
+	@scripts/image.sh evaluation
 
 test: setup ## Run all checks: format, lints, tests, documentation
 	cargo fmt --all --check

@@ -220,7 +220,7 @@ preload=$(dpkg -L libumad2sim0 2>/dev/null | grep '/libumad2sim\.so$' | head -n 
 [[ -n $preload ]] || fail "libumad2sim.so not found: run scripts/setup.sh"
 export preload
 
-step "Build Heddle and the VM image"
+step "Build Heddle and the VM images"
 start=$(now)
 # With cargo's progress: the first build takes minutes.
 [[ -n ${HEDDLE_BIN:-} ]] || cargo build --release -p heddle -p node-agent -p umad-preload
@@ -231,6 +231,11 @@ scripts/image.sh | tee "$evidence/00-image.txt" | sed 's/^/     /'
 image=$(tail -n 1 "$evidence/00-image.txt")
 [[ -f $image/image.json ]] || fail "scripts/image.sh did not print the path of the image (see $evidence/00-image.txt)"
 held "image $(basename "$image") ready in $(seconds "$start") s" 00-image.txt
+start=$(now)
+scripts/image.sh evaluation | tee "$evidence/00-evaluation.txt" | sed 's/^/     /'
+evaluation=$(tail -n 1 "$evidence/00-evaluation.txt")
+[[ -f $evaluation/image.json ]] || fail "scripts/image.sh did not print the path of the image (see $evidence/00-evaluation.txt)"
+held "image $(basename "$evaluation") ready in $(seconds "$start") s: the same with perftest, ucx_perftest, rping" 00-evaluation.txt
 
 step "Start a site with heddle up: a fabric of 16 hosts, its subnet manager, a controller and an agent"
 start=$(now)
@@ -250,6 +255,7 @@ export fabric_name
 must hosts "$heddle" host list
 [[ $(grep -c ' up ' "$evidence/$kept") == 16 ]] || fail "not all 16 hosts are up (see $evidence/$kept)"
 held "all 16 hosts are up" "$kept"
+must image-add "$heddle" image add debian-evaluation "$evaluation"
 
 step "Create two tenants with a token each"
 for tenant in acme umbra; do
@@ -262,7 +268,7 @@ held "tenants acme and umbra exist; their tokens are in files that only the owne
 step "Create a cluster of two VMs for each tenant, at the same time"
 start=$(now)
 create_cluster() { # tenant cluster option ...
-    by "$1" cluster create "$2" --nodes 2 --cores 1 --memory 384M --image debian-mpi --wait --timeout "$cluster_limit" "${@:3}"
+    by "$1" cluster create "$2" --nodes 2 --cores 1 --memory 384M --wait --timeout "$cluster_limit" "${@:3}"
 }
 # One has guarantees of bandwidth and latency, the other is best effort.
 create_cluster acme blue --adapter ethernet --bandwidth 500M --latency 1ms >"$evidence/create-blue.txt" 2>&1 &
@@ -302,15 +308,24 @@ done
 
 step "Two clusters with InfiniBand adapters: IP over ib0, MPI over RDMA, and nothing between them"
 start=$(now)
-create_cluster acme copper --adapter infiniband >"$evidence/create-copper.txt" 2>&1 &
+create_cluster acme copper --adapter infiniband --image debian-evaluation >"$evidence/create-copper.txt" 2>&1 &
 copper_pid=$!
-create_cluster umbra tin --adapter infiniband >"$evidence/create-tin.txt" 2>&1 &
+create_cluster umbra tin --adapter infiniband --image debian-evaluation >"$evidence/create-tin.txt" 2>&1 &
 tin_pid=$!
 wait "$copper_pid" || fail "cluster copper did not become ready (see $evidence/create-copper.txt)"
 wait "$tin_pid" || fail "cluster tin did not become ready (see $evidence/create-tin.txt)"
 held "$(tail -n 1 "$evidence/create-copper.txt")" create-copper.txt
 held "$(tail -n 1 "$evidence/create-tin.txt")" create-tin.txt
 timing "4 VMs with InfiniBand adapters, from the request to ready" "$(seconds "$start")"
+adapter_packets() { # tenant cluster node: packets that the adapter of a node has sent, as its driver counts them
+    in_node "$1" "$2" "$3" cat /sys/class/infiniband/heddle0/ports/1/hw_counters/tx_packets | tr -d '\r\n'
+}
+host_of() { # tenant cluster node
+    "$heddle" cluster show "$2" --tenant "$1" -o json | pick "it['nodes'][$3 - 1]['host']"
+}
+port_packets() { # host: packets that the port of a host has sent, as the emulated fabric counts them
+    "$heddle" sim-ctl "$site/run/sim-control.sock" counters "$1" 1 | pick 'it["counters"]["transmit_packets"]'
+}
 for pair in acme:copper umbra:tin; do
     tenant=${pair%:*} cluster=${pair#*:}
     must "ibstat-$cluster" in_node "$tenant" "$cluster" 1 ibstat
@@ -318,6 +333,8 @@ for pair in acme:copper umbra:tin; do
     expect 'Link layer: InfiniBand' "$cluster-1: the kernel sees an active InfiniBand port"
     must "ping-$cluster" in_node "$tenant" "$cluster" 1 ping -I ib0 -c 3 -W 5 "$cluster-2"
     expect ' 0% packet loss' "$cluster-1 reaches $cluster-2 over ib0"
+    host=$(host_of "$tenant" "$cluster" 1)
+    adapter_before=$(adapter_packets "$tenant" "$cluster" 1) port_before=$(port_packets "$host")
     must "rdma-ring-$cluster" by "$tenant" cluster exec "$cluster" -- mpirun -x UCX_LOG_LEVEL=info -np 2 mpi-ring
     grep -q 'rc_verbs/heddle0' "$evidence/$kept" || fail "UCX does not use reliable connections of heddle0 (see $evidence/$kept)"
     held "$cluster: $(ring), by reliable connections of heddle0 (UCX rc_verbs)" "$kept"
@@ -325,14 +342,24 @@ for pair in acme:copper umbra:tin; do
     grep -q '^pingpong: ok' "$evidence/$kept" || fail "mpi-pingpong did not report success (see $evidence/$kept)"
     held "$cluster: $(awk '$1 == 1 { half = $3 } $1 == 65536 { rate = $4 } END {
         printf "ping-pong over RDMA: half a round trip %.1f ms, 64 KiB at %.1f MB/s", half / 1000, rate }' "$evidence/$kept")" "$kept"
+    adapter_sent=$(($(adapter_packets "$tenant" "$cluster" 1) - adapter_before))
+    port_sent=$(($(port_packets "$host") - port_before))
+    must "perfquery-$cluster" in_node "$tenant" "$cluster" 1 perfquery -x
+    # 9 sizes of messages, 52 rounds of most; TCP over ib0 would make far fewer packets of other kinds.
+    ((adapter_sent > 400)) || fail "heddle0 of $cluster-1 sent $adapter_sent packets only during both runs"
+    ((port_sent >= adapter_sent)) || fail "the port of $host sent $port_sent packets, fewer than the $adapter_sent of heddle0"
+    held "$cluster: during both runs heddle0 of $cluster-1 sent $adapter_sent packets (hw_counters), and its port on the fabric $port_sent" "$kept"
 done
 adapters() { "$heddle" sim-ctl "$site/run/sim-control.sock" adapters; }
 export -f adapters
 export site
-dropped() { # packets of acme that did not get through
-    adapters | pick 'sum(sum(f["packets"]["drops"].values()) for f in it if f["pkeys"][0] == int("'"$1"'", 16))'
+dropped() { # key [reason,reason]: packets of the functions with this P_Key that did not get through
+    adapters | pick 'sum(n for f in it if f["pkeys"][0] == int("'"$1"'", 16) for r, n in f["packets"]["drops"].items() if not "'"${2:-}"'" or r in "'"${2:-}"'".split(","))'
 }
 copper_key=$(in_node acme copper 1 cat /sys/class/infiniband/heddle0/ports/1/pkeys/0 | tr -d '\r\n')
+listens() { # file: whether a listener has said so, in a whole line
+    [[ $(sed -n '/^listening/p' "$1" 2>/dev/null | wc -l) != 0 ]] && [[ $(tail -c 1 "$1" | wc -l) == 1 ]]
+}
 datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to copper-2
     local mark=$1 pair tenant node file lid qpn gid deadline
     for pair in umbra:tin:1 acme:copper:2; do
@@ -341,7 +368,7 @@ datagrams() { # mark [--gid]: copper-1 sends to tin-1; then, as the control, to 
         in_node "$tenant" "$cluster" "$node" ud-count --mark "$mark" --seconds "$listen_seconds" >"$file" 2>&1 &
         local listener=$!
         deadline=$((SECONDS + 60))
-        until grep -qs '^listening' "$file"; do
+        until listens "$file"; do
             ((SECONDS < deadline)) || fail "$cluster-$node did not start to listen within 60 s (see $file)"
             sleep 0.05
         done
@@ -364,6 +391,140 @@ must adapters adapters
 after=$(dropped "$copper_key")
 ((after - before >= 2 * marked)) || fail "only $((after - before)) of $((2 * marked)) datagrams are counted as dropped (see $evidence/$kept)"
 held "heddle sim-ctl adapters counts $((after - before)) dropped packets of acme, with their reason" "$kept"
+
+# Raw packets: what a modified driver could send. Both nodes of umbra and the other one of acme listen for whatever arrives.
+address_of() { # tenant cluster node: prints "lid 3 first-qpn 524288 gid fe80::..."
+    in_node "$1" "$2" "$3" packet-count --mark none --seconds 1 | tr -d '\r' | sed -n 's/^listening //p'
+}
+value() { # name words: the word behind a name
+    sed -n "s/.* $1 \([^ ]*\).*/\1/p" <<<" $2"
+}
+tin_1=$(address_of umbra tin 1) copper_1=$(address_of acme copper 1) copper_2=$(address_of acme copper 2)
+tin_lid=$(value lid "$tin_1") tin_qpn=$(($(value first-qpn "$tin_1") + 5)) tin_key=$(value pkey "$tin_1") tin_gid=$(value gid "$tin_1")
+own_lid=$(value lid "$copper_1") peer_lid=$(value lid "$copper_2") peer_qpn=$(($(value first-qpn "$copper_2") + 5))
+[[ -n $tin_gid && -n $own_lid && -n $peer_lid ]] || fail "packet-count does not say the addresses of nodes: '$tin_1', '$copper_1', '$copper_2'"
+declare -A listeners_of=()
+listen_raw() { # mark seconds: all but copper-1 listen
+    local mark=$1 pair tenant cluster node deadline
+    for pair in umbra:tin:1 umbra:tin:2 acme:copper:2; do
+        IFS=: read -r tenant cluster node <<<"$pair"
+        in_node "$tenant" "$cluster" "$node" packet-count --mark "$mark" --seconds "$2" >"$scratch/raw-$cluster-$node" 2>&1 &
+        listeners_of[$cluster-$node]=$!
+    done
+    for pair in "${!listeners_of[@]}"; do
+        deadline=$((SECONDS + 60))
+        until listens "$scratch/raw-$pair"; do
+            ((SECONDS < deadline)) || fail "$pair did not start to listen within 60 s (see $scratch/raw-$pair)"
+            sleep 0.05
+        done
+    done
+}
+attack_count=0
+attack() { # name description reasons option ...: copper-1 sends packets that must be dropped for one of these reasons
+    local name=$1 what=$2 reasons=$3 before after sent deadline
+    shift 3
+    before=$(dropped "$copper_key" "$reasons")
+    must "raw-$name" in_node acme copper 1 packet-send --count "$marked" --mark "raw-$name" "$@"
+    sent=$(sed -n 's/^sent \([0-9]*\).*/\1/p' "$evidence/$kept" | tr -d '\r')
+    # The fabric reads them a moment later.
+    deadline=$((SECONDS + 10))
+    until after=$(dropped "$copper_key" "$reasons") && ((after - before >= sent)); do
+        ((SECONDS < deadline)) || fail "$what: $((after - before)) of $sent are counted as dropped for $reasons (see $evidence/$kept)"
+        sleep 0.2
+    done
+    attack_count=$((attack_count + sent))
+    held "$what: $sent sent, $((after - before)) dropped and counted (${reasons//,/, })" "$kept"
+}
+# Names of devices and their tables, as the fabric has them.
+"$heddle" fabric show --format ibnetdiscover >"$evidence/fabric.ibnetdiscover"
+tin_host=$(host_of umbra tin 1) copper_host=$(host_of acme copper 1)
+physical_state() {
+    local node
+    for node in "$tin_host" "$copper_host" manager; do
+        "$heddle" sim-ctl "$site/run/sim-control.sock" tables "$node"
+        "$heddle" sim-ctl "$site/run/sim-control.sock" counters "$node" 1 |
+            pick '{k: it[k] for k in ("guid", "lid", "lmc", "state", "m_key_set", "m_key_protection", "m_key_violations")}'
+    done
+}
+physical_state >"$scratch/physical-before"
+listen_raw raw- 90
+readonly partitions=partition_at_switch,partition_at_receiver
+attack plain "raw packets to tin-1 with the own P_Key" "$partitions" --dlid "$tin_lid" --qpn "$tin_qpn"
+attack slid "raw packets to tin-1 with the SLID of tin-1" "$partitions" --dlid "$tin_lid" --qpn "$tin_qpn" --slid "$tin_lid"
+attack pkey "raw packets with the P_Key of umbra" partition_at_sender --dlid "$tin_lid" --qpn "$tin_qpn" --pkey "$tin_key"
+attack guid "raw packets with a GRH that names tin-1 as their source" spoofed --dlid "$tin_lid" --qpn "$tin_qpn" --sgid "$tin_gid" --dgid "$tin_gid"
+attack own-guid "the same to copper-2" spoofed --dlid "$peer_lid" --qpn "$peer_qpn" --sgid "$tin_gid"
+# Functions of other ports may have the same numbers: the bit above makes it the number of another function of this port.
+attack qpn "raw packets that name a queue pair of another function as their source" spoofed --dlid "$peer_lid" --qpn "$peer_qpn" \
+    --sqp $((peer_qpn ^ (1 << 23)))
+attack write "raw RDMA writes to a connection of tin-1" "$partitions" --dlid "$tin_lid" --qpn "$tin_qpn" --opcode 0x0a
+attack cut "truncated packets" malformed --dlid "$peer_lid" --qpn "$peer_qpn" --cut 40
+attack long "packets longer than the MTU" too_large --dlid "$peer_lid" --qpn "$peer_qpn" --bytes 4200
+# The last one is the control: all listeners still listened while the others were sent.
+must raw-control in_node acme copper 1 packet-send --count "$marked" --mark raw-own --dlid "$peer_lid" --qpn "$peer_qpn" --slid "$tin_lid"
+wait "${listeners_of[@]}" || fail "packet-count failed in a node (see $scratch/raw-*)"
+for node in tin-1 tin-2 copper-2; do
+    { echo "$node:" && tr -d '\r' <"$scratch/raw-$node"; } >>"$evidence/$kept"
+done
+for node in tin-1 tin-2; do
+    grep -Eq '^packets [0-9]+ marked 0' "$scratch/raw-$node" || fail "$node received raw packets of copper-1 (see $evidence/$kept)"
+done
+held "of $attack_count raw packets none arrived at tin-1 or tin-2" "$kept"
+arrived=$(tr -d '\r' <"$scratch/raw-copper-2" | grep '^mark ' || true)
+[[ $arrived =~ ^"mark raw-own packets "[0-9]+" slids $own_lid"$ ]] ||
+    fail "control: copper-2 should receive raw packets of copper-1 with SLID $own_lid and no others, got '$arrived' (see $evidence/$kept)"
+held "control: copper-2 received those with a forged SLID, $tin_lid, and sees the true one: ${arrived#mark raw-own }" "$kept"
+sm_lid=$(value sm-lid "$copper_1")
+must raw-path in_node acme copper 1 packet-send --mad paths --dgid "$tin_gid" --dlid "$sm_lid" --seconds 3
+! grep -Eq 'status 0x0000 records [1-9]' "$evidence/$kept" || fail "copper-1 gets a path to tin-1 (see $evidence/$kept)"
+held "subnet administration gives copper-1 no path to tin-1" "$kept"
+must raw-path-control in_node acme copper 1 packet-send --mad paths --dgid "$(value gid "$copper_2")" --dlid "$sm_lid" --seconds 3
+expect 'status 0x0000 records [1-9]' "control: it gives a path to copper-2"
+must raw-join in_node acme copper 1 packet-send --mad join --pkey "$tin_key" --dlid "$sm_lid" --seconds 3
+! grep -Eq 'status 0x0000' "$evidence/$kept" || fail "copper-1 joined a group of umbra (see $evidence/$kept)"
+held "subnet administration does not let copper-1 join the broadcast group of tin" "$kept"
+must raw-join-control in_node acme copper 1 packet-send --mad join --pkey "$copper_key" --dlid "$sm_lid" --seconds 3
+expect 'status 0x0000' "control: it lets copper-1 join that of copper"
+
+# IP over InfiniBand and rdma_cm. Both clusters have the same addresses, so tin-1 and copper-2 get further ones, in the same network.
+for pair in umbra:tin:1:10.128.9.1 acme:copper:2:10.128.9.2; do
+    IFS=: read -r tenant cluster node address <<<"$pair"
+    must "address-$cluster" in_node "$tenant" "$cluster" "$node" ip address add "$address/16" dev ib0
+    in_node "$tenant" "$cluster" "$node" timeout 120 rping -s -a "$address" -v >"$scratch/rping-$cluster" 2>&1 &
+    listeners_of[rping-$cluster]=$!
+done
+hardware_address() { # tenant cluster node
+    in_node "$1" "$2" "$3" cat /sys/class/net/ib0/address | tr -d '\r\n'
+}
+across() { # title command ...: fails towards tin-1, and succeeds towards copper-2
+    local title=$1
+    shift
+    if keep "across-$title" in_node acme copper 1 "${@//ADDRESS/10.128.9.1}"; then fail "$title: copper-1 reached tin-1 (see $evidence/$kept)"; fi
+    must "within-$title" in_node acme copper 1 "${@//ADDRESS/10.128.9.2}"
+    held "$title: copper-1 does not reach tin-1; control: it reaches copper-2" "$kept"
+}
+across ping ping -I ib0 -c 3 -W 3 ADDRESS
+for pair in umbra:tin:1:10.128.9.1 acme:copper:2:10.128.9.2; do
+    IFS=: read -r tenant cluster node address <<<"$pair"
+    must "neighbour-$cluster" in_node acme copper 1 ip neighbour replace "$address" \
+        lladdr "$(hardware_address "$tenant" "$cluster" "$node")" nud permanent dev ib0
+done
+across ping-neighbour ping -I ib0 -c 3 -W 3 ADDRESS
+across rping timeout 30 rping -c -a ADDRESS -C 5 -v
+for process in rping-tin rping-copper; do
+    kill "${listeners_of[$process]}" 2>/dev/null || true
+    wait "${listeners_of[$process]}" || true
+done
+must check-copper by acme cluster check copper
+expect ' 0 failed' "heddle cluster check: $(grep -E '^[0-9]+ passed' "$evidence/$kept")"
+must raw-nodes in_node acme copper 1 packet-send --mad node-info --dlid 1-40 --mark raw-smp --seconds 3
+! sed -n 's/^answer .* guid 0x\([0-9a-f]*\).*/\1/p' "$evidence/$kept" | grep -qFf - "$evidence/fabric.ibnetdiscover" ||
+    fail "a device of the fabric answered a Get of NodeInfo (see $evidence/$kept)"
+held "40 Gets of NodeInfo to QP0 of the LIDs 1 to 40: no device of the fabric answered" "$kept"
+must raw-set in_node acme copper 1 packet-send --mad set-port-info --m-key 0x1 --dlid 1-40 --mark raw-smp --seconds 3
+physical_state >"$scratch/physical-after"
+diff "$scratch/physical-before" "$scratch/physical-after" >>"$evidence/$kept" || fail "the tables of devices have changed (see $evidence/$kept)"
+held "40 Sets of PortInfo with a guessed M_Key: LIDs, tables and counters of wrong keys are unchanged on the fabric" "$kept"
 must delete-copper by acme cluster delete copper --timeout "$cluster_limit"
 must delete-tin by umbra cluster delete tin --timeout "$cluster_limit"
 [[ $(adapters | pick 'len(it)') == 0 ]] || fail "adapters are left on the fabric"

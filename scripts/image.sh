@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the image from which VMs boot, and caches it. The last line of the output is the directory of the image:
+# Builds an image from which VMs boot, and caches it. The last line of the output is the directory of the image:
 #
-#   /var/cache/heddle/images/debian-mpi-KEY/
+#   scripts/image.sh              /var/cache/heddle/images/debian-mpi-KEY/
+#   scripts/image.sh evaluation   /var/cache/heddle/images/debian-evaluation-KEY/: the same, and the tools of image/packages.evaluation
 #       root.ext4  vmlinux  initrd.cpio.gz  image.json
 #
 # KEY is a digest of the recipe (image/, guest-module/), of heddle-guest and of libheddle_umad.so: the same sources give the same directory,
@@ -68,9 +69,15 @@ base_key() {
     digest image/packages image/modules image/base.sh "${driver[@]}"
 }
 
-image_key() { # guest preload
-    local recipe
-    mapfile -t recipe < <(find image -type f | sort)
+kit_key() { # the base and the packages of the evaluation image
+    { base_key; digest image/packages.evaluation; } | sha256sum | cut -c -12
+}
+
+image_key() { # variant guest preload
+    local recipe other=image/packages.evaluation
+    [[ $1 != evaluation ]] || other=''
+    shift
+    mapfile -t recipe < <(find image -type f -not -path "$other" | sort)
     { digest scripts/image.sh "${driver[@]}" "${recipe[@]}"; cat "$1" "$2" | sha256sum; } | sha256sum | cut -c -12
 }
 
@@ -119,19 +126,54 @@ make_base() { # target
     mv "$work/base.tar" "$1"
 }
 
+unpack() { # tar directory
+    mkdir "$2"
+    tar --extract --file "$1" --directory "$2" --numeric-owner --xattrs --xattrs-include='*'
+}
+
+# Installs further packages in an unpacked base.
+add_packages() { # root list
+    local root=$1 packages
+    packages=$(sed 's/#.*//' "$2" | xargs)
+    # Names are resolved as on this machine; the image has its own file, or none.
+    [[ ! -e $root/etc/resolv.conf ]] || mv "$root/etc/resolv.conf" "$root/etc/resolv.conf.image"
+    cp --dereference /etc/resolv.conf "$root/etc/resolv.conf"
+    DEBIAN_FRONTEND=noninteractive chroot "$root" sh -eu -c "
+        apt-get -q -o APT::Sandbox::User=root update
+        apt-get -q -y -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 --no-install-recommends install $packages
+        apt-get clean" >"$work/packages.log" 2>&1 </dev/null ||
+        { tail -n 30 "$work/packages.log" >&2; fail "the packages of $2 cannot be installed."; }
+    rm "$root/etc/resolv.conf"
+    [[ ! -e $root/etc/resolv.conf.image ]] || mv "$root/etc/resolv.conf.image" "$root/etc/resolv.conf"
+}
+
+make_kit() { # base target: the base with the packages of the evaluation image
+    say "adding the packages of the evaluation image"
+    unpack "$1" "$work/kit"
+    add_packages "$work/kit" image/packages.evaluation
+    rm -rf "$work/kit"/var/lib/apt/lists/*
+    tar --create --file "$work/kit.tar" --directory "$work/kit" --numeric-owner --xattrs --xattrs-include='*' .
+    rm -rf "$work/kit"
+    rm -f "$images"/.kit-*.tar
+    mv "$work/kit.tar" "$2"
+}
+
 compile_programs() { # root
     local root=$1 build=$1/tmp/build
     mkdir "$build"
-    cp image/mpi/*.c image/frames/*.c image/datagrams/*.c "$build"
+    cp image/mpi/*.c image/frames/*.c image/datagrams/*.c image/packets/*.c "$build"
     # With the compiler of the image, as its users would.
     chroot "$root" sh -eu -c '
         cd /tmp/build
         mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-ring ring.c
         mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-pingpong pingpong.c
+        mpicc -O2 -Wall -Wextra -Werror -o /usr/local/bin/mpi-bandwidth bandwidth.c
         gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/frame-send frame.c
-        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/ud-send datagram.c -libverbs'
+        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/ud-send datagram.c -libverbs
+        gcc -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -o /usr/local/bin/packet-send packet.c'
     ln -s frame-send "$root/usr/local/bin/frame-count"
     ln -s ud-send "$root/usr/local/bin/ud-count"
+    ln -s packet-send "$root/usr/local/bin/packet-count"
     rm -r "$build"
 }
 
@@ -194,15 +236,17 @@ manifest = {
     "root_format": "raw",
     "kernel": described("vmlinux"),
     "initrd": described("initrd.cpio.gz"),
-    "command_line": "root=/dev/vda rw net.ifnames=0 quiet mitigations=off",
+    # no_timer_check: the kernel tests its timer against a delay loop, and panics if the emulated processor had to wait meanwhile.
+    "command_line": "root=/dev/vda rw net.ifnames=0 quiet mitigations=off no_timer_check",
     "infiniband": True,
 }
 (directory / "image.json").write_text(json.dumps(manifest, indent=2) + "\n")
 PYTHON
 }
 
-make_image() { # target guest preload
-    local base free root left
+make_image() { # variant target guest preload
+    local variant=$1 base free root left
+    shift
     # QEMU runs as another user, which must be able to read all files.
     umask 022
     mkdir -p "$images"
@@ -224,11 +268,17 @@ make_image() { # target guest preload
     chmod 755 "$work"
     base=$images/.base-$(base_key).tar
     [[ -e $base ]] || make_base "$base"
+    if [[ $variant == evaluation ]]; then
+        local kit
+        kit=$images/.kit-$(kit_key).tar
+        [[ -e $kit ]] || make_kit "$base" "$kit"
+        base=$kit
+    fi
 
     say "building $1"
     root=$work/root
-    mkdir "$root" "$work/image"
-    tar --extract --file "$base" --directory "$root" --numeric-owner --xattrs --xattrs-include='*'
+    unpack "$base" "$root"
+    mkdir "$work/image"
     fill_root "$root" "$2" "$3"
     make_initrd "$root" "$work/image/initrd.cpio.gz"
     python3 image/extract-kernel.py "$root/boot/vmlinuz" "$work/image/vmlinux"
@@ -241,22 +291,25 @@ make_image() { # target guest preload
 
 # ---- main
 
-if [[ ${1:-} == --make && $# == 4 ]]; then
-    make_image "$2" "$3" "$4"
-    echo "$2"
+if [[ ${1:-} == --make && $# == 5 ]]; then
+    make_image "${@:2}"
+    echo "$3"
     exit
 fi
-[[ $# == 0 ]] || fail "image.sh takes no arguments, got '$1'"
+variant=${1:-base}
+[[ $# -le 1 && ($variant == base || $variant == evaluation) ]] || fail "the argument must be base, evaluation or absent, got '$*'"
 check_tools
 build_programs
 guest=$(built guest heddle-guest)
 preload=$(built release libheddle_umad.so)
-directory=$images/debian-mpi-$(image_key "$guest" "$preload")
+name=debian-mpi
+[[ $variant == base ]] || name=debian-evaluation
+directory=$images/$name-$(image_key "$variant" "$guest" "$preload")
 if [[ -e $directory/image.json ]]; then
     echo "$directory"
 elif [[ $EUID == 0 ]]; then
-    exec "$self" --make "$directory" "$guest" "$preload"
+    exec "$self" --make "$variant" "$directory" "$guest" "$preload"
 else
-    command -v sudo >/dev/null || fail "building an image needs root, and sudo is not installed." "Run as root: scripts/image.sh"
-    exec sudo HEDDLE_IMAGES="$images" "$self" --make "$directory" "$guest" "$preload"
+    command -v sudo >/dev/null || fail "building an image needs root, and sudo is not installed." "Run as root: scripts/image.sh $variant"
+    exec sudo HEDDLE_IMAGES="$images" "$self" --make "$variant" "$directory" "$guest" "$preload"
 fi

@@ -333,6 +333,170 @@ fn a_broken_network_is_located_and_not_ready() {
     site.exec("mute", 1, &["ping", "-c", "3", "-W", "20", "mute-2"]);
 }
 
+/// A second tenant.
+const OTHER: &str = "green";
+
+/// A node of a tenant.
+#[derive(Clone, Copy)]
+struct NodeOf {
+    tenant: &'static str,
+    cluster: &'static str,
+    number: u32,
+}
+
+impl NodeOf {
+    const fn new(tenant: &'static str, cluster: &'static str, number: u32) -> Self {
+        Self { tenant, cluster, number }
+    }
+
+    fn attempt(self, site: &Site, command: &str) -> std::process::Output {
+        let number = self.number.to_string();
+        let start =
+            ["cluster", "exec", self.cluster, "--tenant", self.tenant, "--node", &number, "--", "sh", "-c"];
+        site.attempt(&[&start[..], &[command]].concat())
+    }
+
+    /// Output of a shell command that succeeds.
+    fn sh(self, site: &Site, command: &str) -> String {
+        let output = self.attempt(site, command);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{} {}: {command}: {error}", self.cluster, self.number);
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Starts a program that says when it listens, and leaves it in the background; its output is in a file of the node.
+    fn listen(self, site: &Site, program: &str, file: &str) {
+        self.sh(site, &format!("({program} >{file} 2>&1 &) </dev/null >/dev/null 2>&1"));
+        eventually("it listens", || self.sh(site, &format!("cat {file}")).contains("listening"));
+    }
+
+    /// Waits until the output of such a program has a word at its end, and returns the number after it.
+    fn counted(self, site: &Site, file: &str, word: &str) -> u64 {
+        let mut found = None;
+        eventually("the listener has ended", || {
+            let text = self.sh(site, &format!("cat {file}"));
+            found = word_after(text.lines().last().unwrap_or_default(), word);
+            found.is_some()
+        });
+        found.unwrap().parse().unwrap()
+    }
+}
+
+/// The word after another one.
+fn word_after(text: &str, name: &str) -> Option<String> {
+    text.split_whitespace().skip_while(|word| *word != name).nth(1).map(str::to_owned)
+}
+
+#[test]
+fn four_machines_behind_one_port_are_two_clusters() {
+    let site = Site::up_with(&["--hosts", "1", "--host-cores", "4"]);
+    site.add_evaluation_image();
+    site.run(&["tenant", "create", OTHER]);
+    for (tenant, name) in [(TENANT, "one"), (OTHER, "two")] {
+        let wish = [
+            "cluster", "create", name, "--tenant", tenant, "--nodes", "2", "--cores", "1", "--memory", "384M",
+        ];
+        site.run(
+            &[&wish[..], &["--image", "debian-evaluation", "--adapter", "infiniband", "--no-wait"]].concat(),
+        );
+    }
+    site.wait_ready("one", 2);
+    site.wait_ready("two", 2);
+    let adapters: Vec<Value> = serde_json::from_str(&site.sim_ctl(&["adapters"])).unwrap();
+    let ports: BTreeSet<String> =
+        adapters.iter().map(|it| format!("{} {}", it["node"], it["port"])).collect();
+    let numbers: BTreeSet<u64> = adapters.iter().map(|it| it["function"].as_u64().unwrap()).collect();
+    assert_eq!(
+        (adapters.len(), ports.len(), numbers.len()),
+        (4, 1, 4),
+        "four functions of one port: {adapters:?}"
+    );
+
+    // Inside each cluster: IPoIB, rdma_cm, verbs, MPI, and forged packets between its nodes.
+    for (tenant, name) in [(TENANT, "one"), (OTHER, "two")] {
+        let check = ["cluster", "check", name, "--tenant", tenant, "-o", "json"];
+        let groups = ["network", "rdma-cm", "verbs", "mpi", "isolation"].map(|group| ["--only", group]);
+        let output = site.attempt(&[&check[..], groups.as_flattened()].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert!(output.status.success(), "{text}");
+        assert_eq!(
+            (&report["failed"], &report["not_in_image"], &report["skipped"]),
+            (&json!(0), &json!(0), &json!(0))
+        );
+        println!("{name}: {} checks passed", report["passed"]);
+    }
+
+    let [sender, peer] = [1, 2].map(|number| NodeOf::new(TENANT, "one", number));
+    let stranger = NodeOf::new(OTHER, "two", 1);
+    let dropped = || {
+        let all: Vec<Value> = serde_json::from_str(&site.sim_ctl(&["adapters"])).unwrap();
+        let drops = all.iter().flat_map(|it| it["packets"]["drops"].as_object().unwrap().values());
+        drops.map(|count| count.as_u64().unwrap()).sum::<u64>()
+    };
+    // Datagrams to queue pairs. All have the same LID: the number of the queue pair says whose it is.
+    for receiver in [stranger, peer] {
+        let is_own = receiver.tenant == TENANT;
+        receiver.listen(&site, "ud-count --mark drill --seconds 20", "/root/datagrams");
+        let heard = receiver.sh(&site, "cat /root/datagrams");
+        let [lid, qpn, gid] = ["lid", "qpn", "gid"].map(|name| word_after(&heard, name).unwrap());
+        assert_eq!(sender.sh(&site, "printf %d $(cat /sys/class/infiniband/heddle0/ports/1/lid)"), lid);
+        let before = dropped();
+        for options in [String::new(), format!(" --gid {gid}")] {
+            sender.sh(&site, &format!("ud-send --lid {lid} --qpn {qpn} --count 10 --mark drill{options}"));
+        }
+        let marked = receiver.counted(&site, "/root/datagrams", "marked");
+        println!("datagrams to {} {}: {marked} of 20 arrived", receiver.cluster, receiver.number);
+        assert_eq!(marked > 0, is_own, "{heard}");
+        assert!(is_own || dropped() >= before + 20, "they are counted");
+    }
+    // Packets past the driver, with the P_Key of the other cluster or with its own, to all queue pairs of the stranger.
+    stranger.listen(&site, "packet-count --mark raw --seconds 30", "/root/packets");
+    peer.listen(&site, "packet-count --mark raw --seconds 30", "/root/packets");
+    let heard = stranger.sh(&site, "cat /root/packets");
+    let [lid, qpn, gid, key] =
+        ["lid", "first-qpn", "gid", "pkey"].map(|name| word_after(&heard, name).unwrap());
+    let own = peer.sh(&site, "cat /root/packets");
+    let (peer_qpn, peer_gid) = (word_after(&own, "first-qpn").unwrap(), word_after(&own, "gid").unwrap());
+    let before = dropped();
+    let to = format!("packet-send --dlid {lid} --qpn {qpn} --count 10 --mark raw-drill");
+    let forged =
+        ["", &format!("--pkey {key}"), &format!("--sqp {qpn}"), &format!("--sgid {gid} --dgid {gid}")];
+    for options in forged {
+        sender.sh(&site, &format!("{to} {options}"));
+    }
+    // What cannot be told apart by LID or P_Key: the source that a packet to the own cluster names.
+    let within = format!("packet-send --dlid {lid} --qpn {peer_qpn} --count 10 --mark raw-drill");
+    sender.sh(&site, &format!("{within} --sqp {qpn}"));
+    sender.sh(&site, &format!("{within} --sgid {gid} --dgid {peer_gid}"));
+    eventually("60 drops are counted", || dropped() >= before + 60);
+    sender.sh(&site, &format!("{within} --mark raw-own"));
+    assert_eq!(stranger.counted(&site, "/root/packets", "marked"), 0, "packets arrived in the other cluster");
+    let arrived = peer.counted(&site, "/root/packets", "marked");
+    assert!(arrived > 0, "control: packets to the own cluster arrive");
+    let kinds = peer.sh(&site, "cat /root/packets");
+    assert!(!kinds.contains("mark raw-drill "), "forged packets arrived in the own cluster: {kinds}");
+    println!(
+        "raw packets: 0 of 40 arrived in the other cluster, 0 of 20 forged and {arrived} of 10 others in the own one"
+    );
+    // IP: further addresses, as both clusters have the same ones; static neighbours, so that nothing is left to ARP.
+    for (receiver, address) in [(stranger, "10.128.9.1"), (peer, "10.128.9.2")] {
+        let is_own = receiver.tenant == TENANT;
+        receiver.sh(&site, &format!("ip address add {address}/16 dev ib0"));
+        let reaches = || sender.attempt(&site, &format!("ping -c 3 -W 5 {address}")).status.success();
+        assert_eq!(reaches(), is_own, "ping to {} {}", receiver.cluster, receiver.number);
+        let hardware = receiver.sh(&site, "cat /sys/class/net/ib0/address");
+        let neighbour = format!("ip neighbour replace {address} lladdr {hardware} nud permanent dev ib0");
+        sender.sh(&site, &neighbour);
+        assert_eq!(reaches(), is_own, "ping to a static neighbour in {}", receiver.cluster);
+    }
+    site.delete("one");
+    site.run(&["cluster", "delete", "two", "--tenant", OTHER, "--no-wait"]);
+    site.wait_gone("one");
+    site.wait_gone("two");
+    assert_nothing_is_left(&site);
+}
+
 fn assert_nothing_is_left(site: &Site) {
     eventually("no virtual function is left", || site.functions().is_empty());
     assert_eq!(site.machine_directories(), BTreeSet::new());

@@ -180,6 +180,7 @@ static void count_all(struct end *end, const struct options *options)
     fflush(stdout);
     const double until = now() + options->seconds;
     long all = 0, marked = 0;
+    unsigned slid = 0;
     while (now() < until) {
         struct ibv_wc done;
         if (ibv_poll_cq(end->queue, 1, &done) <= 0) {
@@ -188,10 +189,13 @@ static void count_all(struct end *end, const struct options *options)
         }
         const char *data = (char *)end->memory + done.wr_id * SLOT_BYTES + GRH_BYTES;
         all++;
-        marked += !strncmp(data, options->mark, DATA_BYTES);
+        if (!strncmp(data, options->mark, DATA_BYTES)) {
+            marked++;
+            slid = done.slid;
+        }
         receive_into(end, done.wr_id);
     }
-    printf("datagrams %ld marked %ld\n", all, marked);
+    printf("datagrams %ld marked %ld slid %u\n", all, marked, slid);
 }
 
 int main(int argc, char **argv)

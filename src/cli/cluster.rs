@@ -17,6 +17,7 @@ use fabric_model::tenancy::{Bandwidth, Class, Nanoseconds};
 use jiff::Timestamp;
 
 use super::Noun;
+use super::check::{self, CheckArgs};
 use super::choices::{AdapterChoice, Levels, Mode};
 use super::exec::{self, ExecArgs};
 use super::output::{self, Format, age, count, facts, or_dash, table, took};
@@ -99,6 +100,19 @@ Ctrl-C stops waiting; the cluster is still created.")]
   heddle cluster exec blue --all -- hostname
   tar c data | heddle cluster exec blue --node 2 -- tar x -C /root")]
     Exec(ExecArgs),
+    /// Try out a cluster from inside its nodes: network, RDMA, MPI, rates and latencies, isolation
+    ///
+    /// The checks run commands in the nodes, one after the other, and load the cluster for some minutes. The exit status is 0 if
+    /// none failed; tools that the image lacks do not count as failures. With --image debian-evaluation (`make image-evaluation`)
+    /// a cluster has all of them. Isolation is tried with forged packets and guessed addresses, between the nodes of this cluster
+    /// and towards others; nothing of it may get through.
+    #[command(after_help = "Examples:
+  heddle cluster check blue
+  heddle cluster check blue --only mpi --only isolation
+  heddle cluster check blue -o json
+
+Rates and latencies on an emulated fabric are those of the emulation.")]
+    Check(CheckArgs),
 }
 
 /// Arguments that name a cluster.
@@ -225,6 +239,7 @@ pub async fn run(noun: Noun<ClusterCommand>) -> anyhow::Result<ExitCode> {
         ClusterCommand::Ssh(args) => ssh::run(&client, &noun.site, args).await,
         ClusterCommand::Proxy(args) => ssh::proxy(&client, args).await,
         ClusterCommand::Exec(args) => exec::run(&client, args).await,
+        ClusterCommand::Check(args) => check::run(&client, format, args).await,
     }
 }
 

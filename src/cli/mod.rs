@@ -1,5 +1,6 @@
 //! Commands that use the controller, one file per noun.
 
+mod check;
 mod choices;
 pub mod cluster;
 pub mod connection;

@@ -307,7 +307,9 @@ impl StartPlan {
     /// The line that tells how to connect and what to try next.
     async fn summary(&self, client: &controller_api::ApiClient) -> anyhow::Result<String> {
         let images = client.image_list().await?;
-        let next = match images.first() {
+        // The image that `heddle cluster create` takes by default, if it is there.
+        let usual = images.iter().find(|image| image.name.as_str() == "debian-mpi");
+        let next = match usual.or(images.first()) {
             Some(image) => format!(
                 "heddle tenant create acme; heddle cluster create blue --tenant acme --nodes 2 --memory 384M --image {}",
                 image.name

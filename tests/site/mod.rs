@@ -166,6 +166,11 @@ impl Site {
         self.run(&[&start, command].concat()).trim().to_owned()
     }
 
+    /// Registers the image with tools that measure as `debian-evaluation`.
+    pub fn add_evaluation_image(&self) {
+        self.run(&["image", "add", "debian-evaluation", image_of("evaluation").to_str().unwrap()]);
+    }
+
     /// The boot id of a node, which changes with every boot.
     pub fn boot_id(&self, cluster: &str, node: u32) -> String {
         self.exec(cluster, node, &["cat", "/proc/sys/kernel/random/boot_id"])
@@ -326,8 +331,13 @@ fn start(scratch: &Path, image: &Path, more: &[String]) -> Child {
 
 /// The image, built if it is not there.
 fn image() -> PathBuf {
+    image_of("base")
+}
+
+/// A variant of the image, built if it is not there.
+fn image_of(variant: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/image.sh");
-    let output = Command::new(script).stderr(Stdio::inherit()).output().unwrap();
+    let output = Command::new(script).arg(variant).stderr(Stdio::inherit()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "scripts/image.sh: {text}");
     PathBuf::from(text.lines().last().unwrap())
