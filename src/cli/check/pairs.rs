@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::nodes::NodeCommands;
-use super::parse;
+use super::parse::{self, FigureReader};
 use super::plan::Group;
-use super::report::{CheckFinding, Figure};
+use super::report::CheckFinding;
 
 /// Limit of a tool. They take 1 to 5 s on an idle machine; guests of an emulation that shares its cores take much longer.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -18,7 +18,7 @@ pub struct PairTool {
     pub program: &'static str,
     server: &'static str,
     client: &'static str,
-    read: fn(&str) -> anyhow::Result<Vec<Figure>>,
+    read: FigureReader,
 }
 
 /// A tool is known by its name.
@@ -36,7 +36,7 @@ const fn tool(
     name: &'static str,
     server: &'static str,
     client: &'static str,
-    read: fn(&str) -> anyhow::Result<Vec<Figure>>,
+    read: FigureReader,
 ) -> PairTool {
     PairTool { group, name, program: name, server, client, read }
 }

@@ -19,6 +19,9 @@ pub fn short(text: &str) -> String {
     }
 }
 
+/// Reads the figures of a tool out of what it printed.
+pub type FigureReader = fn(&str) -> anyhow::Result<Vec<Figure>>;
+
 /// A number that a tool printed. Values like `inf` are not numbers.
 fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
@@ -295,7 +298,7 @@ mod tests {
         assert!(ping(&transcript!("ping").replace(" 0% packet loss", " 20% packet loss")).is_err());
         assert!(ping(&transcript!("ping").replace(" 0% packet loss", " 100% packet loss")).is_err());
         assert!(ucmatose(&transcript!("ucmatose").replace("return status 0", "return status -1")).is_err());
-        let readers: [fn(&str) -> anyhow::Result<Vec<Figure>>; 7] =
+        let readers: [FigureReader; 7] =
             [rping, pingpong, perftest_latency, perftest_bandwidth, ucx_latency, ucx_bandwidth, ring];
         for text in [
             "",
