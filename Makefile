@@ -14,7 +14,7 @@ export PROPTEST_RNG_SEED ?= 18
 # Seconds for each fuzz target of `make fuzz`.
 FUZZ_SECONDS ?= 10
 
-.PHONY: help setup demo image image-evaluation test drill bench fmt lint doc fuzz audit
+.PHONY: help setup demo image image-evaluation test drill bench fmt lint doc fuzz audit debug-kernel
 
 help: ## List these commands
 	@echo 'Heddle carves isolated virtual clusters out of one shared InfiniBand fabric. README.md has a tour.'
@@ -71,3 +71,7 @@ fuzz: ## Fuzz every parser for a short while (FUZZ_SECONDS=10)
 audit: ## Check licences, sources and known vulnerabilities of dependencies (fetches the RustSec database)
 	@scripts/setup.sh audit
 	cargo deny check
+
+debug-kernel: ## Build a kernel with KASAN and lockdep for guest-module/test (takes 10 minutes or more, once)
+	@scripts/setup.sh debug-kernel
+	@scripts/debug-kernel.sh

@@ -5,6 +5,7 @@
 #   scripts/setup.sh          C compiler, stock InfiniBand tools, QEMU and libvirt, test runner
 #   scripts/setup.sh fuzz     the same, and the tools for fuzzing
 #   scripts/setup.sh audit    the same, and the tool that checks dependencies
+#   scripts/setup.sh debug-kernel    the same, the source of Debian's kernel and what building it needs
 #
 # Written for Debian 12. On systems without apt-get it names a missing tool and exits with status 1.
 set -euo pipefail
@@ -22,8 +23,9 @@ case "${1:-}" in
         cargo_tools+=(cargo-fuzz)
         ;;
     audit) cargo_tools+=(cargo-deny) ;;
+    debug-kernel) packages+=(linux-source-6.1 xz-utils bc bison flex libelf-dev libssl-dev) ;;
     *)
-        echo "setup: the argument must be fuzz, audit or absent, got '$1'" >&2
+        echo "setup: the argument must be fuzz, audit, debug-kernel or absent, got '$1'" >&2
         exit 2
         ;;
 esac

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Machines on `heddle sim`, with `heddle sm`, instead of fabric.py."""
+"""Machines on `heddle sim`, with `heddle sm` or OpenSM, instead of fabric.py."""
 import os
+import pathlib
 import re
 import subprocess
+import sys
 import time
 
 import guests
 
 PARTITION = 0x0123
+MANAGER = "host-00001"
 
 
 class HeddleFabric(guests.Fabric):
@@ -15,8 +18,9 @@ class HeddleFabric(guests.Fabric):
 
     stand_in = False
 
-    def __init__(self, heddle, scratch, run, count, modules, per_port=1):
-        self.heddle, self.per_port = os.path.abspath(heddle), per_port
+    def __init__(self, heddle, scratch, run, count, modules, per_port=1, manager="heddle"):
+        self.heddle, self.per_port, self.kind = os.path.abspath(heddle), per_port, manager
+        self.manager = None
         super().__init__(scratch, run, count, modules, per_port)
 
     def tool(self, *arguments):
@@ -24,8 +28,19 @@ class HeddleFabric(guests.Fabric):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def background(self, *arguments):
-        return subprocess.Popen(["nice", "-n", "10", self.heddle, *map(str, arguments)], cwd=self.run, stdout=self.log, stderr=self.log)
+    def control(self, *arguments):
+        return self.tool("sim-ctl", "./sim.sock", *arguments)
+
+    def background(self, *command, **more):
+        return subprocess.Popen(["nice", "-n", "10", *map(str, command)], cwd=self.run, stdin=subprocess.DEVNULL, stdout=self.log,
+                                stderr=self.log, **more)
+
+    def through_umad(self, node):
+        """The environment in which stock programs run on a node."""
+        preload = pathlib.Path(self.heddle).with_name("libheddle_umad.so")
+        assert preload.exists(), f"{preload} is not built"
+        return os.environ | {"LD_PRELOAD": str(preload), "HEDDLE_SOCKET": str(self.run / "fabric.sock"), "SIM_HOST": node,
+                             "OSM_CACHE_DIR": str(self.run), "OSM_TMP_DIR": str(self.run)}
 
     def start(self, count, _):
         self.tool("topology", "generate", "fat-tree", "--hosts", 4, "-o", "net.topo")
@@ -41,16 +56,48 @@ class HeddleFabric(guests.Fabric):
             f'partitions = [{PARTITION:#06x}, 0x7fff]\n' for number, place in enumerate(self.place)))
         for name in ("sim.sock", "fabric.sock", "fabric.json"):
             (self.run / name).unlink(missing_ok=True)
-        self.process = self.background("sim", "net.topo", "--socket", "fabric.sock", "--control", "sim.sock")
+        self.process = self.background(self.heddle, "sim", "net.topo", "--socket", "fabric.sock", "--control", "sim.sock")
         while not (self.run / "fabric.sock").exists():
             time.sleep(0.1)
-        self.manager = self.background("sm", "--device", "heddle:fabric.sock@host-00001", "--partitions", "partitions.conf",
-                                       "--aliases", "aliases.toml", "--state", "fabric.json")
-        time.sleep(2)
+        self.manage(self.kind)
+        if self.kind == "opensm":
+            self.claim()
         for number, place in enumerate(self.place):
-            self.tool("sim-ctl", "./sim.sock", "attach-adapter", f"host-{place + 1:05}", 1, 1 + number % self.per_port,
-                      "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}", "--pkey", "0x7fff",
-                      "--guest", self.run / f"guest{number + 1}", "--fabric", self.run / f"fabric{number + 1}")
+            self.control("attach-adapter", f"host-{place + 1:05}", 1, 1 + number % self.per_port,
+                         "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}", "--pkey", "0x7fff",
+                         "--guest", self.run / f"guest{number + 1}", "--fabric", self.run / f"fabric{number + 1}")
+
+    def manage(self, kind):
+        """Ends the manager, if there is one, and starts another; returns when the subnet is up."""
+        if self.manager:
+            self.manager.terminate()
+            self.manager.wait()
+        output = self.run / f"{kind}.log"
+        output.unlink(missing_ok=True)
+        if kind == "opensm":
+            self.manager = self.background("opensm", "-d", "2", "-f", output, "-P", "partitions.conf", env=self.through_umad(MANAGER))
+            up = "SUBNET UP"
+        else:
+            with open(output, "w") as file:
+                # --adopt: after OpenSM, LIDs stay.
+                self.manager = subprocess.Popen(
+                    ["nice", "-n", "10", self.heddle, "sm", "--device", f"heddle:fabric.sock@{MANAGER}", "--partitions",
+                     "partitions.conf", "--aliases", "aliases.toml", "--state", "fabric.json",
+                     *(["--adopt", "--apply"] if self.kind == "opensm" else [])],
+                    cwd=self.run, stdout=file, stderr=self.log)
+            up = "up: "
+        end = time.monotonic() + 60
+        while not (output.exists() and up in output.read_text(errors="replace")):
+            assert time.monotonic() < end and self.manager.poll() is None, f"{kind} is not up: see {output}"
+            time.sleep(0.2)
+
+    def claim(self):
+        """The hosts ask OpenSM for the aliases; `heddle sm` has them from its plan."""
+        for place in sorted(set(self.place)):
+            words = [word for number, at in enumerate(self.place) if at == place
+                     for word in (str(1 + number % self.per_port), self.guid(number))]
+            subprocess.run([sys.executable, guests.HERE / "claim.py", *words], env=self.through_umad(f"host-{place + 1:05}"), check=True,
+                           stdout=self.log)
 
     @staticmethod
     def guid(number):
@@ -58,7 +105,7 @@ class HeddleFabric(guests.Fabric):
 
     def command(self, *words):
         if words == ("count",):
-            print(self.tool("sim-ctl", "./sim.sock", "adapters"))
+            print(self.control("adapters"))
 
     def stop(self):
         super().stop()

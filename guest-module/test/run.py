@@ -3,12 +3,12 @@
 """Boots guests with the module, and runs stock programs of InfiniBand between them.
 
 usage: run.py SCRATCH MODULE... [-g GUESTS] [-f FUNCTIONS_PER_PORT] [-k WORD] [-r RUN]
-       [--heddle BINARY]
+       [--heddle BINARY [--manager heddle|opensm]]
 
 SCRATCH was filled by make-disk.sh, MODULE... are heddle_hca.ko for its kernel,
 and heddle_verbs_test.ko to test what consumers in the kernel use. With --heddle BINARY the
-fabric is `heddle sim` with `heddle sm`; tests that need loss and other commands
-of fabric.py are skipped. -k runs only tests whose names
+fabric is `heddle sim` with `heddle sm`, or with OpenSM through the libheddle_umad.so beside BINARY;
+tests that need commands of fabric.py are skipped. -k runs only tests whose names
 contain WORD. Prints a line for each test; the status is 1 if any failed.
 GUEST_KERNEL_ARGS in the environment are added to the guests' command lines.
 """
@@ -416,11 +416,12 @@ def main():
     parser.add_argument("-f", type=int, default=1)
     parser.add_argument("-k", default="")
     parser.add_argument("--heddle", default="")
+    parser.add_argument("--manager", choices=("heddle", "opensm"), default="heddle")
     parser.add_argument("-r", default="run-tests")
     arguments = parser.parse_args()
     began = time.monotonic()
     place = (arguments.scratch, arguments.r, arguments.g, arguments.modules, arguments.f)
-    fabric = heddle.HeddleFabric(arguments.heddle, *place) if arguments.heddle else guests.Fabric(*place)
+    fabric = heddle.HeddleFabric(arguments.heddle, *place, manager=arguments.manager) if arguments.heddle else guests.Fabric(*place)
     failed = 0
     try:
         fabric.boot()
