@@ -326,6 +326,9 @@ for pair in acme:copper umbra:tin; do
     grep -q '^pingpong: ok' "$evidence/$kept" || fail "mpi-pingpong did not report success (see $evidence/$kept)"
     held "$cluster: $(awk '$1 == 1 { half = $3 } $1 == 65536 { rate = $4 } END {
         printf "ping-pong over RDMA: half a round trip %.1f ms, 64 KiB at %.1f MB/s", half / 1000, rate }' "$evidence/$kept")" "$kept"
+    wait_for "^Ca.*\"$cluster-2\"" "tools-$cluster" in_node "$tenant" "$cluster" 1 sh -c 'ibnetdiscover 2>&1 || true'
+    expect "^Ca.*\"$cluster-2\"" "ibnetdiscover in $cluster-1, without a wrapper: the network view of its cluster"
+    [[ $(grep -c '^Ca' "$evidence/$kept") == 2 ]] || fail "ibnetdiscover in $cluster-1 shows others (see $evidence/$kept)"
 done
 adapters() { "$heddle" sim-ctl "$site/run/sim-control.sock" adapters; }
 export -f adapters
