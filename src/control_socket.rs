@@ -39,10 +39,29 @@ pub struct PendingRequest<R> {
     pub answers: Replies,
 }
 
+/// Receives a connection that carries another protocol from now on.
+type TakeStream = Box<dyn FnOnce(UnixStream) + Send>;
+
+/// What the thread of a connection is to do.
+enum Answer {
+    Reply(Result<Value, ControlError>),
+    /// Send the last reply, then give the connection away.
+    HandOver(Value, TakeStream),
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reply(reply) => f.debug_tuple("Reply").field(reply).finish(),
+            Self::HandOver(reply, _) => f.debug_tuple("HandOver").field(reply).finish_non_exhaustive(),
+        }
+    }
+}
+
 /// Sends the replies to one request. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Replies {
-    sender: SyncSender<Result<Value, ControlError>>,
+    sender: SyncSender<Answer>,
     /// Alive as long as the connection is served.
     connection: Weak<()>,
 }
@@ -50,6 +69,16 @@ pub struct Replies {
 impl Replies {
     /// Queues a reply. Returns `false` if the peer has gone or its queue is full.
     pub fn send(&self, answer: Result<Value, ControlError>) -> bool {
+        self.queue(Answer::Reply(answer))
+    }
+
+    /// Sends a last reply, and gives the connection to `take`, on another thread: it carries another protocol after the reply. The peer
+    /// must have sent nothing after its request. Returns `false` if the peer has gone.
+    pub fn hand_over(self, answer: Value, take: impl FnOnce(UnixStream) + Send + 'static) -> bool {
+        self.queue(Answer::HandOver(answer, Box::new(take)))
+    }
+
+    fn queue(&self, answer: Answer) -> bool {
         match self.sender.try_send(answer) {
             Ok(()) => true,
             // The peer may have gone; the request has been executed all the same.
@@ -163,7 +192,12 @@ fn serve<R: DeserializeOwned>(
     waker.wake();
     loop {
         match answers.recv_timeout(LIVENESS_INTERVAL) {
-            Ok(answer) => send(&mut stream, answer)?,
+            Ok(Answer::Reply(answer)) => send(&mut stream, answer)?,
+            Ok(Answer::HandOver(answer, take)) => {
+                send(&mut stream, Ok(answer))?;
+                take(stream);
+                return Ok(());
+            }
             Err(RecvTimeoutError::Timeout) if is_gone(&mut stream) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

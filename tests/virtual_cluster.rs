@@ -497,6 +497,89 @@ fn four_machines_behind_one_port_are_two_clusters() {
     assert_nothing_is_left(&site);
 }
 
+#[test]
+fn opensm_in_a_machine_manages_the_view_of_its_cluster() {
+    let site = Site::up_with(&["--hosts", "4", "--host-cores", "2"]);
+    site.order("copper", &["--nodes", "4", "--adapter", "infiniband"]);
+    site.order("tin", &["--nodes", "2", "--adapter", "infiniband"]);
+    site.wait_ready("copper", 4);
+    site.wait_ready("tin", 2);
+    let node_lines = |text: &str| -> BTreeSet<String> {
+        text.lines().filter(|line| line.starts_with("Ca")).map(str::to_owned).collect()
+    };
+    // Stock tools at the device of the kernel, with nothing around them.
+    let sh = |cluster: &str, node: u32, script: &str| site.exec(cluster, node, &["sh", "-c", script]);
+    let mut found = String::new();
+    eventually("the view is open", || {
+        found = sh("copper", 2, "unset LD_PRELOAD; ibnetdiscover 2>&1 || true");
+        node_lines(&found).len() == 4
+    });
+    println!("{found}");
+    let guid = sh("copper", 2, "ibstat -p");
+    let own = node_lines(&found).into_iter().find(|line| line.contains("copper-2")).unwrap();
+    assert!(own.contains(guid.trim_start_matches("0x")), "{own} is not {guid}");
+    let physical: Vec<String> = site
+        .json(&["host", "list"])
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["name"].as_str().unwrap().to_owned())
+        .collect();
+    let records = sh("copper", 3, "saquery 2>&1");
+    for node in 1..=4 {
+        assert!(records.contains(&format!("copper-{node}")), "{records}");
+    }
+    for text in [&found, &records] {
+        assert!(!text.contains("tin-"), "another cluster: {text}");
+        assert!(physical.iter().all(|host| !text.contains(host.as_str())), "hosts: {text}");
+    }
+    let of_default = sh("copper", 4, "sminfo 2>&1");
+    assert!(of_default.contains("SMINFO_MASTER"), "{of_default}");
+    println!("{}", sh("copper", 4, "smpquery nodedesc -D 0 2>&1; smpquery portinfo -D 0,1 2>&1 | head -5"));
+
+    let view = |cluster: &str| site.json(&["view", "status", cluster, "--tenant", TENANT]);
+    let others =
+        sh("tin", 1, "ibnetdiscover 2>&1 | grep -v '^#'; sminfo 2>&1 | sed 's/activity count [0-9]*//'");
+    let before = view("tin");
+    sh("copper", 1, "opensm -B -f /tmp/opensm.log >/tmp/opensm.out 2>&1 </dev/null");
+    let mut status = Value::Null;
+    eventually("the tables of opensm are in force", || {
+        status = view("copper");
+        status["managed_by"] == "copper-1" && status["in_force"].is_u64() && status["pending"] == false
+    });
+    println!("{status}");
+    let log = sh("copper", 1, "cat /tmp/opensm.log");
+    assert!(log.contains("SUBNET UP"), "{log}");
+    let of_opensm = sh("copper", 4, "sminfo 2>&1");
+    assert!(of_opensm.contains("SMINFO_MASTER"), "{of_opensm}");
+    // sminfo prints no leading zeros.
+    let leader = sh("copper", 1, "ibstat -p").trim_start_matches(['0', 'x']).to_owned();
+    assert!(of_opensm.contains(&leader), "{of_opensm} is not {leader}");
+    // Its subnet administration answers other machines, in several segments.
+    let records = sh("copper", 3, "saquery 2>&1");
+    for node in 1..=4 {
+        assert!(records.contains(&format!("copper-{node}")), "{records}");
+    }
+    println!("{}", sh("copper", 1, "ibnetdiscover 2>&1 | grep -c ^Ca; saquery -p 2>&1 | grep -c PathRecord"));
+    // The network of the machines goes on, and so do the tools of the other cluster.
+    let ping = site.exec("copper", 1, &["ping", "-c", "3", "-W", "20", "copper-4"]);
+    assert!(ping.contains("3 received"), "{ping}");
+    assert_eq!(
+        sh("tin", 1, "ibnetdiscover 2>&1 | grep -v '^#'; sminfo 2>&1 | sed 's/activity count [0-9]*//'"),
+        others
+    );
+    assert_eq!(view("tin"), before);
+    assert_eq!(site.json(&["fabric", "verify"])["findings"], json!([]));
+    // When it ends, the default returns.
+    sh("copper", 1, "pkill -x opensm");
+    eventually("the default is back", || {
+        let status = view("copper");
+        status["managed_by"].is_null() && status["in_force"].is_null()
+    });
+    let again = sh("copper", 4, "sminfo 2>&1");
+    assert!(again.contains("SMINFO_MASTER") && !again.contains(&leader), "{again}");
+}
+
 fn assert_nothing_is_left(site: &Site) {
     eventually("no virtual function is left", || site.functions().is_empty());
     assert_eq!(site.machine_directories(), BTreeSet::new());

@@ -15,6 +15,8 @@ const PACKET: u8 = 1;
 const PORT: u8 = 2;
 const HELLO: u8 = 3;
 const HELLO_LEN: usize = 80;
+/// Flag of a hello, in the word after the sequence number: a subnet manager has opened `issm`.
+const HELLO_IS_SM: u32 = 1;
 
 const PORT_LEN: usize = 456;
 const KEYS_MAX: usize = 128;
@@ -29,6 +31,8 @@ pub enum FromGuest<'a> {
     /// Its driver started, or something about it has changed. The answer is the state of its port.
     Hello {
         sequence: u32,
+        /// A subnet manager has opened the device for it.
+        is_sm: bool,
     },
 }
 
@@ -45,7 +49,9 @@ pub fn read(frame: &[u8]) -> Option<FromGuest<'_>> {
     match kind {
         PACKET => Some(FromGuest::Packet(body)),
         HELLO if body.len() >= HELLO_LEN => {
-            Some(FromGuest::Hello { sequence: u32::from_be_bytes(*body.first_chunk()?) })
+            let (sequence, flags) = body.split_first_chunk()?;
+            let is_sm = u32::from_be_bytes(*flags.first_chunk()?) & HELLO_IS_SM != 0;
+            Some(FromGuest::Hello { sequence: u32::from_be_bytes(*sequence), is_sm })
         }
         _ => None,
     }
@@ -58,13 +64,13 @@ pub fn packet(packet: &[u8]) -> Vec<u8> {
 
 /// A message with the state of a port. `hello` is the sequence number of the message that it answers, or 0.
 pub fn port(port: &FunctionPort, hello: u32) -> Vec<u8> {
-    let FunctionPort { guid, system_guid, info, registrations, first_queue_pair, queue_pairs, keys, .. } =
-        port;
+    let FunctionPort { guid, info, registrations, first_queue_pair, queue_pairs, keys, .. } = port;
     let mut body = [0; PORT_LEN];
     let mut put = |at: usize, bytes: &[u8]| body[at..at + bytes.len()].copy_from_slice(bytes);
     let guid = guid.to_wire().to_be_bytes();
     put(0, &guid);
-    put(8, &system_guid.map_or(guid, |system| system.to_wire().to_be_bytes()));
+    // Not that of the adapter: tenants could tell which of their machines share a host, and which host it is.
+    put(8, &guid);
     put(16, &guid);
     put(24, &if info.gid_prefix == 0 { Gid::DEFAULT_PREFIX } else { info.gid_prefix }.to_be_bytes());
     put(32, &info.capability.without(ib_wire::Capability::IS_SM).0.to_be_bytes());
@@ -113,7 +119,9 @@ mod tests {
         let padded = [&sent[..], &[0; 40]].concat();
         assert_eq!(read(&padded), Some(FromGuest::Packet(&[1, 2, 3, 4])));
         let hello = message(HELLO, &[&[0, 0, 0, 9][..], &[0; 76]].concat());
-        assert_eq!(read(&hello), Some(FromGuest::Hello { sequence: 9 }));
+        assert_eq!(read(&hello), Some(FromGuest::Hello { sequence: 9, is_sm: false }));
+        let of_manager = message(HELLO, &[&[0, 0, 0, 9, 0, 0, 0, 1][..], &[0; 72]].concat());
+        assert_eq!(read(&of_manager), Some(FromGuest::Hello { sequence: 9, is_sm: true }));
         for length in 0..sent.len() {
             assert_eq!(read(&sent[..length]), None);
         }

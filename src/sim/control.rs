@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::frames::{GuestFrames, SocketPair};
 use super::link_model;
 use super::request_counts::RequestCounts;
+use super::views::FunctionViews;
 use crate::control_socket::{self, ControlSocket, PendingRequest};
 
 /// Longest request line in bytes; requests hold little more than names and paths.
@@ -27,12 +28,20 @@ pub struct EmulationState<'a> {
     pub now: Duration,
     pub fabric: &'a mut Fabric,
     pub frames: &'a mut GuestFrames,
+    pub views: &'a mut FunctionViews,
     pub counters: &'a ServerCounters,
     pub request_counts: &'a RequestCounts,
 }
 
 /// Executes a request and replies.
 pub fn answer(command: PendingRequest<SimRequest>, emulation: EmulationState<'_>) {
+    if let SimRequest::AdapterView { node, port, function } = &command.request {
+        match find_adapter(emulation.fabric, node, *port, *function) {
+            Ok(id) => emulation.views.expect(id, command.answers),
+            Err(error) => drop(command.answers.send(Err(format!("{error:#}").into()))),
+        }
+        return;
+    }
     let answer = carry_out(command.request, emulation).map_err(|error| format!("{error:#}").into());
     command.answers.send(answer);
 }
@@ -79,7 +88,7 @@ fn socket_path(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Result<Value> {
-    let EmulationState { now, fabric, frames, counters, request_counts } = emulation;
+    let EmulationState { now, fabric, frames, counters, request_counts, views: _ } = emulation;
     let linked = |linked: bool, what: &str| {
         if linked { Ok(json!(what)) } else { bail!("the port has no cable") }
     };
@@ -166,6 +175,7 @@ fn carry_out(request: SimRequest, emulation: EmulationState<'_>) -> anyhow::Resu
             frames.attach_adapter(fabric, AdapterFunction { id, guid, keys: pkeys.into() }, &sockets)?;
             Ok(json!("attached"))
         }
+        SimRequest::AdapterView { .. } => bail!("it is answered with a stream"),
         SimRequest::Detach { node, port, function } => {
             let id = FunctionId::new(find_port(fabric, &node, port)?, function);
             Ok(json!(if frames.detach(fabric, id) { "detached" } else { "was not attached" }))
@@ -182,6 +192,13 @@ fn find_node(fabric: &Fabric, name: &str) -> anyhow::Result<DeviceId> {
         (Some(_), more) => bail!("{} nodes are called {name:?}: use an id or a GUID", more + 1),
         (None, _) => bail!("no node has the id, description or GUID {name:?}"),
     }
+}
+
+/// An attached adapter.
+fn find_adapter(fabric: &Fabric, node: &str, port: PortNum, function: u8) -> anyhow::Result<FunctionId> {
+    let id = FunctionId::new(find_port(fabric, node, port)?, function);
+    ensure!(fabric.has_adapter_function(id), "function {function} of {node:?} has no InfiniBand adapter");
+    Ok(id)
 }
 
 fn find_port(fabric: &Fabric, name: &str, port: PortNum) -> anyhow::Result<PortId> {

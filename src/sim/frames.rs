@@ -12,6 +12,7 @@ use ib_transport::{FRAME_BYTES_MAX, FrameBuffer, GuestSockets};
 use serde_json::json;
 
 use super::adapter_wire::{self, FromGuest};
+use super::views::FunctionViews;
 
 /// The sockets of virtual machines, by virtual function.
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl GuestFrames {
 
     /// Forwards a bounded number of frames that machines have sent. A machine whose function has as much inside the fabric as it may
     /// is not read until [`resume`](Self::resume).
-    pub fn carry(&mut self, fabric: &mut Fabric, at: Instant, now: Duration) {
+    pub fn carry(&mut self, fabric: &mut Fabric, views: &mut FunctionViews, at: Instant, now: Duration) {
         if let Err(error) = self.guests.begin_round() {
             tracing::warn!(%error, "cannot poll the sockets of virtual machines");
             return;
@@ -108,8 +109,12 @@ impl GuestFrames {
             let frame = &self.buffer[..length];
             if fabric.has_adapter_function(from) {
                 match adapter_wire::read(frame) {
-                    Some(FromGuest::Packet(packet)) => fabric.send_packet(now, from, packet),
-                    Some(FromGuest::Hello { sequence }) => {
+                    Some(FromGuest::Packet(packet)) => {
+                        fabric.send_packet(now, from, packet);
+                        views.send(fabric, from);
+                    }
+                    Some(FromGuest::Hello { sequence, is_sm }) => {
+                        views.set_is_sm(from, is_sm);
                         let port = fabric.function_port(from);
                         let answer = port.map(|port| adapter_wire::port(&port, sequence));
                         answer.into_iter().for_each(|answer| self.guests.send(at, from, &answer));
@@ -148,6 +153,7 @@ impl GuestFrames {
             guid: function.guid,
             pkeys: function.keys.to_vec(),
             guest: self.guests.get(function.id).map(|(guest, ..)| guest.to_owned()),
+            view: fabric.has_view(function.id),
             packets: FrameCounts {
                 sent: counters.sent,
                 received: counters.received,

@@ -12,6 +12,7 @@ use ib_wire::{Datagram, Gid, Guid, Lid, ManagementClass, PortState};
 use super::control::{self, EmulationState};
 use super::frames::GuestFrames;
 use super::request_counts::RequestCounts;
+use super::views::FunctionViews;
 use crate::control_socket::PendingRequest;
 
 /// An emulated fabric as the backend of a server.
@@ -22,11 +23,18 @@ pub struct SimHost {
     commands: Receiver<PendingRequest<SimRequest>>,
     request_counts: RequestCounts,
     frames: GuestFrames,
+    views: FunctionViews,
 }
 
 impl SimHost {
-    pub fn new(fabric: Fabric, frames: GuestFrames, commands: Receiver<PendingRequest<SimRequest>>) -> Self {
-        Self { fabric, started: Instant::now(), commands, request_counts: RequestCounts::default(), frames }
+    pub fn new(
+        fabric: Fabric,
+        frames: GuestFrames,
+        views: FunctionViews,
+        commands: Receiver<PendingRequest<SimRequest>>,
+    ) -> Self {
+        let (started, request_counts) = (Instant::now(), RequestCounts::default());
+        Self { fabric, started, commands, request_counts, frames, views }
     }
 
     fn now(&self) -> Duration {
@@ -151,7 +159,8 @@ impl FabricBackend for SimHost {
 
     fn handle_ready(&mut self, outbox: &mut Outbox<PortId>) {
         let now = outbox.now().duration_since(self.started);
-        self.frames.carry(&mut self.fabric, outbox.now(), now);
+        self.frames.carry(&mut self.fabric, &mut self.views, outbox.now(), now);
+        self.views.receive(&mut self.fabric, now);
         self.pass_on(outbox);
     }
 
@@ -163,11 +172,13 @@ impl FabricBackend for SimHost {
                 now,
                 fabric: &mut self.fabric,
                 frames: &mut self.frames,
+                views: &mut self.views,
                 counters: outbox.counters(),
                 request_counts: &self.request_counts,
             };
             control::answer(command, emulation);
         }
+        self.views.update(&mut self.fabric);
         self.pass_on(outbox);
         self.frames.resume(&self.fabric);
         self.frames.send_ports(&mut self.fabric, outbox.now());

@@ -7,6 +7,7 @@ mod host;
 pub mod link_model;
 pub mod profile;
 mod request_counts;
+mod views;
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use frames::GuestFrames;
 use host::SimHost;
 use link_model::LinkModelArgs;
 use profile::ProfileArgs;
+use views::FunctionViews;
 
 /// Emulate the fabric that a topology file describes.
 ///
@@ -133,7 +135,9 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
     };
     let frames = GuestFrames::new()?;
     server.watch(frames.guests()).context("cannot watch the sockets of virtual machines")?;
-    let mut host = SimHost::new(fabric, frames, commands);
+    let views = FunctionViews::new(server.waker())?;
+    server.watch(&views).context("cannot watch the network views of virtual machines")?;
+    let mut host = SimHost::new(fabric, frames, views, commands);
     crate::print_line(format_args!(
         "ready {}: {switches} switches, {adapters} adapters, {links} links; attach with IBSIM_SOCKNAME={}",
         args.name, args.name

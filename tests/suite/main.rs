@@ -1,6 +1,7 @@
 //! Heddle as a whole: its programs as processes, and its parts together in one.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapter_views;
 mod arbitration_changes;
 mod attacker;
 mod brownfield;

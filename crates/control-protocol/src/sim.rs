@@ -95,6 +95,10 @@ pub enum SimRequest {
         guest: PathBuf,
         fabric: PathBuf,
     },
+    /// Open the network view of the VM at a virtual function with an InfiniBand adapter, in place of the one opened before. After the
+    /// reply, the connection carries the framed protocol, with the emulation as the client of an adapter of the view that the peer has
+    /// attached it to. The peer sends nothing before the reply. The view ends with the connection.
+    AdapterView { node: String, port: PortNum, function: u8 },
     /// Detach the VM from a virtual function.
     Detach { node: String, port: PortNum, function: u8 },
     /// List all virtual functions with Ethernet frames: [`FunctionStatus`].
@@ -127,6 +131,9 @@ pub struct AdapterStatus {
     pub guid: Guid,
     pub pkeys: Vec<Pkey>,
     pub guest: Option<PathBuf>,
+    /// Whether a network view is open for it.
+    #[serde(default)]
+    pub view: bool,
     pub packets: FrameCounts,
     /// The port at which the last packet stopped, by reason.
     #[serde(default)]

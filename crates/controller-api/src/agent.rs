@@ -7,7 +7,7 @@
 //! | `GET /v1/hosts` | names of the hosts that this agent serves |
 //! | `PUT /v1/hosts/{host}` with a [`HostSpec`] | sets the desired virtual machines; on disk before the answer, 204. 409 if the agent has a newer spec, or one of another site |
 //! | `GET /v1/hosts/{host}?after=N` | [`HostReport`], as soon as its number is above `N` or a few seconds have passed |
-//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with a [`crate::session::NewSession`] | 101, then a session; see [`crate::session`] |
+//! | `POST /v1/hosts/{host}/vms/{id}/sessions` with a [`crate::session::AgentSession`] | 101, then a session; see [`crate::session`] |
 //!
 //! A virtual machine is removed only if it is listed in [`HostSpec::removed`]. One that is in neither list keeps running
 //! with its last spec and is reported as unlisted: a controller that lost its store must not remove it by omission.

@@ -30,6 +30,25 @@ pub enum NewSession {
     Ssh {},
 }
 
+/// Request of the controller to an agent to open a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AgentSession {
+    /// A session in the guest.
+    Guest(NewSession),
+    /// A session with the InfiniBand adapter of the virtual machine.
+    Adapter(AdapterSession),
+}
+
+/// Request to connect to the InfiniBand adapter of a virtual machine, without software in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum AdapterSession {
+    /// Open the network view of the adapter, in place of the one opened before. Input and output are the framed protocol of
+    /// `ib_transport`: the fabric is the client, the controller the server, which has handled the *attach* frame already.
+    View {},
+}
+
 /// Kind of a frame, its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {

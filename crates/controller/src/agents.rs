@@ -255,6 +255,15 @@ impl AgentClient {
 
     /// Opens a session in a virtual machine.
     pub async fn session(&self, vm: Uuid, open: &session::NewSession) -> anyhow::Result<reqwest::Upgraded> {
+        self.open(vm, &session::AgentSession::Guest(open.clone())).await
+    }
+
+    /// Opens the network view of the InfiniBand adapter of a virtual machine.
+    pub async fn adapter_view(&self, vm: Uuid) -> anyhow::Result<reqwest::Upgraded> {
+        self.open(vm, &session::AgentSession::Adapter(session::AdapterSession::View {})).await
+    }
+
+    async fn open(&self, vm: Uuid, open: &session::AgentSession) -> anyhow::Result<reqwest::Upgraded> {
         let request = self.http.post(self.url(&format!("/vms/{vm}/sessions")));
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, session::PROTOCOL).json(open);
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await;

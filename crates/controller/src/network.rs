@@ -116,15 +116,17 @@ fn aliases(clusters: &[ClusterRow]) -> PortAliases {
 }
 
 /// The GUID of a node's InfiniBand adapter: a digest of the node's id, marked as assigned locally. `None` if it has an
-/// Ethernet card.
+/// Ethernet card. It is below the GUIDs of switches in views: of two subnet managers with one priority, the lower GUID becomes master,
+/// and that of the tenant is to become it.
 pub fn adapter_guid(cluster: &ClusterRow, node: &NodeRow) -> Option<Guid> {
     if cluster.adapter != AdapterKind::Infiniband {
         return None;
     }
     let digest = Sha256::digest(node.id.as_bytes());
-    let [first, rest @ ..] = *digest.first_chunk::<8>()?;
-    // EUI-64: bit 1 of the first byte says that it is local, bit 0 that it is a group.
-    let bytes = [first & !1 | 2, rest[0], rest[1], rest[2], rest[3], rest[4], rest[5], rest[6]];
+    let [_, second, rest @ ..] = *digest.first_chunk::<8>()?;
+    // EUI-64: bit 1 of the first byte says that it is local.
+    let [third, fourth, fifth, sixth, seventh, eighth] = rest;
+    let bytes = [0x02, second & 0x1f | 0x20, third, fourth, fifth, sixth, seventh, eighth];
     Guid::from_wire(u64::from_be_bytes(bytes))
 }
 

@@ -36,6 +36,7 @@ mod device;
 mod fabric;
 mod faults;
 mod forwarding;
+mod function_view;
 mod inspect;
 mod install;
 mod lazy_table;
@@ -60,6 +61,7 @@ pub use device::{DeviceId, PortId};
 pub use fabric::{Fabric, FabricOutput};
 pub use fabric_model::{DropReason, FunctionKey};
 pub use faults::{InvalidProbability, Probability};
+pub use function_view::{ToView, ViewPort};
 pub use inspect::{DeviceView, PortForwarding, PortView, Statistics, TableView};
 pub use install::InstallError;
 pub use link_model::{

@@ -7,8 +7,8 @@
 //!
 //! | to | |
 //! |---|---|
-//! | QP0 | dropped: a function has no part in subnet management |
-//! | QP1, subnet administration and management of performance and congestion | becomes a datagram with a GRH that names the alias, so that the answer comes back to the function |
+//! | QP0 | the view of the function ([`crate::function_view`]), or dropped: a function has no part in subnet management of the fabric |
+//! | QP1, subnet administration and management of performance and congestion | the view, or the fabric: becomes a datagram with a GRH that names the alias, so that the answer comes back to the function |
 //! | QP1, other classes | the function whose alias the GRH names |
 //! | another queue pair | the function that has its range |
 //! | a multicast LID | every function that holds the P_Key, but not the sender |
@@ -19,13 +19,14 @@ use std::time::Duration;
 
 use ib_wire::{
     Datagram, Gid, Grh, Guid, Lid, LidAddress, ManagementClass, MulticastLid, Packet, PartitionNumber, Pkey,
-    PortInfo, PortState, QueuePair, set_packet_source,
+    PortInfo, PortState, QueuePair, TransactionId, set_packet_source,
 };
 
 use crate::counters::CastKind;
 use crate::device::PortId;
 use crate::fabric::{DropReason, Fabric, FabricOutput};
 use crate::forwarding::PacketKind;
+use crate::function_view::{FunctionAddress, FunctionView, ToView, ViewPort, is_management};
 use crate::link_queues::Content;
 use crate::mad_routing::Duplicate;
 use crate::notices::Flow;
@@ -66,7 +67,6 @@ impl AdapterFunction {
 pub struct FunctionPort {
     pub function: FunctionId,
     pub guid: Guid,
-    pub system_guid: Option<Guid>,
     /// PortInfo of the port that the function shares, without secrets and counters. Its state is Down while the function is cut
     /// off.
     pub info: PortInfo,
@@ -89,6 +89,7 @@ struct Attached {
     counters: FrameCounters,
     /// The state that its driver was sent last.
     sent_port: Option<FunctionPort>,
+    view: Option<FunctionView>,
 }
 
 impl AdapterFunctions {
@@ -118,7 +119,10 @@ impl Fabric {
         self.check_adapter(&function)?;
         let id = function.id;
         if self.adapter_functions.attached.get(&id).is_none_or(|attached| attached.function != function) {
-            let attached = Attached { function, counters: FrameCounters::default(), sent_port: None };
+            let former = self.adapter_functions.attached.remove(&id);
+            // The same machine with other P_Keys keeps its view.
+            let view = former.filter(|former| former.function.guid == function.guid).and_then(|it| it.view);
+            let attached = Attached { function, counters: FrameCounters::default(), sent_port: None, view };
             self.adapter_functions.attached.insert(id, attached);
         }
         Ok(())
@@ -188,7 +192,6 @@ impl Fabric {
         Some(FunctionPort {
             function: id,
             guid: function.guid,
-            system_guid: self.device_of(id.port()).info.system_guid,
             info,
             registrations: port.registrations,
             first_queue_pair: function.first_queue_pair(),
@@ -226,6 +229,9 @@ impl Fabric {
         let port = sender.id.port();
         self.reached = port;
         let packet = Packet::read(raw).map_err(|_| DropReason::Malformed)?;
+        if packet.dqp == QueuePair::SUBNET_MANAGEMENT {
+            return self.send_smp(sender, &packet);
+        }
         self.check_source(sender, &packet)?;
         if !self.keys_of_function(sender).any(|key| key == packet.pkey) {
             return Err(DropReason::PartitionAtSender);
@@ -233,15 +239,11 @@ impl Fabric {
         if !self.has_room(port, packet.payload.len()) {
             return Err(DropReason::TooLarge);
         }
-        if packet.dqp == QueuePair::SUBNET_MANAGEMENT {
-            return Err(DropReason::Unanswered);
-        }
         let own = self.lid(port).ok_or(DropReason::NotActive)?;
         if packet.dqp == QueuePair::GENERAL_MANAGEMENT {
             let datagram = packet.to_datagram().ok_or(DropReason::Malformed)?;
             if is_for_agents(datagram.mad.class()) {
-                self.carry(port, self.with_alias(sender, own, datagram), Duplicate::Unreported);
-                return Ok(());
+                return self.send_to_view_or_agents(sender, datagram);
             }
         }
         match packet.dlid {
@@ -252,6 +254,138 @@ impl Fabric {
             }
             LidAddress::Permissive => Err(DropReason::NoRoute),
         }
+    }
+
+    /// Sends an SMP to the view of a function. Nothing that a function says reaches QP0 of the fabric.
+    fn send_smp(&mut self, sender: &AdapterFunction, packet: &Packet<'_>) -> Result<(), DropReason> {
+        if !self.has_view(sender.id) {
+            return Err(DropReason::Unanswered);
+        }
+        let datagram = packet.to_datagram().ok_or(DropReason::Malformed)?;
+        if datagram.sqp != QueuePair::SUBNET_MANAGEMENT {
+            return Err(DropReason::Spoofed);
+        }
+        if datagram.grh.is_some() || !datagram.mad.class().is_subnet_management() {
+            return Err(DropReason::Malformed);
+        }
+        self.send_to_view_or_agents(sender, datagram)
+    }
+
+    /// Sends a management datagram to the view of a function, or to subnet administration or an agent on the fabric.
+    fn send_to_view_or_agents(
+        &mut self,
+        sender: &AdapterFunction,
+        datagram: Datagram,
+    ) -> Result<(), DropReason> {
+        let (now, own) = (self.now, self.address_of_function(sender));
+        let view = self.adapter_functions.attached.get_mut(&sender.id).and_then(|it| it.view.as_mut());
+        let left = match view {
+            Some(view) => view.take(now, &own, datagram)?,
+            None => Some(datagram),
+        };
+        match left {
+            Some(datagram) => self.send_to_agents(sender, datagram),
+            None => Ok(()),
+        }
+    }
+
+    fn send_to_agents(&mut self, sender: &AdapterFunction, datagram: Datagram) -> Result<(), DropReason> {
+        // Whatever became of it on its way: SMPs of functions stay in views.
+        if datagram.mad.class().is_subnet_management() {
+            return Err(DropReason::Unanswered);
+        }
+        let port = sender.id.port();
+        let own = self.lid(port).ok_or(DropReason::NotActive)?;
+        self.carry(port, self.with_alias(sender, own, datagram), Duplicate::Unreported);
+        Ok(())
+    }
+
+    fn address_of_function(&self, function: &AdapterFunction) -> FunctionAddress {
+        let info = &self.port(function.id.port()).info;
+        let key = self.keys_of_function(function).next();
+        FunctionAddress { lid: info.lid, manager: info.master_sm_lid, key }
+    }
+
+    /// From now on, a function manages the view that takes [`Fabric::poll_view_output`] in place of the fabric. It replaces an earlier
+    /// one. Returns `false`, and changes nothing, if no adapter is attached to the function.
+    pub fn open_view(&mut self, id: FunctionId) -> bool {
+        let attached = self.adapter_functions.attached.get_mut(&id);
+        attached.map(|attached| attached.view = Some(FunctionView::default())).is_some()
+    }
+
+    /// Ends the view of a function. Its SMPs are dropped again.
+    pub fn close_view(&mut self, id: FunctionId) {
+        if let Some(attached) = self.adapter_functions.attached.get_mut(&id) {
+            attached.view = None;
+        }
+    }
+
+    pub fn has_view(&self, id: FunctionId) -> bool {
+        self.adapter_functions.attached.get(&id).is_some_and(|attached| attached.view.is_some())
+    }
+
+    /// The next message to the view of a function. Call until `None` after [`Fabric::send_packet`] and [`Fabric::set_view_port`].
+    pub fn poll_view_output(&mut self, id: FunctionId) -> Option<ToView> {
+        self.view_of(id)?.poll_output()
+    }
+
+    /// Sets the port of a function in its view, in answer to [`ToView::PortQuery`].
+    pub fn set_view_port(&mut self, now: Duration, id: FunctionId, port: ViewPort) {
+        self.handle_timeout(now);
+        self.reached = id.port();
+        let Some(attached) = self.adapter_functions.attached.get(&id) else { return };
+        let sender = attached.function.clone();
+        let (now, own) = (self.now, self.address_of_function(&sender));
+        let Some(view) = self.view_of(id) else { return };
+        for outcome in view.set_port(now, &own, port) {
+            let sent = match outcome {
+                Ok(Some(datagram)) => self.send_to_agents(&sender, datagram),
+                Ok(None) => Ok(()),
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = sent {
+                self.count_packet_drop(id, reason);
+            }
+        }
+    }
+
+    /// Hands a datagram of its view to a function.
+    pub fn deliver_from_view(&mut self, now: Duration, id: FunctionId, datagram: Datagram) {
+        self.handle_timeout(now);
+        let Some(attached) = self.adapter_functions.attached.get(&id) else { return };
+        let function = attached.function.clone();
+        let own = self.address_of_function(&function);
+        let is_own = |pair| pair == QueuePair::GENERAL_MANAGEMENT || function.has_queue_pair(pair);
+        let is_smp = datagram.mad.class().is_subnet_management();
+        let is_for_it = is_management(&datagram) && (is_smp || is_own(datagram.dqp));
+        let received = self.view_of(id).filter(|_| is_for_it).and_then(|view| view.receive(&own, datagram));
+        match received {
+            Some(datagram) => {
+                self.adapter_functions.count(id, |counters| counters.received += 1);
+                self.push_output(FabricOutput::Packet { function: id, packet: datagram.to_packet().into() });
+            }
+            None => {
+                self.reached = id.port();
+                self.count_packet_drop(id, DropReason::Unanswered);
+            }
+        }
+    }
+
+    /// Forgets a request of a function that its view will not answer.
+    pub fn forget_view_request(&mut self, id: FunctionId, request: TransactionId) {
+        if let Some(view) = self.view_of(id) {
+            view.forget(request);
+        }
+    }
+
+    /// Counts a message to the view of a function that could not be sent, because the view reads too little.
+    pub fn count_unsent_to_view(&mut self, id: FunctionId) {
+        self.reached = id.port();
+        self.count_packet_drop(id, DropReason::NoRoom);
+    }
+
+    fn view_of(&mut self, id: FunctionId) -> Option<&mut FunctionView> {
+        self.adapter_functions.attached.get_mut(&id)?.view.as_mut()
     }
 
     /// A function names itself: its alias, if the packet has a GRH, and one of its queue pairs, if the packet names any.

@@ -10,7 +10,7 @@ use crate::address::{Gid, LidAddress};
 use crate::bits::{bits, bits_from, bytes};
 use crate::datagram::{Datagram, Grh, QueuePair};
 use crate::keys::{Pkey, QKey};
-use crate::lanes::ServiceLevel;
+use crate::lanes::{ServiceLevel, VirtualLane};
 use crate::mad::{MAD_LEN, Mad};
 
 /// Length of the invariant CRC.
@@ -28,6 +28,8 @@ const DATAGRAM_WITH_IMMEDIATE: u8 = 0x65;
 layout! {
     /// Local route header.
     pub struct LocalRouteHeader[8] {
+        /// Virtual lane.
+        lane: VirtualLane = bits(0, 7, 4),
         /// Version of the link layer, 0.
         version: u8 = bits(0, 3, 0),
         sl: ServiceLevel = bits(1, 7, 4),
@@ -180,9 +182,10 @@ impl<'a> Packet<'a> {
         Ok(Self { sl, slid, dlid, grh, opcode, pkey, dqp, datagram, payload })
     }
 
-    /// The management datagram that a packet to QP1 is; `None` for others.
+    /// The management datagram that a packet to QP0 or QP1 is; `None` for others.
     pub fn to_datagram(&self) -> Option<Datagram> {
-        let (qkey, sqp) = self.datagram.filter(|_| self.dqp == QueuePair::GENERAL_MANAGEMENT)?;
+        let is_management = [QueuePair::SUBNET_MANAGEMENT, QueuePair::GENERAL_MANAGEMENT].contains(&self.dqp);
+        let (qkey, sqp) = self.datagram.filter(|_| is_management)?;
         let mad = Mad(self.payload.try_into().ok()?);
         Some(Datagram {
             slid: self.slid.unwrap_or(LidAddress::Permissive),
@@ -206,12 +209,14 @@ pub fn set_packet_source(packet: &mut [u8], slid: LidAddress) {
 }
 
 impl Datagram {
-    /// The packet of a general management datagram, with an ICRC of 0.
+    /// The packet of a management datagram, with an ICRC of 0. SMPs travel in lane 15.
     pub fn to_packet(&self) -> Vec<u8> {
         let transport = BaseTransportHeader::LEN + DatagramHeader::LEN + MAD_LEN + CRC_LEN;
         let length = LocalRouteHeader::LEN + self.grh.map_or(0, |_| GlobalRouteHeader::LEN) + transport;
         let mut packet = Vec::with_capacity(length);
+        let is_smp = self.dqp == QueuePair::SUBNET_MANAGEMENT;
         let local = LocalRouteHeader {
+            lane: if is_smp { VirtualLane::MANAGEMENT } else { VirtualLane::default() },
             version: 0,
             sl: self.sl,
             next: if self.grh.is_some() { GLOBAL } else { LOCAL },

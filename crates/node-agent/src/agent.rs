@@ -196,6 +196,12 @@ impl Agent {
         Some(vm.opener.borrow().clone())
     }
 
+    /// Whether a host has a virtual machine. Waits up to 5 s for the survey after the start of the agent.
+    pub async fn has_vm(&self, host: &Name, id: Uuid) -> bool {
+        let _ = timeout(SURVEY_TIMEOUT, self.context.ready()).await;
+        self.fleet.lock().await.vms.get(&id).is_some_and(|vm| vm.host == *host)
+    }
+
     /// Surveys libvirt, then reconciles and polls for ever. Retries while libvirt does not answer.
     pub async fn run(self: &Arc<Self>, early_images: PathBuf) {
         let mut silent = false;

@@ -88,12 +88,15 @@ struct DesiredAttachments {
     attachments: BTreeMap<Uuid, Attachment>,
 }
 
+/// Why the emulation did not do what it was asked for.
 #[derive(Debug, Error)]
-enum SimControlError {
+pub enum SimControlError {
     #[error("the emulation at {} does not answer", path.display())]
     Unreachable { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
+    #[error("it has no InfiniBand adapter on the fabric")]
+    NoAdapter,
 }
 
 impl FabricAttachments {
@@ -135,6 +138,20 @@ impl FabricAttachments {
     /// Where packets of a virtual machine are dropped, for up to 30 s after the last drop.
     pub fn packet_stop(&self, id: Uuid) -> Option<PacketStop> {
         self.status.borrow().stops.get(&id).cloned()
+    }
+
+    /// Opens the network view of a virtual machine's InfiniBand adapter. The emulation is the client of the framed protocol on the
+    /// stream; the stream must be attached to an adapter of the view before anything is sent on it.
+    ///
+    /// # Errors
+    ///
+    /// The virtual machine has no such adapter, or the emulation rejects the view or does not answer.
+    pub async fn open_view(&self, id: Uuid) -> Result<BufReader<UnixStream>, SimControlError> {
+        let request = self.desired().attachments.get(&id).and_then(Attachment::view_request);
+        let request = request.ok_or(SimControlError::NoAdapter)?;
+        let (stream, line) = self.exchange(&request).await?;
+        self.read_reply::<String>(&line)?;
+        Ok(stream)
     }
 
     /// Changes the desired attachments and waits up to 3 s for a reconciliation that includes the change.
@@ -234,11 +251,28 @@ impl FabricAttachments {
     }
 
     async fn request<T: DeserializeOwned>(&self, request: &SimRequest) -> Result<T, SimControlError> {
-        let unreachable = |source| SimControlError::Unreachable { path: self.control.clone(), source };
+        let (_, line) = self.exchange(request).await?;
+        self.read_reply(&line)
+    }
+
+    /// Sends a request. Returns the connection and the first line of the reply.
+    async fn exchange(
+        &self,
+        request: &SimRequest,
+    ) -> Result<(BufReader<UnixStream>, String), SimControlError> {
         let asked = timeout(REPLY_TIMEOUT, exchange(&self.control, request)).await;
-        let line = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
-        let malformed = |error| unreachable(io::Error::new(io::ErrorKind::InvalidData, error));
-        read_reply(&line).map_err(malformed)?.map_err(|error| SimControlError::Refused(error.text))
+        asked
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|source| self.unreachable(source))
+    }
+
+    fn read_reply<T: DeserializeOwned>(&self, line: &str) -> Result<T, SimControlError> {
+        let malformed = |error| self.unreachable(io::Error::new(io::ErrorKind::InvalidData, error));
+        read_reply(line).map_err(malformed)?.map_err(|error| SimControlError::Refused(error.text))
+    }
+
+    fn unreachable(&self, source: io::Error) -> SimControlError {
+        SimControlError::Unreachable { path: self.control.clone(), source }
     }
 
     fn desired(&self) -> std::sync::MutexGuard<'_, DesiredAttachments> {
@@ -246,14 +280,15 @@ impl FabricAttachments {
     }
 }
 
-async fn exchange(control: &Path, request: &SimRequest) -> io::Result<String> {
+async fn exchange(control: &Path, request: &SimRequest) -> io::Result<(BufReader<UnixStream>, String)> {
     let mut stream = UnixStream::connect(control).await?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     stream.write_all(line.as_bytes()).await?;
     let mut answer = String::new();
-    BufReader::new(stream.take(REPLY_BYTES_MAX)).read_line(&mut answer).await?;
-    Ok(answer)
+    let mut stream = BufReader::new(stream);
+    (&mut stream).take(REPLY_BYTES_MAX).read_line(&mut answer).await?;
+    Ok((stream, answer))
 }
 
 /// A virtual function as the emulation has it.
@@ -310,6 +345,13 @@ impl Attachment {
             guest,
             fabric,
         }
+    }
+
+    /// The request for the view of its adapter; `None` if it has an Ethernet card.
+    fn view_request(&self) -> Option<SimRequest> {
+        let AdapterSpec { port, function, guid, .. } = self.adapter;
+        let node = self.node.to_string();
+        guid.map(|_| SimRequest::AdapterView { node, port, function })
     }
 
     /// P_Key table of an InfiniBand adapter, in the order that libraries expect: the key of the cluster, then the limited

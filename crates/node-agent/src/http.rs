@@ -16,8 +16,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use controller_api::agent::{AMBIGUOUS_SPEC, HostReport, HostSpec, OTHER_SITE, STALE_SPEC};
-use controller_api::session::{NewSession, PROTOCOL};
+use controller_api::session::{AdapterSession, AgentSession, PROTOCOL};
 use controller_api::{Name, Problem};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
@@ -218,8 +219,14 @@ async fn open_session(
     let bad = |what: String| ProblemResponse::new(StatusCode::BAD_REQUEST, "not-a-session", &what);
     let body = axum::body::to_bytes(request.into_body(), OPEN_BYTES_MAX).await;
     let body = body.map_err(|error| bad(format!("cannot read the session request: {error}")))?;
-    let what: NewSession =
+    let what: AgentSession =
         serde_json::from_slice(&body).map_err(|error| bad(format!("invalid session request: {error}")))?;
+    let what = match what {
+        AgentSession::Guest(what) => what,
+        AgentSession::Adapter(AdapterSession::View {}) => {
+            return open_adapter_view(&agent, &name, vm, upgrade).await;
+        }
+    };
     let opener = agent.session_opener(&name, vm).await.ok_or_else(no_vm)?;
     let unavailable = |reason: &str| {
         ProblemResponse::new(StatusCode::CONFLICT, "no-guest", &format!("virtual machine {vm}: {reason}"))
@@ -242,12 +249,43 @@ async fn open_session(
             tracing::debug!(%vm, "session closed: {error}");
         }
     });
+    Ok(switching_protocols())
+}
+
+/// Connects the client with the InfiniBand adapter of a virtual machine. Nothing in the guest takes part.
+async fn open_adapter_view(
+    agent: &Agent,
+    host: &Name,
+    vm: Uuid,
+    upgrade: OnUpgrade,
+) -> Result<Response, ProblemResponse> {
+    if !agent.has_vm(host, vm).await {
+        let detail = format!("host {host} has no virtual machine {vm}");
+        return Err(ProblemResponse::new(StatusCode::NOT_FOUND, "no-such-vm", &detail));
+    }
+    let view = agent.context().fabric.open_view(vm).await.map_err(|error| {
+        let detail = format!("virtual machine {vm}: {}", error_chain(&error));
+        ProblemResponse::new(StatusCode::CONFLICT, "no-adapter", &detail)
+    })?;
+    tokio::spawn(async move {
+        let ended = match upgrade.await {
+            Ok(client) => session::bridge_stream(TokioIo::new(client), view).await,
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%vm, "the view of an adapter closed: {error}");
+        }
+    });
+    Ok(switching_protocols())
+}
+
+fn switching_protocols() -> Response {
     let switched = Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
         .header(CONNECTION, "upgrade")
         .header(UPGRADE, PROTOCOL)
         .body(Body::empty());
-    Ok(switched.expect("the headers are valid"))
+    switched.expect("the headers are valid")
 }
 
 fn wants_session(headers: &HeaderMap) -> bool {

@@ -1,4 +1,4 @@
-//! Connects a client's session, which arrived over HTTP, with a session of a guest.
+//! Connects a client's session, which arrived over HTTP, with a session of a guest or the adapter of a virtual machine.
 
 use std::io;
 use std::time::Duration;
@@ -63,6 +63,40 @@ pub async fn bridge(client: impl AsyncRead + AsyncWrite, session: Session) -> io
     // A client that stays longer has read it, or never will.
     let _ = timeout(CLOSE_TIMEOUT, drain).await;
     Ok(())
+}
+
+/// Most bytes per read of [`bridge_stream`].
+const PIECE: usize = 16 * 1024;
+
+/// Forwards input frames of a client to a stream, and what the stream sends as output frames, until either side ends.
+pub async fn bridge_stream(
+    client: impl AsyncRead + AsyncWrite,
+    stream: impl AsyncRead + AsyncWrite,
+) -> io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_stream, mut to_stream) = tokio::io::split(stream);
+    let inward = async {
+        loop {
+            match read_frame(&mut from_client).await? {
+                Some((FrameKind::Input, bytes)) => to_stream.write_all(&bytes).await?,
+                Some((kind, _)) => {
+                    let what = format!("unexpected frame {kind:?} from a client; only input is allowed");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
+                None => return Ok(()),
+            }
+        }
+    };
+    let outward = async {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match from_stream.read(&mut buffer).await? {
+                0 => return Ok(()),
+                length => write_frame(&mut to_client, FrameKind::Output, &buffer[..length]).await?,
+            }
+        }
+    };
+    tokio::select! { ended = inward => ended, ended = outward => ended }
 }
 
 async fn forward(

@@ -31,7 +31,7 @@
 //! let tree = FatTree { radix: 8, ..FatTree::with_hosts(16) }.generate()?;
 //! let ports: Vec<_> = tree.end_nodes().filter_map(|(_, host)| host.ports().next()).map(|(_, port)| port.guid).collect();
 //! let plan = compile(&tree, &Intents::new(ports[0]), &Decisions::default())?;
-//! let placement = |node: &str, port| NodePlacement { node: node.to_owned(), port, shared: false };
+//! let placement = |node: &str, port| NodePlacement { node: node.to_owned(), port, shared: false, guid: None };
 //! let nodes = vec![placement("head", ports[1]), placement("worker", ports[9])];
 //! let cluster = ClusterPlacement { name: "blue".to_owned(), partition: PartitionNumber::DEFAULT, nodes };
 //!

@@ -97,7 +97,9 @@ impl Projection {
             let mut adapter =
                 NewNode::new(NodeKind::Adapter, id('H', node.guid), node.guid, ADAPTER_PORT.to_wire());
             adapter.description = node.name.clone();
-            indices.insert(node.guid, builder.add_node(adapter)?);
+            let index = builder.add_node(adapter)?;
+            builder.set_port_guid(Endpoint::new(index, ADAPTER_PORT), node.port_guid)?;
+            indices.insert(node.guid, index);
         }
         let end = |name: PortName| Endpoint::new(indices[&name.node], name.port);
         for (guid, switch) in by_number.values() {
@@ -254,11 +256,12 @@ fn nodes(slice: &Slice, names: &Names) -> Vec<ProjectedNode> {
         let alias = names.node(&node.node)?;
         let (switch, _) = names.switch(node.access.node)?;
         let port = names.access(node.access.node, &node.node)?;
+        let numbered = || Guid::from_wire(alias.guid.to_wire() + u64::from(ADAPTER_PORT.to_wire()));
         Some(ProjectedNode {
             name: node.node.clone(),
             number: alias.number,
-            guid: alias.guid,
-            port_guid: Guid::from_wire(alias.guid.to_wire() + u64::from(ADAPTER_PORT.to_wire()))?,
+            guid: node.guid.unwrap_or(alias.guid),
+            port_guid: node.guid.or_else(numbered)?,
             lid: alias.lid,
             access: PortName { node: switch.guid, port },
         })

@@ -37,6 +37,10 @@ pub struct NodePlacement {
     /// Whether virtual machines of other clusters may use the port, too.
     #[serde(default)]
     pub shared: bool,
+    /// Node and port GUID of its adapter in the view, which software in the virtual machine finds in its own device. A numbered one if
+    /// there is none. It must not be that of another virtual machine, and below those of switches (`0x0248451000000000`).
+    #[serde(default)]
+    pub guid: Option<Guid>,
 }
 
 /// The structure that a view shows.
@@ -103,6 +107,8 @@ pub(crate) struct SliceNode {
     pub node: String,
     /// Port GUID of the adapter port.
     pub port: Guid,
+    /// Node and port GUID in the view, if it is not a numbered one.
+    pub guid: Option<Guid>,
     /// Whether the tenant may choose routes to the port: no other virtual machine uses it.
     pub has_own_port: bool,
     pub name: PortName,
@@ -240,6 +246,7 @@ fn slice_nodes(
         Ok(SliceNode {
             node: node.node.clone(),
             port: node.port,
+            guid: node.guid,
             has_own_port: !node.shared && on_port[&node.port] == 1,
             name: port.name,
             access: port.peer,

@@ -73,8 +73,12 @@ impl ViewSite {
         let mut ports = self.ports.clone();
         ports.shuffle(&mut Pcg64Mcg::seed_from_u64(number.into()));
         let seats = ports.into_iter().take(nodes as usize).enumerate();
-        let seats =
-            seats.map(|(index, port)| NodePlacement { node: format!("vm-{index}"), port, shared: false });
+        let seats = seats.map(|(index, port)| NodePlacement {
+            node: format!("vm-{index}"),
+            port,
+            shared: false,
+            guid: None,
+        });
         let cluster = ClusterPlacement {
             name: format!("cluster-{number}"),
             partition: PartitionNumber::from_wire(0x123).context("a partition")?,

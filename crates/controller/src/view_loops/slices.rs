@@ -10,7 +10,7 @@ use tenant_view::{ClusterPlacement, Names, NodePlacement, Slice, ViewShape};
 use uuid::Uuid;
 
 use crate::lifecycle::node_name;
-use crate::network::DiscoveredFabric;
+use crate::network::{self, DiscoveredFabric};
 use crate::site::Site;
 use crate::store::{ClusterRow, NodeRow};
 use crate::views::{ViewOwner, ViewServer};
@@ -77,6 +77,7 @@ fn seats(row: &ClusterRow, all: &[ClusterRow]) -> Option<ClusterPlacement> {
         node: node_name(row, node),
         port: node.port_guid,
         shared: others().any(|other| other.port_guid == node.port_guid),
+        guid: network::adapter_guid(row, node),
     };
     let seats: Vec<NodePlacement> = carried.map(seat).collect();
     let cluster = ClusterPlacement { name: row.id.to_string(), partition: row.partition?, nodes: seats };

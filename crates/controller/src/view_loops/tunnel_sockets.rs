@@ -1,13 +1,14 @@
-//! Tunnels from virtual machines into the view of their cluster: a session of the controller in every ready node, in
-//! which `heddle-guest view` offers the sockets that stock tools expect. The controller attaches each stream to its
-//! adapter, so nothing a guest sends can come from another one.
+//! Tunnels from virtual machines into the view of their cluster: a session of the controller with every ready node. In a node with an
+//! InfiniBand adapter, it is one with the adapter, and the guest needs nothing; in one with an Ethernet card, `heddle-guest view`
+//! offers the sockets that preloaded tools expect. The controller attaches each stream to its adapter, so nothing a guest sends can
+//! come from another one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use controller_api::cluster::{NodeState, Phase};
+use controller_api::cluster::{AdapterKind, NodeState, Phase};
 use controller_api::host::NewHost;
 use controller_api::session::{FrameKind, NewSession, read_frame, write_frame};
 use ib_transport::framed::Frame;
@@ -64,7 +65,7 @@ pub async fn run(site: Arc<Site>) -> ! {
 async fn update_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> anyhow::Result<()> {
     let (clusters, hosts) = (site.store.cluster_list().await?, site.store.host_list().await?);
     let clusters = clusters.iter().filter(|it| !matches!(it.phase, Phase::Deleting | Phase::Failed));
-    let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster.id, node)));
+    let nodes = clusters.flat_map(|cluster| cluster.nodes.iter().map(move |node| (cluster, node)));
     let staying: HashMap<Uuid, _> =
         nodes.filter(|(_, node)| !node.leaving).map(|(cluster, node)| (node.id, (cluster, node))).collect();
     // An open tunnel stays while its node gets a new context: a subnet manager behind it would lose its view and its
@@ -73,19 +74,31 @@ async fn update_once(site: &Arc<Site>, tunnels: &mut HashMap<Uuid, Tunnel>) -> a
     for (cluster, node) in staying.into_values().filter(|(_, node)| node.state == NodeState::Ready) {
         let Some(host) = hosts.iter().find(|known| known.name == node.host) else { continue };
         tunnels.entry(node.id).or_insert_with(|| {
-            let (site, host, vm, number) = (Arc::clone(site), host.clone(), node.id, node.number);
-            Tunnel { task: tokio::spawn(async move { keep_open(&site, &host, vm, cluster, number).await }) }
+            let end =
+                TunnelEnd { vm: node.id, adapter: cluster.adapter, cluster: cluster.id, node: node.number };
+            let (site, host) = (Arc::clone(site), host.clone());
+            Tunnel { task: tokio::spawn(async move { keep_open(&site, &host, end).await }) }
         });
     }
     Ok(())
 }
 
+/// The node at one end of a tunnel, and its place in the view at the other.
+#[derive(Clone, Copy)]
+struct TunnelEnd {
+    vm: Uuid,
+    adapter: AdapterKind,
+    cluster: Uuid,
+    node: u32,
+}
+
 /// Opens a tunnel, and again whenever it closes.
-async fn keep_open(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) {
+async fn keep_open(site: &Site, host: &NewHost, end: TunnelEnd) {
+    let vm = end.vm;
     let mut pause = PAUSE;
     loop {
         let opened = Instant::now();
-        if let Err(error) = forward(site, host, vm, cluster, node).await {
+        if let Err(error) = forward(site, host, end).await {
             tracing::debug!(%vm, "a tunnel to a view closed: {error:#}");
         }
         pause = if opened.elapsed() >= GOOD { PAUSE } else { (2 * pause).min(PAUSE_MAX) };
@@ -93,12 +106,18 @@ async fn keep_open(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u
     }
 }
 
-/// Copies bytes between a guest and its adapter until either side ends.
-async fn forward(site: &Site, host: &NewHost, vm: Uuid, cluster: Uuid, node: u32) -> anyhow::Result<()> {
-    let argv = COMMAND.map(str::to_owned).to_vec();
-    let guest = AgentClient::new(host)?.session(vm, &NewSession::Exec { argv }).await?;
+/// Copies bytes between a node and its adapter in the view until either side ends.
+async fn forward(site: &Site, host: &NewHost, end: TunnelEnd) -> anyhow::Result<()> {
+    let agent = AgentClient::new(host)?;
+    let guest = match end.adapter {
+        AdapterKind::Infiniband => agent.adapter_view(end.vm).await?,
+        AdapterKind::Ethernet => {
+            let argv = COMMAND.map(str::to_owned).to_vec();
+            agent.session(end.vm, &NewSession::Exec { argv }).await?
+        }
+    };
     let (mut from_guest, mut to_guest) = tokio::io::split(guest);
-    let (mut from_view, mut to_view) = site.views.attach(cluster, node).await?.into_split();
+    let (mut from_view, mut to_view) = site.views.attach(end.cluster, end.node).await?.into_split();
     let inward = async {
         loop {
             match read_frame(&mut from_guest).await? {

@@ -338,7 +338,7 @@ mod tests {
         let ports: Vec<Guid> =
             topology.end_nodes().map(|(_, host)| host.ports().next().unwrap().1.guid).collect();
         let plan = compile(&topology, &Intents::new(ports[0]), &Decisions::default()).unwrap();
-        let seat = NodePlacement { node: "1".to_owned(), port: ports[1], shared: false };
+        let seat = NodePlacement { node: "1".to_owned(), port: ports[1], shared: false, guid: None };
         let partition = PartitionNumber::from_wire(0x123).unwrap();
         let cluster = ClusterPlacement { name: name.to_owned(), partition, nodes: vec![seat] };
         Slice::of(&topology, &plan, &cluster, ViewShape::Network).unwrap()

@@ -2,8 +2,10 @@
 
 mod client;
 mod frame;
+mod streams;
 
 pub use client::{FramedClient, FramedConnectError, FramedReceived};
 pub use frame::{
     Attach, Attached, FRAME_MAX, Frame, FrameError, FrameReader, NODE_ID_MAX, PortDetails, RefusalCode,
 };
+pub use streams::{FramedStreams, StreamEvent};

@@ -47,14 +47,14 @@ impl MessageQueue {
 
 /// A queue of encoded frames, as bytes.
 #[derive(Debug, Default)]
-pub(super) struct ByteQueue {
+pub(crate) struct ByteQueue {
     bytes: Vec<u8>,
     sent: usize,
 }
 
 impl ByteQueue {
     /// Calls `write` to append to the queue; returns `false` without calling it if the queue is full.
-    pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         if self.bytes.len() - self.sent >= BYTES_MAX {
             return false;
         }
@@ -67,12 +67,12 @@ impl ByteQueue {
     }
 
     /// The bytes that were not sent yet.
-    pub(super) fn unsent(&self) -> &[u8] {
+    pub(crate) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
     /// Reports that the first `count` of [`unsent`](Self::unsent) were sent.
-    pub(super) fn advance(&mut self, count: usize) {
+    pub(crate) fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.bytes.len() {
             self.bytes.clear();

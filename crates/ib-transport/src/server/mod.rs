@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub use backend::{ClientDatagram, ClientId, FabricBackend};
+pub(crate) use backlog::ByteQueue;
 pub use connections::{CLIENTS_MAX, CLIENTS_PER_USER_MAX};
 pub use counters::ServerCounters;
 pub use forwarded::{FORWARD_TIMEOUT, FORWARDED_MAX};

@@ -315,14 +315,13 @@ fn sessions_require_a_running_virtual_machine() {
     let agent = Agent::start(scratch.path());
     assert_eq!(agent.put_spec("one", &host_spec(1, [1])).status, 204);
     let id = crate::common::vm_order(1, CpuMode::Shared).id;
-    let ask = |path: String, upgrade: bool| {
+    let open = |path: String, upgrade: bool, body: &str| {
         let mut stream = UnixStream::connect(&agent.socket).unwrap();
         let upgrade = if upgrade {
             "connection: upgrade\r\nupgrade: heddle-session\r\n"
         } else {
             "connection: close\r\n"
         };
-        let body = r#"{"ssh":{}}"#;
         let length = body.len();
         // In one write: the agent may close the connection before it has read all of it.
         let request =
@@ -332,10 +331,16 @@ fn sessions_require_a_running_virtual_machine() {
         BufReader::new(stream).read_line(&mut line).unwrap();
         line.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
     };
+    let ask = |path: String, upgrade: bool| open(path, upgrade, r#"{"ssh":{}}"#);
     assert_eq!(ask(format!("/v1/hosts/one/vms/{id}/sessions"), false), 426);
     assert_eq!(ask(format!("/v1/hosts/one/vms/{id}/sessions"), true), 409);
     assert_eq!(ask(format!("/v1/hosts/two/vms/{id}/sessions"), true), 404);
     assert_eq!(ask("/v1/hosts/one/vms/nonsense/sessions".to_owned(), true), 404);
+    // One with its adapter does not need the guest, but the adapter.
+    let view = |path: String| open(path, true, r#"{"view":{}}"#);
+    assert_eq!(view(format!("/v1/hosts/one/vms/{id}/sessions")), 409);
+    assert_eq!(view(format!("/v1/hosts/two/vms/{id}/sessions")), 404);
+    assert_eq!(open(format!("/v1/hosts/one/vms/{id}/sessions"), true, r#"{"elsewhere":{}}"#), 400);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use node_agent::fabric::{Attachment, FabricAttachments};
 use node_agent::state_dir::StateDir;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -31,8 +31,17 @@ fn emulate(control: &Path, functions: &Functions) -> JoinHandle<()> {
             let mut stream = BufReader::new(stream);
             let mut line = String::new();
             stream.read_line(&mut line).await.unwrap();
-            let answer = answer(&serde_json::from_str(&line).unwrap(), &functions);
-            stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            let request: Value = serde_json::from_str(&line).unwrap();
+            let answer = answer(&request, &functions);
+            // What the emulation says first in a view follows the reply at once.
+            let first = if answer["ok"] == "opened" { "first" } else { "" };
+            stream.write_all(format!("{answer}\n{first}").as_bytes()).await.unwrap();
+            if answer["ok"] == "opened" {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = tokio::io::split(stream);
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
         }
     })
 }
@@ -52,6 +61,10 @@ fn answer(request: &Value, functions: &Functions) -> Value {
             functions.insert(key, status);
             json!({ "ok": "attached" })
         }
+        "adapter-view" if functions.get(&key).is_some_and(|function| function["guid"].is_string()) => {
+            json!({ "ok": "opened" })
+        }
+        "adapter-view" => json!({ "error": "no InfiniBand adapter" }),
         "detach" => {
             functions.remove(&key).expect("only what is there is detached");
             json!({ "ok": "detached" })
@@ -194,4 +207,22 @@ async fn attach_errors_are_reported() {
     world.fabric.attach(other, world.attachment(2, "two")).await;
     world.until_count(1).await;
     assert_eq!(world.fabric.attach_error(other), None);
+}
+
+#[tokio::test]
+async fn the_view_of_an_adapter_is_a_stream_of_the_emulation() {
+    let world = world();
+    emulate(&world.control(), &world.functions);
+    let [with, without] = [1, 2].map(|number| crate::common::vm_order(number, CpuMode::Shared).id);
+    let mut attachment = world.attachment(1, "one");
+    attachment.adapter.guid = Guid::from_wire(0xa1);
+    world.fabric.attach(with, attachment).await;
+    world.fabric.attach(without, world.attachment(2, "two")).await;
+    let mut stream = world.fabric.open_view(with).await.unwrap();
+    stream.write_all(b" and back").await.unwrap();
+    let mut received = [0; 14];
+    stream.read_exact(&mut received).await.unwrap();
+    assert_eq!(&received, b"first and back", "nothing after the reply is lost");
+    let refused = world.fabric.open_view(without).await.unwrap_err();
+    assert_eq!(refused.to_string(), "it has no InfiniBand adapter on the fabric");
 }

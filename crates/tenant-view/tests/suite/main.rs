@@ -5,6 +5,7 @@ mod attacks;
 mod classes;
 mod default_view;
 mod flows;
+mod functions;
 mod handover;
 mod memory;
 mod non_interference;

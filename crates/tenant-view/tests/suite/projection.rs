@@ -32,6 +32,7 @@ fn cluster(world: &World, rng: &mut Pcg64Mcg) -> ClusterPlacement {
         node: format!("vm-{index}"),
         port: ports[index % ports.len()],
         shared: false,
+        guid: None,
     });
     ClusterPlacement { name: "blue".to_owned(), partition: partition(), nodes: nodes.collect() }
 }

@@ -74,6 +74,7 @@ impl World {
             node: format!("vm-{index}"),
             port: ports[*host],
             shared: false,
+            guid: None,
         });
         ClusterPlacement { name: "blue".to_owned(), partition: partition(), nodes: nodes.collect() }
     }
