@@ -17,8 +17,9 @@ const INTERVAL: f64 = 0.25;
 const WATCHED_SECS: u32 = 45;
 const BEFORE: Duration = Duration::from_secs(10);
 
-/// Rounds of an MPI job that lasts longer than a fault.
-const ROUNDS: &str = "6000";
+/// How long an MPI job is to last, longer than a fault, and the rounds that tell how many that takes.
+const JOB_MS: f64 = 30_000.0;
+const TRIED_ROUNDS: u32 = 300;
 
 const CLUSTER: &str = "rdma";
 
@@ -41,12 +42,21 @@ fn spawn(site: &Site, command: &[&str]) -> Child {
     heddle.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// Rounds of mpi-ring that last for a while on this machine.
+fn rounds(site: &Site) -> u32 {
+    let text = site.exec(CLUSTER, 1, &["mpirun", "-np", "2", "mpi-ring", &TRIED_ROUNDS.to_string()]);
+    let per_round = text.split_once("ok (").and_then(|(_, rest)| rest.split(' ').next());
+    let ms: f64 = per_round.unwrap_or_else(|| panic!("{text}")).parse().unwrap();
+    (JOB_MS / ms.max(0.1)) as u32
+}
+
 /// Pings and an MPI job while `fault` happens.
 fn watch(site: &Site, fault: impl FnOnce(&Site)) -> Seen {
+    let rounds = rounds(site).to_string();
     let (peer, interval) = (format!("{CLUSTER}-2"), INTERVAL.to_string());
     let seconds = WATCHED_SECS.to_string();
     let ping = spawn(site, &["ping", "-D", "-I", "ib0", "-i", &interval, "-w", &seconds, &peer]);
-    let ring = spawn(site, &["timeout", "300", "mpirun", "-np", "2", "mpi-ring", ROUNDS]);
+    let ring = spawn(site, &["timeout", "300", "mpirun", "-np", "2", "mpi-ring", &rounds]);
     sleep(BEFORE);
     fault(site);
     let ping = String::from_utf8(ping.wait_with_output().unwrap().stdout).unwrap();
