@@ -13,6 +13,8 @@ and DIRECTORY/fabricI, bound here. DIRECTORY/control takes commands:
 
     loss PERCENT            drop packets at random
     noise PERCENT           send damaged copies of packets, in front of them
+    flood MACHINE COUNT     send as many damaged copies of packets that it got before and of the seeds of ../fuzz, and
+                            now and then a damaged state of its port and the right one
     pkeys MACHINE KEY...    replace its P_Key table
     state MACHINE STATE     1 Down ... 4 Active
     register MACHINE        ask its clients to register again
@@ -20,11 +22,15 @@ and DIRECTORY/fabricI, bound here. DIRECTORY/control takes commands:
 """
 import collections
 import os
+import pathlib
 import random
 import selectors
 import socket
 import struct
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "fuzz"))
+import seeds
 
 ETHERTYPE = 0x88B5
 PACKET, PORT, HELLO = 1, 2, 3
@@ -33,6 +39,8 @@ SM_LID = 1
 PKEYS = [0xFFFF, 0x8123]
 MTU_4096, RATE_10 = 5, 3
 BACKLOG_MAX = 512
+# Packets that a machine got last, for floods; frames of a flood that wait; packets for each damaged state of the port.
+RECENT_MAX, FLOOD_BACKLOG, FLOOD_PORTS = 256, 64, 5000
 UD_SEND = 0x64
 
 SA_CLASS = 3
@@ -56,7 +64,7 @@ class Machine:
         self.guid = 0x0006_6863_0000_0000 + number
         self.gid = struct.pack(">QQ", PREFIX, self.guid)
         self.pkeys, self.state, self.registrations = list(PKEYS), 4, 0
-        self.backlog = collections.deque()
+        self.backlog, self.recent, self.flood = collections.deque(), collections.deque(maxlen=RECENT_MAX), 0
         self.guest = f"{directory}/guest{number}"
         own = f"{directory}/fabric{number}"
         if os.path.exists(own):
@@ -84,6 +92,7 @@ class Fabric:
         self.groups = {}
         self.loss = self.noise = 0.0
         self.counters = collections.Counter()
+        self.seeds = [seeds.packet(opcode, *lengths, is_global) for opcode, lengths in seeds.OPCODES.items() for is_global in (False, True)]
         path = f"{directory}/control"
         if os.path.exists(path):
             os.unlink(path)
@@ -109,8 +118,10 @@ class Fabric:
         return bytes(copy)
 
     def send(self, machine, kind, body):
-        if kind == PACKET and random.random() * 100 < self.noise:
-            self.frame(machine, kind, self.damaged(body))
+        if kind == PACKET:
+            machine.recent.append(body)
+            if random.random() * 100 < self.noise:
+                self.frame(machine, kind, self.damaged(body))
         self.frame(machine, kind, body)
 
     def frame(self, machine, kind, body):
@@ -120,6 +131,19 @@ class Fabric:
             return
         machine.backlog.append(frame)
         self.flush(machine)
+
+    def flood(self, machine):
+        """Sends what a flood has left for now."""
+        while machine.flood and len(machine.backlog) < FLOOD_BACKLOG:
+            machine.flood -= 1
+            packet = random.choice(random.choice((machine.recent, self.seeds)) or self.seeds)
+            self.frame(machine, PACKET, self.damaged(packet))
+            if machine.flood % FLOOD_PORTS == 0:
+                port = bytearray(machine.port_message(0))
+                for _ in range(random.randint(1, 3)):
+                    port[random.randrange(len(port))] ^= 1 << random.randrange(8)
+                self.frame(machine, PORT, bytes(port))
+                self.frame(machine, PORT, machine.port_message(0))
 
     def flush(self, machine):
         while machine.backlog:
@@ -301,6 +325,9 @@ class Fabric:
                 machine.pkeys = [int(key, 0) for key in arguments[1:]]
             elif name == "state":
                 machine.state = int(arguments[1])
+            elif name == "flood":
+                machine.flood = int(arguments[1])
+                return
             elif name == "register":
                 machine.registrations += 1
                 for *_, members in self.groups.values():
@@ -313,6 +340,8 @@ class Fabric:
         for machine in self.machines:
             selector.register(machine.socket, selectors.EVENT_READ, machine)
         while True:
+            for machine in self.machines:
+                self.flood(machine)
             waiting = any(machine.backlog for machine in self.machines)
             for key, _ in selector.select(0.002 if waiting else None):
                 if key.data:

@@ -36,7 +36,7 @@ class Guest:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self.shell_path, self.socket, self.commands = shell, None, 0
 
-    def connect(self, seconds=120):
+    def connect(self, seconds=400):
         """Waits until the guest runs commands."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -106,7 +106,7 @@ class Fabric:
                 for i in 1 2 3 4; do echo 10.7.0.$i n$i; done >>/etc/hosts"""
             guest.start(setup)
         for guest in self.guests:
-            status, output = guest.end(120)
+            status, output = guest.end(400)
             assert status == 0, output
 
     def up(self):
@@ -115,6 +115,10 @@ class Fabric:
             guest.start(f"ip addr replace 10.7.0.{guest.number}/24 dev ib0; ip link set ib0 up")
         for guest in self.guests:
             guest.end(30)
+
+    def resent(self):
+        """Packets that the first two machines sent again, so far."""
+        return sum(int(guest.sh("cat /sys/class/infiniband/heddle0/ports/1/hw_counters/rc_resent")[1]) for guest in self.guests[:2])
 
     def command(self, *words):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as control:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Machines on `heddle sim`, with `heddle sm` or OpenSM, instead of fabric.py."""
+import collections
+import json
 import os
 import pathlib
 import re
@@ -43,8 +45,11 @@ class HeddleFabric(guests.Fabric):
                              "OSM_CACHE_DIR": str(self.run), "OSM_TMP_DIR": str(self.run)}
 
     def start(self, count, _):
-        self.tool("topology", "generate", "fat-tree", "--hosts", 4, "-o", "net.topo")
+        # Two leaves with two hosts each, and two links from each leaf to the spine. The manager is on the first leaf.
+        self.tool("topology", "generate", "fat-tree", "--hosts", 4, "--radix", 4, "-o", "net.topo")
         text = (self.run / "net.topo").read_text()
+        # Links that fail on purpose are to be used again.
+        (self.run / "link-health.toml").write_text("flaps = 0\nlink_recoveries = 0\nlink_downed = 0\nsymbol_errors = 0\n")
         ports = [f"0x{int(guid, 16):016x}" for guid in re.findall(r"^Ca.*\n\[1\]\(([0-9a-f]+)\)", text, re.M)]
         self.place = [1 + number // self.per_port for number in range(count)]
         used = sorted({ports[place] for place in self.place})
@@ -83,13 +88,34 @@ class HeddleFabric(guests.Fabric):
                 self.manager = subprocess.Popen(
                     ["nice", "-n", "10", self.heddle, "sm", "--device", f"heddle:fabric.sock@{MANAGER}", "--partitions",
                      "partitions.conf", "--aliases", "aliases.toml", "--state", "fabric.json",
-                     *(["--adopt", "--apply"] if self.kind == "opensm" else [])],
+                     "--link-health", "link-health.toml", *(["--adopt", "--apply"] if self.kind == "opensm" else [])],
                     cwd=self.run, stdout=file, stderr=self.log)
             up = "up: "
         end = time.monotonic() + 60
         while not (output.exists() and up in output.read_text(errors="replace")):
             assert time.monotonic() < end and self.manager.poll() is None, f"{kind} is not up: see {output}"
             time.sleep(0.2)
+
+    def leaf(self, machine):
+        """The switch of a machine; machines of `start` are counted from 0."""
+        return f"leaf-{1 + self.place[machine] // 2:02}"
+
+    def exit_to(self, machine):
+        """Where packets to one of the first two machines leave the switch of the other: the switch and its port."""
+        lid = json.loads(self.control("counters", f"host-{self.place[machine] + 1:05}", 1))["lid"]
+        switch = self.leaf(1 - machine)
+        return switch, json.loads(self.control("tables", switch))["linear_forwarding"][str(lid)]
+
+    def loss_on_links(self, probability):
+        """Loss of data packets on every link."""
+        for switch in ("leaf-01", "leaf-02"):
+            for port in range(1, 5):
+                self.control("loss", probability, switch, port, "--data")
+
+    def drops(self):
+        """Packets that the emulation dropped, by reason."""
+        fabric = json.loads(self.control("status"))["fabric"]
+        return collections.Counter(fabric["drops"]) + collections.Counter(fabric["frames"]["drops"])
 
     def claim(self):
         """The hosts ask OpenSM for the aliases; `heddle sm` has them from its plan."""
