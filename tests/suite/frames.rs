@@ -417,10 +417,9 @@ fn links_with_a_rate_push_back_and_lose_nothing() {
     let cluster = Cluster::new(&[]);
     let [two, five, nine] = BLUE_HOSTS.map(|number| cluster.machine(number));
     let model = |arguments: &[&str]| cluster.server.control(&[&["link-model"], arguments].concat());
-    let shown = |printed: &Printed| json(printed);
-    assert_eq!(shown(&model(&[]))["rate"], Value::Null, "off by default");
+    assert_eq!(json(&model(&[]))["rate"], Value::Null, "off by default");
     // 1 MB/s: a frame of 1000 bytes takes a millisecond on each link.
-    let changed = shown(&model(&["8M", "--latency", "100us"]));
+    let changed = json(&model(&["8M", "--latency", "100us"]));
     assert_eq!((&changed["rate"], &changed["latency_ns"]), (&"0.008 Gb/s".into(), &100_000.into()));
 
     let began = std::time::Instant::now();
@@ -434,8 +433,8 @@ fn links_with_a_rate_push_back_and_lose_nothing() {
             }
             began.elapsed()
         });
-        eventually("the sender is not read", || shown(&model(&[]))["congested_functions"] == 1);
-        let load = shown(&model(&[]));
+        eventually("the sender is not read", || json(&model(&[]))["congested_functions"] == 1);
+        let load = json(&model(&[]));
         assert!(load["waiting_bytes"].as_u64().unwrap() < 34 * 1024, "{load}");
         // Another one is served meanwhile.
         nine.send(two.mac, b"between");
@@ -449,7 +448,7 @@ fn links_with_a_rate_push_back_and_lose_nothing() {
         assert!(sent >= Duration::from_millis(u64::from(FRAMES) - 60), "it had to wait: {sent:?}");
     });
     assert_eq!(cluster.function(&two)["frames"]["drops"], json_object());
-    assert_eq!(shown(&model(&[]))["packets"], 0);
+    assert_eq!(json(&model(&[]))["packets"], 0);
 
     for wrong in [&["1/0"][..], &["fast"], &["off", "--latency", "1ms"], &["8M", "--latency", "2000ms"]] {
         assert!(!model(wrong).success, "{wrong:?}");
