@@ -46,6 +46,9 @@ const OUTPUTS_MAX: usize = 1024;
 /// Longest age of what is known about the port of the view: tools send a series of requests.
 const PORT_AGE_MAX: Duration = Duration::from_millis(20);
 
+/// Time after which the port is queried again if there is no answer.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Hop pointer of directed responses that end at a port. Kernels drop others.
 const LAST_HOP: u8 = 1;
 
@@ -81,7 +84,8 @@ pub(crate) struct FunctionAddress {
 pub(crate) struct FunctionView {
     /// The port in the view, and when that was received.
     port: Option<(Duration, ViewPort)>,
-    is_queried: bool,
+    /// When it was queried, unless the answer has arrived.
+    queried: Option<Duration>,
     /// Datagrams that wait for the port.
     held: VecDeque<Datagram>,
     requests: PendingRequests,
@@ -109,13 +113,15 @@ impl FunctionView {
         if is_known || !depends_on_port(own, &datagram) {
             return self.forward(now, own, datagram);
         }
+        // A query is lost with a view that reads too little.
+        if self.queried.is_none_or(|since| now.saturating_sub(since) >= QUERY_TIMEOUT) {
+            self.push(ToView::PortQuery)?;
+            self.queried = Some(now);
+        }
         if self.held.len() >= HELD_MAX {
             return Err(DropReason::NoRoom);
         }
         self.held.push_back(datagram);
-        if !std::mem::replace(&mut self.is_queried, true) {
-            self.push(ToView::PortQuery)?;
-        }
         Ok(None)
     }
 
@@ -126,7 +132,7 @@ impl FunctionView {
         own: &FunctionAddress,
         port: ViewPort,
     ) -> Vec<Result<Option<Datagram>, DropReason>> {
-        (self.port, self.is_queried) = (Some((now, port)), false);
+        (self.port, self.queried) = (Some((now, port)), None);
         let held = std::mem::take(&mut self.held);
         held.into_iter().map(|datagram| self.forward(now, own, datagram)).collect()
     }

@@ -222,6 +222,10 @@ fn datagrams_wait_for_the_port_of_the_view() {
     let refused = view.take(NOW, &own(), sa(MANAGER, 0x8123, Method::GET));
     assert_eq!(refused, Err(DropReason::NoRoom));
     assert_eq!((view.poll_output(), view.poll_output()), (Some(ToView::PortQuery), None));
+    // The query was lost.
+    let again = NOW + QUERY_TIMEOUT;
+    assert_eq!(view.take(again, &own(), sa(MANAGER, 0x8123, Method::GET)), Err(DropReason::NoRoom));
+    assert_eq!((view.poll_output(), view.poll_output()), (Some(ToView::PortQuery), None));
     assert_eq!(view.set_port(NOW, &own(), there()).len(), HELD_MAX);
     assert_eq!(sent(&mut view).dlid, address(MANAGER_THERE));
     // It is asked again when it may have changed.
