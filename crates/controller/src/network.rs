@@ -106,10 +106,7 @@ fn aliases(clusters: &[ClusterRow]) -> PortAliases {
             let Some(guid) = adapter_guid(cluster, node) else { continue };
             let own = node_keys(cluster, node.number).into_iter().map(Pkey::partition);
             let partitions = own.chain([PartitionNumber::DEFAULT]).collect();
-            aliases
-                .entry(node.port_guid)
-                .or_default()
-                .insert(node.function.into(), Alias { guid, partitions });
+            aliases.entry(node.port_guid).or_default().insert(node.function, Alias { guid, partitions });
         }
     }
     aliases

@@ -17,7 +17,8 @@ pub async fn create(site: &Site, tenant: TenantRef, new: NewCluster) -> Result<O
     let key = keys::generate().map_err(ClusterError::NoKeys)?;
     let _writer = site.writer.lock().await;
     let image = image(site, &new.image).await?;
-    let adapter = adapter(&image, new.adapter)?;
+    let adapter =
+        adapter(&image, new.adapter).ok_or_else(|| ClusterError::NoInfinibandDriver(image.name.clone()))?;
     let clusters = site.store.cluster_list().await?;
     if clusters.iter().any(|cluster| cluster.tenant.id == tenant.id && cluster.name == new.name) {
         return Err(ClusterError::NameTaken(new.name));
@@ -72,14 +73,11 @@ pub async fn create(site: &Site, tenant: TenantRef, new: NewCluster) -> Result<O
     Ok(operation)
 }
 
-/// The adapter that is asked for, or the best that the image can drive.
-fn adapter(image: &ImageRow, wanted: Option<AdapterKind>) -> Result<AdapterKind, ClusterError> {
-    match (wanted, image.infiniband) {
-        (Some(AdapterKind::Infiniband), false) => Err(ClusterError::NoInfinibandDriver(image.name.clone())),
-        (Some(adapter), _) => Ok(adapter),
-        (None, true) => Ok(AdapterKind::Infiniband),
-        (None, false) => Ok(AdapterKind::Ethernet),
-    }
+/// The adapter that is asked for, or the best that the image can drive. `None` if it cannot drive what is asked for.
+fn adapter(image: &ImageRow, wanted: Option<AdapterKind>) -> Option<AdapterKind> {
+    let best = if image.infiniband { AdapterKind::Infiniband } else { AdapterKind::Ethernet };
+    let wanted = wanted.unwrap_or(best);
+    (wanted == AdapterKind::Ethernet || image.infiniband).then_some(wanted)
 }
 
 async fn image(site: &Site, name: &Name) -> Result<ImageRow, ClusterError> {

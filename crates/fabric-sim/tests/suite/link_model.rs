@@ -371,7 +371,7 @@ fn a_function_that_never_stops_has_a_bound_and_starves_nobody() {
         asked.push((stage.world.now, stage.send(("a", 1), mac("c", 1), 100)));
     }
     assert!(stage.load().congested_functions == 1 && stage.world.fabric.is_congested(stage.id("b", 1)));
-    assert!(most >= BOUND && most < BOUND + 2 * 2048, "{most}");
+    assert!((BOUND..BOUND + 2 * 2048).contains(&most), "{most}");
     // On a lane of its own, a packet waits for one packet of the other lane at most.
     for (at, number) in asked.iter().rev().skip(1) {
         let found = stage.arrived.iter().find(|(.., got, _)| got == number).unwrap();

@@ -171,7 +171,7 @@ impl Site {
                         packets.push((node, packet));
                     }
                     FabricOutput::Deliver { datagram, .. } => self.physical.push(datagram),
-                    FabricOutput::Lost { .. } => {}
+                    FabricOutput::Lost { .. } | FabricOutput::Frame { .. } => {}
                 }
             }
             if is_idle {
