@@ -92,7 +92,7 @@ enum Daemon {
     Sim(sim::SimArgs),
 }
 
-/// The command line of a daemon alone. It is the same as that of [`Cli`], but takes 1.5 MiB less memory: the arguments of all other
+/// The command line of a daemon alone. It is the same as that of [`Cli`], but takes half a MiB less memory: the arguments of all other
 /// commands are not built.
 #[derive(Debug, Parser)]
 #[command(name = "heddle", version)]
