@@ -15,7 +15,8 @@ use fabric_sim::{
 };
 use ib_wire::{
     Attribute, Datagram, Gid, Grh, Guid, GuidBlock, Lid, LidAddress, MKey, Mad, ManagementClass, Method,
-    NodeInfo, Packet, PartitionNumber, Pkey, PortInfo, QueuePair, SmInfo, SmState, TransactionId,
+    NodeInfo, Packet, PartitionNumber, PhysicalState, Pkey, PortInfo, PortState, QueuePair, SmInfo, SmState,
+    Status, TransactionId,
 };
 use tenant_view::{AdapterId, Names, View, ViewManager, ViewOutput};
 
@@ -305,10 +306,12 @@ fn nothing_that_a_machine_sends_to_qp0_changes_a_physical_device() {
         let port = site.fabric.ports_of(device).next().unwrap();
         let mut info = PortInfo::decode(&site.fabric.port_info_of(port, 0).unwrap()).unwrap();
         info.m_key = Some(guessed);
+        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
         let mut mad = directed(Method::SET, Attribute::PORT_INFO, 0, &[]);
         *mad.smp_data_mut() = info.encode();
         let set = Datagram::subnet_management(LidAddress::Permissive, LidAddress::Permissive, mad);
         site.fabric.handle_datagram(site.now, port, set);
+        assert!(site.fabric.port_view(port).m_key_set, "{port:?}");
     }
     site.exchange();
     site.physical.clear();
@@ -450,9 +453,10 @@ fn a_subnet_manager_in_a_machine_becomes_master_and_answers_others() {
     for (node, route) in [(0, &[][..]), (1, &[])] {
         let mut info = site.info_in_view(node);
         info.master_sm_lid = Some(there);
+        (info.state, info.physical_state) = (PortState::NoChange, PhysicalState::NoChange);
         let mut set = smp(Method::SET, Attribute::PORT_INFO, 0, route);
         *set.mad.smp_data_mut() = info.encode();
-        assert!(site.ask(node, set).is_some());
+        assert_eq!(site.ask(node, set).unwrap().mad.status(), Status::OK);
     }
     // A query of another machine reaches it on QP1, and its answer goes back.
     let manager = site.manager();
