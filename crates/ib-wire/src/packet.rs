@@ -28,7 +28,7 @@ const DATAGRAM_WITH_IMMEDIATE: u8 = 0x65;
 layout! {
     /// Local route header.
     pub struct LocalRouteHeader[8] {
-        /// Virtual lane.
+        /// The virtual lane that the packet takes on this link.
         lane: VirtualLane = bits(0, 7, 4),
         /// Version of the link layer, 0.
         version: u8 = bits(0, 3, 0),
