@@ -60,6 +60,9 @@ enum {
     MARKS_MAX = 16,
 };
 
+/* Limited membership of the default partition, in which subnet administration of the fabric is asked. */
+#define DEFAULT_PKEY 0x7fff
+
 struct options {
     unsigned first_dlid, last_dlid, slid, pkey, opcode;
     uint32_t qpn, sqp, qkey;
@@ -369,7 +372,8 @@ static size_t write_packet(unsigned char *packet, const struct options *options,
     const uint32_t sqp = options->has_sqp ? options->sqp : kind ? kind->qpn : port->first_qpn + 1;
     const uint32_t qkey = options->has_qkey ? options->qkey : !kind ? DEFAULT_QKEY : kind->qpn ? 0x80010000 : 0;
     at[0] = options->opcode;
-    put16(at + 2, options->has_pkey && !is_sa ? options->pkey : port->pkey);
+    /* In the cluster's own partition, its network view would answer. */
+    put16(at + 2, is_sa ? DEFAULT_PKEY : options->has_pkey ? options->pkey : port->pkey);
     put32(at + 4, qpn);
     at += BTH;
     if (own == DETH)
