@@ -347,7 +347,9 @@ for pair in acme:copper umbra:tin; do
     must "perfquery-$cluster" in_node "$tenant" "$cluster" 1 perfquery -x
     # 9 sizes of messages, 52 rounds of most; TCP over ib0 would make far fewer packets of other kinds.
     ((adapter_sent > 400)) || fail "heddle0 of $cluster-1 sent $adapter_sent packets only during both runs"
-    ((port_sent >= adapter_sent)) || fail "the port of $host sent $port_sent packets, fewer than the $adapter_sent of heddle0"
+    # What goes to the network view of the cluster does not leave through the port.
+    ((10 * port_sent >= 9 * adapter_sent)) ||
+        fail "the port of $host sent $port_sent packets, far fewer than the $adapter_sent of heddle0"
     held "$cluster: during both runs heddle0 of $cluster-1 sent $adapter_sent packets (hw_counters), and its port on the fabric $port_sent" "$kept"
     wait_for "^Ca.*\"$cluster-2\"" "tools-$cluster" in_node "$tenant" "$cluster" 1 sh -c 'ibnetdiscover 2>&1 || true'
     expect "^Ca.*\"$cluster-2\"" "ibnetdiscover in $cluster-1, without a wrapper: the network view of its cluster"
