@@ -543,7 +543,7 @@ fn opensm_in_a_machine_manages_the_view_of_its_cluster() {
     let others =
         sh("tin", 1, "ibnetdiscover 2>&1 | grep -v '^#'; sminfo 2>&1 | sed 's/activity count [0-9]*//'");
     let before = view("tin");
-    sh("copper", 1, "opensm -B -f /tmp/opensm.log >/tmp/opensm.out 2>&1 </dev/null");
+    sh("copper", 1, "opensm -B -d 2 -f /tmp/opensm.log >/tmp/opensm.out 2>&1 </dev/null");
     let mut status = Value::Null;
     eventually("the tables of opensm are in force", || {
         status = view("copper");
