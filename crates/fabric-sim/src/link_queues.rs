@@ -99,7 +99,7 @@ struct CarriedPacket {
     waiting: u32,
 }
 
-/// What to deliver, and by which rules.
+/// What to deliver, and the rules for it.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// A frame to an address, or to groups; `sender` as it was then.

@@ -113,7 +113,7 @@ async fn adapters(nodes: &NodeCommands<'_>) -> anyhow::Result<(Listening, Listen
     Ok((first, second))
 }
 
-/// The options of packet-send for each forged field. Each has a mark, by which the receiver counts.
+/// The options of packet-send for each forged field. The receiver counts packets by their marks.
 fn forgeries(own: &Listening, peer: &Listening) -> Vec<(&'static str, String)> {
     // Never that of the function itself, and never a group.
     let other_gid = format!("{}{}", own.gid, if own.gid.ends_with('1') { "2" } else { "1" });
@@ -206,8 +206,13 @@ fn judge_devices(answers: &[Answer], own: &BTreeSet<String>) -> anyhow::Result<(
 
 async fn performance_management(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
     let (own, _) = adapters(nodes).await?;
+    // Counters name no device, so those of the view are found by their NodeInfo.
+    let (_, devices) = ask(nodes, &format!("--dlid 1-{LIDS_GUESSED} --mad node-info")).await?;
+    judge_devices(&devices, &nodes.own_guids().await?)?;
+    let mut known = own_lids(nodes).await?;
+    known.extend(devices.iter().map(|device| device.lid));
     let (asked, answers) = ask(nodes, &format!("--dlid 1-{LIDS_GUESSED} --mad counters")).await?;
-    judge_counters(asked, &answers, &own_lids(nodes).await?, own.lid)
+    judge_counters(asked, &answers, &known, own.lid)
 }
 
 /// The LIDs of all nodes.
@@ -222,15 +227,16 @@ async fn own_lids(nodes: &NodeCommands<'_>) -> anyhow::Result<BTreeSet<u16>> {
     Ok(lids)
 }
 
+/// Ports that answer are those with known LIDs: nodes of the cluster, and devices of its view.
 fn judge_counters(
     asked: u64,
     answers: &[Answer],
-    own: &BTreeSet<u16>,
+    known: &BTreeSet<u16>,
     lid: u16,
 ) -> anyhow::Result<CheckFinding> {
     let answered: BTreeSet<u16> = answers.iter().map(|answer| answer.lid).collect();
     ensure!(answered.contains(&lid), "control: the own port, LID {lid}, did not answer");
-    let foreign: Vec<&u16> = answered.difference(own).collect();
+    let foreign: Vec<&u16> = answered.difference(known).collect();
     ensure!(foreign.is_empty(), "ports of others answered: LIDs {foreign:?}");
     Ok(CheckFinding::note(format!("{asked} LIDs asked: {} answered, all of this cluster", answered.len())))
 }
@@ -373,10 +379,10 @@ mod tests {
     #[test]
     fn counters_of_others_are_a_failure() {
         let answer = |lid| Answer { lid, status: 0, records: None, guid: None };
-        let own = BTreeSet::from([3, 4]);
-        assert!(judge_counters(64, &[answer(3), answer(4)], &own, 3).is_ok());
-        assert!(judge_counters(64, &[answer(3), answer(9)], &own, 3).is_err());
-        assert!(judge_counters(64, &[answer(4)], &own, 3).unwrap_err().to_string().contains("control"));
+        let known = BTreeSet::from([3, 4]);
+        assert!(judge_counters(64, &[answer(3), answer(4)], &known, 3).is_ok());
+        assert!(judge_counters(64, &[answer(3), answer(9)], &known, 3).is_err());
+        assert!(judge_counters(64, &[answer(4)], &known, 3).unwrap_err().to_string().contains("control"));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Site {
         self.fabric.lid(self.nodes[node].0.port()).unwrap()
     }
 
-    /// LID of the subnet manager, as the kernel of every machine is told it.
+    /// LID of the subnet manager, as the state of its port names it.
     fn manager(&self) -> LidAddress {
         self.fabric.function_port(self.nodes[0].0).unwrap().info.master_sm_lid.unwrap().into()
     }
