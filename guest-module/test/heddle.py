@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -50,15 +51,9 @@ class HeddleFabric(guests.Fabric):
         text = (self.run / "net.topo").read_text()
         # Links that fail on purpose are to be used again.
         (self.run / "link-health.toml").write_text("flaps = 0\nlink_recoveries = 0\nlink_downed = 0\nsymbol_errors = 0\n")
-        ports = [f"0x{int(guid, 16):016x}" for guid in re.findall(r"^Ca.*\n\[1\]\(([0-9a-f]+)\)", text, re.M)]
+        self.ports = [f"0x{int(guid, 16):016x}" for guid in re.findall(r"^Ca.*\n\[1\]\(([0-9a-f]+)\)", text, re.M)]
         self.place = [1 + number // self.per_port for number in range(count)]
-        used = sorted({ports[place] for place in self.place})
-        (self.run / "partitions.conf").write_text(
-            "Default=0x7fff, ipoib : ALL=limited, SELF=full;\n"
-            f"red={PARTITION:#06x}, ipoib : " + ", ".join(f"{port}=full" for port in used) + ", SELF=full;\n")
-        (self.run / "aliases.toml").write_text("".join(
-            f'[[alias]]\nport = "{ports[place]}"\nindex = {1 + number % self.per_port}\nguid = "{self.guid(number)}"\n'
-            f'partitions = [{PARTITION:#06x}, 0x7fff]\n' for number, place in enumerate(self.place)))
+        self.write_intent()
         for name in ("sim.sock", "fabric.sock", "fabric.json"):
             (self.run / name).unlink(missing_ok=True)
         self.process = self.background(self.heddle, "sim", "net.topo", "--socket", "fabric.sock", "--control", "sim.sock")
@@ -67,10 +62,35 @@ class HeddleFabric(guests.Fabric):
         self.manage(self.kind)
         if self.kind == "opensm":
             self.claim()
-        for number, place in enumerate(self.place):
-            self.control("attach-adapter", f"host-{place + 1:05}", 1, 1 + number % self.per_port,
-                         "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}", "--pkey", "0x7fff",
-                         "--guest", self.run / f"guest{number + 1}", "--fabric", self.run / f"fabric{number + 1}")
+        for number in range(count):
+            self.attach(number)
+
+    def write_intent(self):
+        """The partition of the machines and their aliases, for the manager."""
+        used = sorted({self.ports[place] for place in self.place})
+        (self.run / "partitions.conf").write_text(
+            "Default=0x7fff, ipoib : ALL=limited, SELF=full;\n"
+            f"red={PARTITION:#06x}, ipoib : " + ", ".join(f"{port}=full" for port in used) + ", SELF=full;\n")
+        (self.run / "aliases.toml").write_text("".join(
+            f'[[alias]]\nport = "{self.ports[place]}"\nindex = {1 + number % self.per_port}\nguid = "{self.guid(number)}"\n'
+            f'partitions = [{PARTITION:#06x}, 0x7fff]\n' for number, place in enumerate(self.place)))
+
+    def function(self, number):
+        """Host, port and function of a machine."""
+        return f"host-{self.place[number] + 1:05}", 1, 1 + number % self.per_port
+
+    def attach(self, number):
+        self.control("attach-adapter", *self.function(number),
+                     "--guid", self.guid(number), "--pkey", f"{0x8000 | PARTITION:#x}", "--pkey", "0x7fff",
+                     "--guest", self.run / f"guest{number + 1}", "--fabric", self.run / f"fabric{number + 1}")
+
+    def move(self, number, place):
+        """A machine becomes a function of another host; it keeps its GUID."""
+        self.control("detach", *self.function(number))
+        self.place[number] = place
+        self.write_intent()
+        self.manager.send_signal(signal.SIGHUP)
+        self.attach(number)
 
     def manage(self, kind):
         """Ends the manager, if there is one, and starts another; returns when the subnet is up."""

@@ -459,6 +459,33 @@ def flood_of_damaged_packets(fabric):
     return f"received by the machines: {', '.join(counts)}; {runs} programs meanwhile"
 
 
+# ---- moves
+
+@test
+def machine_moves_to_another_port(fabric):
+    """Its GUID and addresses stay, its LID does not; both machines send pings all the time."""
+    no_trouble()
+    if fabric.stand_in or fabric.kind != "heddle" or fabric.per_port > 1:
+        raise Skipped("with heddle sm, and a machine for each port")
+    pairs, home = fabric.guests[:2], fabric.place[1]
+    seen = []
+    for place in (fabric.place[0] + 2, home):
+        lid = ok(pairs[1], "cat /sys/class/infiniband/heddle0/ports/1/lid")
+        for guest in pairs:
+            guest.start(f"ping -D -i 0.2 -w 40 10.7.0.{3 - guest.number}")
+        time.sleep(5)
+        fabric.move(1, place)
+        printed = [guest.end(90)[1] for guest in pairs]
+        check(ok(pairs[1], "cat /sys/class/infiniband/heddle0/ports/1/lid") != lid, "the LID is the same")
+        for output in printed:
+            times = [float(at) for at in re.findall(r"^\[([0-9.]+)\].*icmp_seq", output, re.M)]
+            gaps = [after - before for before, after in zip(times, times[1:])]
+            check(len(times) > 60 and sum(gaps) > 38, output)
+            seen.append(f"{max(gaps):.1f}")
+        pair(fabric, "ibv_rc_pingpong -c -n 200", "ibv_rc_pingpong -c -n 200 10.7.0.1")
+    return f"longest times without an answer: {', '.join(seen)} s"
+
+
 # ---- the end
 
 @test

@@ -127,6 +127,51 @@ fn aliases_are_in_the_tables_of_adapters() {
     assert_eq!((held(&run, 1), held(&run, 2)), (vec![], vec![]));
 }
 
+/// The hosts that were asked since the last time.
+fn asked_hosts(run: &mut RunningManager) -> Vec<usize> {
+    let asked: Vec<Datagram> = std::mem::take(&mut run.sent).into_iter().filter(asks).collect();
+    let host = |info: &PortInfo| (0..HOSTS).find(|host| run.fabric.lid(port(run, *host)) == info.lid);
+    let infos = asked.iter().map(|sent| PortInfo::decode(sent.mad.smp_data()).unwrap());
+    let mut hosts: Vec<usize> = infos.map(|info| host(&info).unwrap()).collect();
+    hosts.sort_unstable();
+    hosts
+}
+
+/// Software keeps paths by GID, and nothing else makes the kernel's IPoIB ask again.
+#[test]
+fn the_peers_of_an_alias_that_moves_are_asked() {
+    let mut run = up(true);
+    let guids = [1, 2, 3, 4, 5].map(|host| guid(&run, host));
+    let member = |host: usize| format!("{}=full", guids[host - 1]);
+    run.partitions = format!("a=0x1: {}, {}, {};\nb=0x2: {};", member(1), member(2), member(3), member(5));
+    let alias = |guid: u64| Alias { partitions: BTreeSet::from([PartitionNumber::MIN]), ..alias(guid) };
+    run.aliases.insert(guids[0], [(1, alias(0xa1)), (2, alias(0xa2))].into());
+    run.decide();
+    run.run_for(SECOND);
+    asked_hosts(&mut run);
+    // It moves at once: all of its partition are asked, and nobody else.
+    run.aliases.insert(guids[0], [(2, alias(0xa2))].into());
+    run.aliases.insert(guids[1], [(1, alias(0xa1))].into());
+    run.decide();
+    run.run_for(SECOND);
+    assert_eq!(asked_hosts(&mut run), [1, 2, 3]);
+    // It leaves: nobody is asked. It comes elsewhere: a path to where it was may be known.
+    run.aliases.remove(&guids[1]);
+    run.decide();
+    run.run_for(SECOND);
+    assert_eq!(asked_hosts(&mut run), [0; 0]);
+    run.aliases.insert(guids[2], [(7, alias(0xa1))].into());
+    run.decide();
+    run.run_for(SECOND);
+    assert_eq!(asked_hosts(&mut run), [1, 2, 3]);
+    // One that never was elsewhere, and the same port by another index.
+    run.aliases.insert(guids[1], [(1, alias(0xa3))].into());
+    run.aliases.insert(guids[2], [(8, alias(0xa1))].into());
+    run.decide();
+    run.run_for(SECOND);
+    assert_eq!(asked_hosts(&mut run), [0; 0]);
+}
+
 /// Another writes an alias into an adapter that has planned ones.
 #[test]
 fn foreign_aliases_are_removed() {

@@ -241,6 +241,9 @@ impl Manager {
             self.emit(SmEvent::Programmed(self.window.counts));
         }
         self.ask_evicted();
+        if !is_only_trees {
+            self.ask_peers_of_moved();
+        }
         self.begin_registration();
     }
 }

@@ -4,18 +4,24 @@
 //! Of registrations, only the groups with trees of their own are persisted. Every manager asks each adapter port once, as soon as
 //! subnet administration answers from the plan, and again after its link was down: so a restart, a takeover from another manager
 //! and a port that comes need no rules of their own.
+//!
+//! Software keeps the paths that it was told, by GID. No kernel subscribes to notices about the ports of others, but IPoIB discards its paths
+//! when its own port is asked to register. So when an address moves to another LID, its peers are asked, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fabric_model::intent::PortName;
 use fabric_model::plan::AdapterPortPlan;
-use ib_wire::{Attribute, Capability, Method, PortInfo, PortState};
+use ib_wire::{Attribute, Capability, Guid, Lid, Method, Pkey, PortInfo, PortState};
 
 use crate::attribute_key::AttributeRef;
 use crate::manager::{Manager, Phase};
 use crate::program::{Write, without_state};
 use crate::purpose::Purpose;
+
+/// Addresses that are in no plan any more, and whose LIDs are kept: an address that moves may be in none for a while.
+const DEPARTED_MAX: usize = 4096;
 
 /// Which ports were asked to register.
 #[derive(Debug, Default)]
@@ -23,6 +29,8 @@ pub(crate) struct Registration {
     /// Ports that still have to be asked.
     pending: BTreeSet<PortName>,
     asked: BTreeSet<PortName>,
+    /// LID of each address, port or alias, in the last plan that had it.
+    lids: BTreeMap<Guid, Lid>,
 }
 
 impl Registration {
@@ -82,6 +90,37 @@ impl Manager {
         self.registration.pending.extend(open);
     }
 
+    /// Asks ports again that may know a path to an address whose LID has changed.
+    pub(crate) fn ask_peers_of_moved(&mut self) {
+        let Some(plan) = self.plan.clone() else { return };
+        let (mut moved, mut addresses) = (BTreeSet::new(), 0);
+        for port in plan.adapter_ports() {
+            let aliases = port.aliases.values().map(|alias| alias.guid);
+            for guid in aliases.chain([port.guid]) {
+                addresses += 1;
+                let before = self.registration.lids.insert(guid, port.lid);
+                if before.is_some_and(|before| before != port.lid) {
+                    moved.extend(keys_of(port, guid));
+                }
+            }
+        }
+        if self.registration.lids.len() > addresses + DEPARTED_MAX {
+            let present = |guid| plan.adapter_port(guid).is_some();
+            let aliases = plan.adapter_ports().flat_map(|port| port.aliases.values());
+            let aliases: BTreeSet<Guid> = aliases.map(|alias| alias.guid).collect();
+            self.registration.lids.retain(|guid, _| present(*guid) || aliases.contains(guid));
+        }
+        if moved.is_empty() {
+            return;
+        }
+        let is_peer = |port: &&AdapterPortPlan| {
+            port.pkeys.keys().any(|held| moved.iter().any(|key: &Pkey| key.is_accepted_by(held)))
+        };
+        let names: Vec<PortName> = plan.adapter_ports().filter(is_peer).map(|port| port.name).collect();
+        let open: Vec<PortName> = names.into_iter().filter(|name| self.can_be_asked(*name)).collect();
+        self.registration.pending.extend(open);
+    }
+
     /// Whether a port is active and takes the request.
     fn can_be_asked(&self, name: PortName) -> bool {
         let node = self.observed.nodes.get(&name.node);
@@ -104,4 +143,10 @@ impl Manager {
             self.sweeps.schedule_recheck_of_silent(now, node);
         }
     }
+}
+
+/// The P_Keys of an address of a port: all of the port's, or those of the partitions of the alias.
+fn keys_of(port: &AdapterPortPlan, guid: Guid) -> impl Iterator<Item = Pkey> {
+    let alias = port.aliases.values().find(|alias| alias.guid == guid);
+    port.pkeys.keys().filter(move |key| alias.is_none_or(|alias| alias.partitions.contains(&key.partition())))
 }
