@@ -1,4 +1,4 @@
-//! MPI: a ring over all nodes, and latency and bandwidth between two of them by transport.
+//! MPI: a ring over all nodes as users start it, and by transport; latency and bandwidth between two of them by transport.
 
 use std::time::Duration;
 
@@ -8,13 +8,16 @@ use controller_api::cluster::AdapterKind;
 use super::adapter;
 use super::nodes::NodeCommands;
 use super::parse;
-use super::report::CheckFinding;
+use super::report::{CheckFinding, Figure};
 
 /// Limit of one run; the start of MPI takes most of it on emulated processors.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Ranks of the ring, at most.
 const RANKS_MAX: usize = 16;
+
+/// Rounds of a ring: the first ones, in which connections are made, take much longer than the others.
+const RING_ROUNDS: u32 = 100;
 
 /// Longest message of the bandwidth, in bytes.
 const LONGEST: u32 = 65_536;
@@ -43,22 +46,29 @@ pub const fn transports(adapter: AdapterKind) -> &'static [Transport] {
     }
 }
 
-/// Passes a number around all nodes.
+/// Passes a number around all nodes, by the transport that MPI chooses.
 pub async fn ring(nodes: &NodeCommands<'_>) -> anyhow::Result<CheckFinding> {
-    let ranks = nodes.count().min(RANKS_MAX);
-    let script = format!("mpirun -np {ranks} --map-by node mpi-ring");
-    let printed = nodes.ok(nodes.first(), &script, LIMIT).await?;
-    Ok(CheckFinding { figures: parse::ring(&printed)?, note: Some(format!("{ranks} ranks")) })
+    let (figure, ranks) = ring_by(nodes, "").await?;
+    Ok(CheckFinding { figures: vec![figure], note: Some(format!("{ranks} ranks")) })
 }
 
-/// Latency of the shortest message and bandwidth of the longest, between the first two nodes.
+/// The time of a round, and the number of ranks.
+async fn ring_by(nodes: &NodeCommands<'_>, options: &str) -> anyhow::Result<(Figure, usize)> {
+    let ranks = nodes.count().min(RANKS_MAX);
+    let script = format!("mpirun -np {ranks} --map-by node {options} mpi-ring {RING_ROUNDS}");
+    let printed = nodes.ok(nodes.first(), &script, LIMIT).await?;
+    Ok((parse::ring(&printed)?, ranks))
+}
+
+/// A ring over all nodes; latency of the shortest message and bandwidth of the longest, between the first two.
 pub async fn measure(nodes: &NodeCommands<'_>, transport: &Transport) -> anyhow::Result<CheckFinding> {
     let before = sent_packets(nodes, transport).await?;
+    let (ring, _) = ring_by(nodes, transport.options).await?;
     let start = format!("mpirun -np 2 --map-by node {}", transport.options);
     let latency = nodes.ok(nodes.first(), &format!("{start} mpi-pingpong 1024"), LIMIT).await?;
     let bandwidth = nodes.ok(nodes.first(), &format!("{start} mpi-bandwidth {LONGEST}"), LIMIT).await?;
     let after = sent_packets(nodes, transport).await?;
-    let figures = vec![parse::mpi_latency(&latency)?, parse::mpi_bandwidth(&bandwidth)?];
+    let figures = vec![ring, parse::mpi_latency(&latency)?, parse::mpi_bandwidth(&bandwidth)?];
     let note = match before.zip(after) {
         Some((before, after)) => {
             // A ping-pong alone is hundreds of messages; a run over another path is a handful of packets of IP.
