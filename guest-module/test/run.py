@@ -12,7 +12,7 @@ tests that need commands of fabric.py are skipped. --trouble loss drops 1 % of t
 on every link while tests run, --trouble links lets links between switches fail under clients
 (and lets programs run longer); programs that a lost datagram stops are then skipped. -k runs only tests whose names
 contain WORD. --flood COUNT sends COUNT damaged packets to each of two machines. Prints a line for each test; the status is 1 if any failed.
-GUEST_KERNEL_ARGS in the environment are added to the guests' command lines.
+GUEST_KERNEL_ARGS in the environment are added to the guests' command lines; commands get PATIENCE times their time.
 """
 import argparse
 import re
@@ -75,9 +75,10 @@ def ok(guest, command, seconds=60):
 def pair(fabric, server, client, seconds=90, wait=2.5):
     """A server in the first guest, a client in the second; returns what both print."""
     first, second = fabric.guests[:2]
-    first.start(f"timeout {seconds} {longer(server)}")
+    limit = round(guests.PATIENCE * seconds)
+    first.start(f"timeout {limit} {longer(server)}")
     time.sleep(wait)
-    second.start(f"timeout {seconds} {longer(client)}")
+    second.start(f"timeout {limit} {longer(client)}")
     TROUBLE.client_runs()
     client_status, client_output = second.end(seconds + 30)
     server_status, server_output = first.end(seconds + 30)
@@ -326,7 +327,7 @@ NVME_TARGET = """modprobe -a loop nvmet nvmet-rdma; mount -t configfs c /sys/ker
     mkdir ports/1 && cd ports/1 && echo rdma >addr_trtype && echo ipv4 >addr_adrfam && echo 10.7.0.1 >addr_traddr &&
     echo 4420 >addr_trsvcid && ln -s ../../subsystems/t subsystems/t"""
 NVME_END = """cd /sys/kernel/config/nvmet && rm ports/1/subsystems/t && rmdir ports/1 subsystems/t/namespaces/1 subsystems/t
-    losetup -d /dev/loop0; rm /tmp/disk; modprobe -r nvmet-rdma"""
+    losetup -d /dev/loop0; rm /tmp/disk; modprobe -r nvmet-rdma || grep -q /nvmet-rdma /lib/modules/$(uname -r)/modules.builtin"""
 NVME_HOST = """modprobe nvme-rdma; cd /tmp; dd if=/dev/urandom of=x bs=64k count=64 status=none
     echo nqn=t,transport=rdma,traddr=10.7.0.1,trsvcid=4420,nr_io_queues=1 >/dev/nvme-fabrics || exit 1
     for i in $(seq 50); do [ -b /dev/nvme0n1 ] && break; sleep 0.1; done

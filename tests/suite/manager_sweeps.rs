@@ -52,20 +52,20 @@ fn while_nothing_happens_sweeps_read_and_write_nothing() {
     }
 }
 
+/// The last port from the switch of a host to another switch.
+fn uplink(fabric: &Fabric, host: &str) -> PortId {
+    let leaf = fabric.port_forwarding(fabric.find_port(host).unwrap()).peer.unwrap();
+    let is_uplink = |port: &PortId| {
+        let peer = fabric.port_forwarding(*port).peer;
+        peer.is_some_and(|peer| fabric.node_of(peer).kind == NodeKind::Switch)
+    };
+    fabric.ports_of(fabric.device_id_of(leaf)).filter(is_uplink).last().unwrap()
+}
+
 #[test]
 fn a_replugged_cable_costs_only_the_changed_blocks() {
     let mut manager_run = up(true);
-    let leaf =
-        manager_run.fabric.port_forwarding(manager_run.fabric.find_port("host-00002").unwrap()).peer.unwrap();
-    let uplink = manager_run
-        .fabric
-        .ports_of(manager_run.fabric.device_id_of(leaf))
-        .filter(|port| {
-            let peer = manager_run.fabric.port_forwarding(*port).peer;
-            peer.is_some_and(|peer| manager_run.fabric.node_of(peer).kind == ib_wire::NodeKind::Switch)
-        })
-        .last()
-        .unwrap();
+    let uplink = uplink(&manager_run.fabric, "host-00002");
     let old = manager_run.plan.clone().unwrap();
     let before = manager_run.manager.counts();
     manager_run.fabric.unplug(manager_run.now, uplink);
@@ -491,6 +491,25 @@ fn a_silent_manager_is_told_once_and_asked_ever_more_rarely() {
     manager_run.run_for(700 * SECOND);
     let answers = |event: &SmEvent| matches!(event, SmEvent::ForeignManager { info: Some(_), .. });
     assert_eq!(manager_run.told(answers), 1, "it answers now");
+}
+
+/// Each silent one is asked for seconds, and few at a time.
+#[test]
+fn hosts_that_claim_to_run_managers_and_are_silent_delay_nothing() {
+    let mut manager_run = RunningManager::new(tree(), true, PersistentState::default());
+    for host in 2..=16 {
+        let port = manager_run.fabric.find_port(&format!("host-{host:05}")).unwrap();
+        manager_run.fabric.set_is_sm(manager_run.now, port, true);
+    }
+    manager_run.run_for(SECOND);
+    assert_eq!(manager_run.told(is_programmed), 1);
+    // A cable is pulled while they are asked.
+    let uplink = uplink(&manager_run.fabric, "host-00002");
+    assert!(manager_run.fabric.unplug(manager_run.now, uplink));
+    manager_run.run_for(SECOND);
+    assert_eq!(manager_run.told(is_programmed), 2);
+    manager_run.run_for(30 * SECOND);
+    assert_eq!(manager_run.told(|event| matches!(event, SmEvent::ForeignManager { info: None, .. })), 15);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! Software answers SMInfo, not the agent of the device. Root on a host could claim to be a subnet manager,
 //! read the M_Key of its port from the request and control the port from then on. So the request never
 //! carries a key. A device that drops it for that reason (A-MKEY-7) makes the manager behind it *silent*: it
-//! is reported as such and queried with increasing intervals.
+//! is reported as such and queried with increasing intervals. Nothing waits for answers but the report of a survey: otherwise hosts that claim
+//! to run managers, and say nothing, would delay every discovery and takeover.
 
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -55,8 +56,12 @@ impl Manager {
         }
     }
 
-    /// Queries all other managers. A silent one gets a single datagram, when its interval is over.
+    /// Queries all other managers, unless some were not given up since the last time. A silent one gets a single datagram, when its
+    /// interval is over.
     pub(crate) fn query_managers(&mut self) {
+        if !self.inquiries.is_idle() {
+            return;
+        }
         let now = self.now;
         let due = |known: &ForeignManager| match *known {
             ForeignManager::New | ForeignManager::Known { .. } => Some(RetryPolicy::Limits),
@@ -98,6 +103,6 @@ impl Manager {
     fn query_manager(&mut self, node: Guid, port: PortNum, retry: RetryPolicy) {
         let Some(route) = self.observed.nodes.get(&node).and_then(|seen| seen.route(port)) else { return };
         let mad = Mad::directed(Method::GET, Attribute::SM_INFO, 0, route);
-        self.window.request_beyond(retry, node, mad, Purpose::ForeignManager { node, port });
+        self.inquiries.request_beyond(retry, node, mad, Purpose::ForeignManager { node, port });
     }
 }

@@ -107,6 +107,8 @@ pub struct Manager {
     pub(crate) keys: Option<KeyRing>,
     pub(crate) rotation: Rotation,
     pub(crate) window: MadWindow<Purpose>,
+    /// Requests that no phase waits for: to managers that were not declared.
+    pub(crate) inquiries: MadWindow<Purpose>,
     pub(crate) backlog: Backlog,
     pub(crate) bound: BoundNodes,
     /// Nodes that were not bound before count as strangers.
@@ -232,6 +234,7 @@ impl Manager {
             keys: KeyRing::new(secrets, state.secret, &state.keys),
             rotation: Rotation::new(&state.keys),
             window: MadWindow::new(settings.limits),
+            inquiries: MadWindow::for_inquiries(settings.limits),
             backlog: Backlog::default(),
             bound: BoundNodes::new(&state.bindings),
             are_bindings_frozen: false,
@@ -365,7 +368,9 @@ impl Manager {
         } else if asked_in_election {
             self.handle_declared(mad);
             self.election_step(now);
-        } else if let Some(Answered { purpose, request }) = self.window.answered(mad) {
+        } else if let Some(Answered { purpose, request }) =
+            self.window.answered(mad).or_else(|| self.inquiries.answered(mad))
+        {
             self.handle_answer(now, purpose, &request, mad);
         }
         self.proceed(now);
@@ -376,7 +381,8 @@ impl Manager {
     pub fn handle_lost(&mut self, now: Duration, transaction: TransactionId) {
         self.now = now;
         self.counter_poll.lost(transaction);
-        let silent = self.window.lost(transaction);
+        let mut silent = self.window.lost(transaction);
+        silent.extend(self.inquiries.lost(transaction));
         self.handle_silence(now, silent);
         self.proceed(now);
     }
@@ -387,17 +393,19 @@ impl Manager {
         self.election_step(now);
         self.sa.handle_timeout(now);
         self.counter_poll.handle_timeout(now);
-        let silent = self.window.handle_timeout(now);
+        let mut silent = self.window.handle_timeout(now);
+        silent.extend(self.inquiries.handle_timeout(now));
         self.handle_silence(now, silent);
         self.proceed(now);
     }
 
-    /// The next datagram to send: first responses, then requests as the windows permit, then reads of counters.
+    /// The next datagram to send: first responses, then requests as the windows permit, then inquiries and reads of counters.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<Datagram> {
         let first = self.answers.pop_front().or_else(|| self.poll_question(now));
         let may_write = self.may_write(now);
         let answer = first.or_else(|| if may_write { self.sa.poll_transmit(now) } else { None });
-        answer.or_else(|| self.window.poll_transmit(now, may_write)).or_else(|| self.poll_counters(now))
+        let request = answer.or_else(|| self.window.poll_transmit(now, may_write));
+        request.or_else(|| self.inquiries.poll_transmit(now, may_write)).or_else(|| self.poll_counters(now))
     }
 
     /// The next event, in order of occurrence.
@@ -420,7 +428,8 @@ impl Manager {
         let served = [self.sa.poll_timeout(), self.persist_timeout(), drained, rotation];
         let others =
             [watch, retry, trees, health, counters, self.election_timeout()].into_iter().chain(served);
-        self.window.poll_timeout().into_iter().chain(others.flatten()).min()
+        let requests = [self.window.poll_timeout(), self.inquiries.poll_timeout()];
+        requests.into_iter().chain(others).flatten().min()
     }
 
     /// Whether an event, a response or a state to persist is waiting. They do not need a datagram or a
@@ -431,7 +440,8 @@ impl Manager {
 
     /// Requests sent since the start.
     pub fn counts(&self) -> MadCounts {
-        self.window.counts
+        let (own, inquiries) = (self.window.counts, self.inquiries.counts);
+        MadCounts { gets: own.gets + inquiries.gets, retries: own.retries + inquiries.retries, ..own }
     }
 
     /// Counters of subnet administration since the start.
@@ -459,7 +469,7 @@ impl Manager {
                         return;
                     }
                 }
-                Phase::Surveying if !self.counter_poll.is_idle() => return,
+                Phase::Surveying if !self.counter_poll.is_idle() || !self.inquiries.is_idle() => return,
                 Phase::Surveying => self.conclude_survey(),
                 Phase::Comparing => self.conclude_comparison(),
                 Phase::Reading => self.persist_decisions(now),

@@ -47,6 +47,12 @@ const KEPT: usize = 8;
 /// Transactions are numbered from 1 to below this, again and again. Higher numbers are those of the election.
 const TRANSACTIONS: u32 = election::TRANSACTIONS;
 
+/// Added to the transactions of inquiries, so that a response matches no other request.
+const INQUIRY_TRANSACTIONS: u32 = 0xC000_0000;
+
+/// Inquiries in flight. Few: whoever is asked may be silent on purpose, and nothing waits for the outcome.
+const INQUIRIES_MAX: usize = 8;
+
 /// The transaction of the request that was sent as number `number`, counted from 1.
 fn transaction_of(number: u64) -> u32 {
     // The remainder fits.
@@ -112,6 +118,8 @@ pub(crate) enum RetryPolicy {
 #[derive(Debug)]
 pub(crate) struct MadWindow<P> {
     limits: MadLimits,
+    /// Added to the numbers of requests.
+    transactions: u32,
     window: AdaptiveWindow,
     devices: HashMap<Guid, Queue<P>>,
     /// Devices with a waiting request and room in their window, each once.
@@ -192,6 +200,7 @@ impl<P> MadWindow<P> {
     pub fn new(limits: MadLimits) -> Self {
         Self {
             limits,
+            transactions: 0,
             window: AdaptiveWindow::new(limits.window),
             devices: HashMap::new(),
             ready: VecDeque::new(),
@@ -204,6 +213,12 @@ impl<P> MadWindow<P> {
             counts: MadCounts::default(),
             progress: MadProgress::default(),
         }
+    }
+
+    /// A window beside that of a manager, for requests that no phase of its work waits for.
+    pub fn for_inquiries(limits: MadLimits) -> Self {
+        let limits = MadLimits { window: INQUIRIES_MAX, device_window: 1, ..limits };
+        Self { transactions: INQUIRY_TRANSACTIONS, ..Self::new(limits) }
     }
 
     /// Queues a request to a device.
@@ -306,7 +321,7 @@ impl<P> MadWindow<P> {
         self.doubtful_in_flight += usize::from(in_doubt);
         self.list(device);
         self.sent += 1;
-        let (number, transaction) = (self.sent, transaction_of(self.sent));
+        let (number, transaction) = (self.sent, self.transactions | transaction_of(self.sent));
         request.mad.set_transaction(TransactionId(transaction.into()));
         match request.mad.method() {
             Method::SET if PortInfo::asks_to_register(&request.mad) => self.counts.registrations += 1,

@@ -191,3 +191,18 @@ fn what_was_sent_is_named_when_the_rest_is_dropped() {
     assert!(window.answered(&sent[1].mad).is_some());
     assert!(window.is_idle());
 }
+
+#[test]
+fn inquiries_are_few_and_no_response_to_another_request_matches_them() {
+    let limits = MadLimits { window: 64, device_window: 4, timeout: Duration::from_secs(1), retries: 1 };
+    let (mut inquiries, mut window) = (MadWindow::for_inquiries(limits), MadWindow::new(limits));
+    for index in 0..100 {
+        inquiries.request_beyond(RetryPolicy::Limits, device(1 + index), request(), index);
+    }
+    window.request(device(1), request(), 1);
+    let sent: Vec<Datagram> = std::iter::from_fn(|| inquiries.poll_transmit(Duration::ZERO, true)).collect();
+    assert_eq!(sent.len(), INQUIRIES_MAX);
+    let other = window.poll_transmit(Duration::ZERO, true).unwrap();
+    assert!(inquiries.answered(&other.mad).is_none() && window.answered(&sent[0].mad).is_none());
+    assert!(inquiries.answered(&sent[0].mad).is_some() && window.answered(&other.mad).is_some());
+}
