@@ -77,7 +77,7 @@ def pair(fabric, server, client, seconds=90, wait=2.5):
     first, second = fabric.guests[:2]
     limit = round(guests.PATIENCE * seconds)
     first.start(f"timeout {limit} {longer(server)}")
-    time.sleep(wait)
+    time.sleep(guests.PATIENCE * wait)
     second.start(f"timeout {limit} {longer(client)}")
     TROUBLE.client_runs()
     client_status, client_output = second.end(seconds + 30)
