@@ -201,7 +201,7 @@ fn inquiries_are_few_and_no_response_to_another_request_matches_them() {
     }
     window.request(device(1), request(), 1);
     let sent: Vec<Datagram> = std::iter::from_fn(|| inquiries.poll_transmit(Duration::ZERO, true)).collect();
-    assert_eq!(sent.len(), INQUIRIES_MAX);
+    assert!(!sent.is_empty() && sent.len() <= INQUIRIES_MAX, "{} are in flight", sent.len());
     let other = window.poll_transmit(Duration::ZERO, true).unwrap();
     assert!(inquiries.answered(&other.mad).is_none() && window.answered(&sent[0].mad).is_none());
     assert!(inquiries.answered(&sent[0].mad).is_some() && window.answered(&other.mad).is_some());
