@@ -56,7 +56,8 @@ class HeddleFabric(guests.Fabric):
         self.write_intent()
         for name in ("sim.sock", "fabric.sock", "fabric.json"):
             (self.run / name).unlink(missing_ok=True)
-        self.process = self.background(self.heddle, "sim", "net.topo", "--socket", "fabric.sock", "--control", "sim.sock")
+        self.process = self.background(self.heddle, "sim", "net.topo", "--name", f"test-{os.getpid()}", "--socket", "fabric.sock",
+                                       "--control", "sim.sock")
         while not (self.run / "fabric.sock").exists():
             time.sleep(0.1)
         self.manage(self.kind)
